@@ -1,8 +1,8 @@
-// The pool of KV pages. It manages host-side ids only; the bytes belong to the model. Engine thread only.
+// PagePool manages KV pages by host-side ids; the bytes belong to the model. Only the engine thread uses it.
 //
-// Ownership: while its count is 0 a page belongs to the pool (it is on the free list), otherwise to all
-// holders of a reference together. The generation increases each time a page is handed out, so that a stale
-// id can be told from a live one.
+// While its count is 0 a page belongs to the pool (it is on the free list), otherwise to all holders of a
+// reference together. The generation increases each time a page is handed out, so that a stale id can be told
+// from a live one.
 //
 // The prefix cache (at most one per pool) has its own kind of reference, and pins for pages that must not be
 // evicted. Both are counted here, so that num_evictable() stays exact whichever side adds or drops a
@@ -21,7 +21,7 @@ using PageId = int32_t;
 
 class PagePool {
  public:
-  // num_pages ≥ 1.
+  // num_pages must be at least 1.
   explicit PagePool(int64_t num_pages);
 
   int64_t num_pages() const { return static_cast<int64_t>(pages_.size()); }
@@ -33,7 +33,7 @@ class PagePool {
   // Drops one reference; dropping the last one frees the page.
   void release(PageId page);
 
-  // References of the cache. They are part of ref_count(); release() never drops one of them.
+  // Adds a reference of the cache. It is part of ref_count(); release() never drops one.
   void add_cache_ref(PageId page);
   void release_cache_ref(PageId page);
   // Adds one pin for each cache reference that must not be dropped now.
@@ -50,7 +50,7 @@ class PagePool {
   uint32_t generation(PageId page) const;
 
   // Proves that every page is either free exactly once with count 0, or not free with count > 0, and that the
-  // partial counts agree with the total. Throws otherwise.
+  // partial counts agree with the total. It throws otherwise.
   void check_integrity() const;
 
  private:

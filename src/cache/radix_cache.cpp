@@ -42,9 +42,9 @@ Result<EvictionPolicy> parse_eviction_policy(std::string_view name, std::string_
 RadixCache::RadixCache(PagePool& pool, EvictionPolicy policy, bool enabled)
     : pool_(pool), policy_(policy), enabled_(enabled), nodes_(1) {}
 
-PrefixMatch RadixCache::match(std::span<const int32_t> tokens, int32_t priority) {
+PrefixMatch RadixCache::match(std::span<const int32_t> tokens, int32_t priority, const CacheOwner& owner) {
   PrefixMatch result;
-  const Walk found = walk(tokens);
+  const Walk found = walk(tokens, owner.salt);
   if (found.num_matched == 0) return result;
   ++clock_;
   result.shared_tokens = round_down(found.num_matched);
@@ -55,6 +55,7 @@ PrefixMatch RadixCache::match(std::span<const int32_t> tokens, int32_t priority)
     const Node& node = nodes_[found.node];
     result.partial_page = node.pages[block_of(result.shared_tokens) - block_of(node.begin)];
   }
+  result.told_tokens = told_tokens(found, result.shared_tokens, owner.client);
   result.node = node_ending_at(found.node, result.shared_tokens);
   // This comes after the split, because the part behind the match was not used.
   touch(result.partial_tokens > 0 ? found.node : result.node, priority, /*is_match=*/true);
@@ -72,8 +73,8 @@ PrefixMatch RadixCache::match(std::span<const int32_t> tokens, int32_t priority)
   return result;
 }
 
-int64_t RadixCache::match_length(std::span<const int32_t> tokens) const {
-  return walk(tokens).num_matched;
+int64_t RadixCache::match_length(std::span<const int32_t> tokens, const CacheSalt& salt) const {
+  return walk(tokens, salt).num_matched;
 }
 
 void RadixCache::lock(CacheNodeId node) {
@@ -101,18 +102,20 @@ void RadixCache::unlock(CacheNodeId node) {
 }
 
 CacheNodeId RadixCache::insert(std::span<const int32_t> tokens, std::span<const PageId> pages,
-                               int32_t priority) {
+                               int32_t priority, const CacheOwner& owner) {
   const auto size = static_cast<int64_t>(tokens.size());
   HADAL_CHECK_EQ(static_cast<int64_t>(pages.size()), num_blocks(size));
   if (!enabled_ || size == 0) return kRootNode;
   ++clock_;
-  const Walk found = walk(tokens);
+  const Walk found = walk(tokens, owner.salt);
   CacheNodeId deepest = found.node;
   if (found.num_matched < size) {
     const CacheNodeId parent = node_ending_at(found.node, found.num_matched);
-    deepest = add_child(parent, tokens.subspan(found.num_matched), pages.subspan(block_of(found.num_matched)),
-                        priority);
+    const TreeIdx tree = parent == kRootNode ? find_or_add_tree(owner.salt) : nodes_[parent].tree;
+    deepest = add_child(parent, tree, tokens.subspan(found.num_matched),
+                        pages.subspan(block_of(found.num_matched)), priority);
   }
+  note_writer(deepest, size, owner.client);
   const CacheNodeId whole = node_ending_at(deepest, round_down(size));
   touch(size > round_down(size) ? deepest : whole, priority, /*is_match=*/false);
   return whole;
@@ -155,11 +158,35 @@ RadixCache::OrderKey RadixCache::order_key(CacheNodeId node) const {
   return {};
 }
 
-RadixCache::Walk RadixCache::walk(std::span<const int32_t> tokens) const {
+std::optional<RadixCache::TreeIdx> RadixCache::find_tree(const CacheSalt& salt) const {
+  if (salt == CacheSalt{}) return 0;
+  const auto found = tree_of_.find(salt);
+  return found == tree_of_.end() ? std::nullopt : std::optional(found->second);
+}
+
+RadixCache::TreeIdx RadixCache::find_or_add_tree(const CacheSalt& salt) {
+  if (const auto known = find_tree(salt)) return *known;
+  TreeIdx tree = 0;
+  if (!free_trees_.empty()) {
+    tree = free_trees_.back();
+    free_trees_.pop_back();
+  } else {
+    tree = static_cast<TreeIdx>(trees_.size());
+    HADAL_CHECK_LT(tree, TreeIdx{1} << 31);
+    trees_.emplace_back();
+  }
+  trees_[tree] = {.salt = salt};
+  tree_of_.emplace(salt, tree);
+  return tree;
+}
+
+RadixCache::Walk RadixCache::walk(std::span<const int32_t> tokens, const CacheSalt& salt) const {
   Walk result;
+  const auto tree = find_tree(salt);
+  if (!tree) return result;
   const auto size = static_cast<int64_t>(tokens.size());
   while (result.num_matched < size) {
-    const auto child = children_.find(child_key(result.node, tokens[result.num_matched]));
+    const auto child = children_.find(child_key(result.node, *tree, tokens[result.num_matched]));
     if (child == children_.end()) break;
     const Node& node = nodes_[child->second];
     result.num_matched += common_prefix(node.tokens, tokens.subspan(result.num_matched));
@@ -167,6 +194,37 @@ RadixCache::Walk RadixCache::walk(std::span<const int32_t> tokens) const {
     if (result.num_matched < node.end()) break;
   }
   return result;
+}
+
+// Returns how many of the matched tokens `client` may be told (PrefixMatch::told_tokens).
+int64_t RadixCache::told_tokens(const Walk& found, int64_t shared_tokens, uint64_t client) const {
+  int64_t told = found.num_matched;
+  for (CacheNodeId id = found.node; nodes_[id].end() > shared_tokens; id = nodes_[id].parent) {
+    const Node& node = nodes_[id];
+    const auto own = std::find_if(node.writers.begin(), node.writers.end(),
+                                  [client](const Writer& writer) { return writer.client == client; });
+    const int64_t end = own == node.writers.end() ? node.begin : own->end;
+    // What lies below a gap is not told either.
+    if (end < std::min(node.end(), found.num_matched)) told = end;
+  }
+  return std::max(told, shared_tokens);
+}
+
+// Notes that `client` has inserted the path to `deepest` up to the position `end`.
+void RadixCache::note_writer(CacheNodeId deepest, int64_t end, uint64_t client) {
+  for (CacheNodeId id = deepest; id != kRootNode; id = nodes_[id].parent) {
+    Node& node = nodes_[id];
+    Writer writer{.client = client, .end = std::min(end, node.end())};
+    const auto known = std::find_if(node.writers.begin(), node.writers.end(),
+                                    [client](const Writer& other) { return other.client == client; });
+    if (known != node.writers.end()) {
+      writer.end = std::max(writer.end, known->end);
+      node.writers.erase(known);
+    } else if (node.writers.size() == kMaxWriters) {
+      node.writers.erase(node.writers.begin());
+    }
+    node.writers.push_back(writer);
+  }
 }
 
 // Records a use of `deepest` and its ancestors at clock_.
@@ -200,6 +258,7 @@ CacheNodeId RadixCache::split(CacheNodeId node, int64_t position) {
   const int64_t num_upper = position - lower.begin;
   const int64_t first_block = block_of(lower.begin);
   upper.parent = lower.parent;
+  upper.tree = lower.tree;
   upper.begin = lower.begin;
   upper.tokens.assign(lower.tokens.begin(), lower.tokens.begin() + num_upper);
   upper.pages.assign(lower.pages.begin(), lower.pages.begin() + (num_blocks(position) - first_block));
@@ -208,6 +267,9 @@ CacheNodeId RadixCache::split(CacheNodeId node, int64_t position) {
   upper.priority = lower.priority;
   upper.num_matches = lower.num_matches;
   upper.last_use = lower.last_use;
+  upper.writers = lower.writers;
+  for (Writer& writer : upper.writers) writer.end = std::min(writer.end, position);
+  std::erase_if(lower.writers, [position](const Writer& writer) { return writer.end <= position; });
 
   lower.parent = id;
   lower.begin = position;
@@ -217,28 +279,30 @@ CacheNodeId RadixCache::split(CacheNodeId node, int64_t position) {
     pool_.add_cache_ref(lower.pages.front());
     if (lower.num_locks > 0) pool_.pin(lower.pages.front());
   }
-  children_[child_key(upper.parent, upper.tokens.front())] = id;
-  children_[child_key(id, lower.tokens.front())] = node;
+  children_[child_key(upper.parent, upper.tree, upper.tokens.front())] = id;
+  children_[child_key(id, lower.tree, lower.tokens.front())] = node;
   return id;
 }
 
 // Adds a leaf that begins where `parent` ends. `pages` are those of the blocks that it touches.
-CacheNodeId RadixCache::add_child(CacheNodeId parent, std::span<const int32_t> tokens,
+CacheNodeId RadixCache::add_child(CacheNodeId parent, TreeIdx tree, std::span<const int32_t> tokens,
                                   std::span<const PageId> pages, int32_t priority) {
   for (const PageId page : pages) pool_.add_cache_ref(page);
   const CacheNodeId id = new_node();
   Node& above = nodes_[parent];
   if (parent != kRootNode && is_evictable(above)) order_.erase(order_key(parent));
   ++above.num_children;
+  if (parent == kRootNode) ++trees_[tree].num_children;
   Node& node = nodes_[id];
   node.parent = parent;
+  node.tree = tree;
   node.begin = above.end();
   node.tokens.assign(tokens.begin(), tokens.end());
   node.pages.assign(pages.begin(), pages.end());
   node.priority = priority;
   node.last_use = clock_;
   num_tokens_ += static_cast<int64_t>(tokens.size());
-  children_[child_key(parent, tokens.front())] = id;
+  children_[child_key(parent, tree, tokens.front())] = id;
   order_.insert(order_key(id));
 
   // The new page of a block that ancestors touch too also contains their rows. Where no other path needs
@@ -260,13 +324,18 @@ void RadixCache::remove_leaf(CacheNodeId node) {
   order_.erase(order_key(node));
   const Node removed = std::exchange(nodes_[node], Node{});
   for (const PageId page : removed.pages) pool_.release_cache_ref(page);
-  children_.erase(child_key(removed.parent, removed.tokens.front()));
+  children_.erase(child_key(removed.parent, removed.tree, removed.tokens.front()));
   num_tokens_ -= static_cast<int64_t>(removed.tokens.size());
   --num_nodes_;
   free_nodes_.push_back(node);
   Node& parent = nodes_[removed.parent];
   --parent.num_children;
-  if (removed.parent != kRootNode && is_evictable(parent)) order_.insert(order_key(removed.parent));
+  if (removed.parent != kRootNode) {
+    if (is_evictable(parent)) order_.insert(order_key(removed.parent));
+  } else if (Tree& tree = trees_[removed.tree]; --tree.num_children == 0 && removed.tree != 0) {
+    tree_of_.erase(tree.salt);
+    free_trees_.push_back(removed.tree);
+  }
 }
 
 CacheNodeId RadixCache::new_node() {

@@ -1,5 +1,5 @@
-// The prefix cache: a radix tree over token ids whose nodes hold KV pages. It works on the host alone and
-// uses ids, not pointers. Engine thread only.
+// RadixCache is the prefix cache: a radix tree over token ids whose nodes hold KV pages. It works on the host
+// alone and uses ids, not pointers. Only the engine thread uses it.
 //
 // A node covers the half-open interval [begin, end) of absolute positions of every sequence that passes
 // through it and holds one page for each 64-token block that the interval touches. Such a page is valid for
@@ -7,8 +7,8 @@
 // either the same page, or a copy that the inserting request made before it continued writing). So the page
 // of block b on a path is that of the deepest node that touches b.
 //
-// Ownership by position of one request (R: a request's own references, T: the tree's, L: the lock that keeps
-// the tree from evicting):
+// The table shows who owns the pages of one request by position (R: a request's own references, T: the
+// tree's, L: the lock that keeps the tree from evicting):
 //
 // clang-format off: a table
 //                           [0, shared)   [shared, matched)   [matched, computed)   [computed, ...)
@@ -28,11 +28,17 @@
 // copy. `whole` is the largest multiple of 64 up to the number of inserted tokens. The page after it is T and
 // R without L while the request continues writing in it, to rows that the tree does not claim; evicting it
 // frees nothing yet, so it counts as evictable only after the release.
+//
+// Salts: sequences of different salts share nothing, as if they began with different tokens. Each salt that
+// has nodes is a tree of its own below the one root, which has no tokens, so that locks and eviction know
+// nothing of salts.
 #pragma once
 
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <optional>
 #include <set>
 #include <span>
 #include <string_view>
@@ -51,11 +57,25 @@ enum class EvictionPolicy {
   kLfu,       // evicts what was matched least often, then as kLru
   kPriority,  // evicts the lowest priority, then as kLru; a node has the highest priority of its users
 };
-// "lru" | "lfu" | "priority"; anything else is kInvalidArgument, which names `field`.
+// `name` is "lru", "lfu" or "priority"; anything else is kInvalidArgument, which names `field`.
 Result<EvictionPolicy> parse_eviction_policy(std::string_view name, std::string_view field);
 
 using CacheNodeId = int32_t;
 inline constexpr CacheNodeId kRootNode = 0;
+
+// Whoever can choose a salt must not be able to hit another's, so it is 128 bits of a cryptographic hash
+// (server/cache_salt.h). Zero: no salt.
+struct CacheSalt {
+  uint64_t high = 0;
+  uint64_t low = 0;
+  auto operator<=>(const CacheSalt&) const = default;
+};
+
+// On whose behalf the cache is used.
+struct CacheOwner {
+  CacheSalt salt;
+  uint64_t client = 0;
+};
 
 struct PrefixMatch {
   CacheNodeId node = kRootNode;  // ends at shared_tokens; lock it while its pages are in use
@@ -63,6 +83,10 @@ struct PrefixMatch {
   std::vector<PageId> pages;     // [shared_tokens / 64], whole pages; the tree has references to them
   PageId partial_page = -1;      // its first rows hold partial_tokens further matching records; -1: none
   int32_t partial_tokens = 0;    // [0, 64)
+  // How much of it the client may be told: num_tokens() as far as it has inserted the partial page's tokens
+  // itself, shared_tokens otherwise. If every client were told the exact number, it could guess another's
+  // prompt token by token; whole pages must be guessed at once.
+  int64_t told_tokens = 0;
   int64_t num_tokens() const { return shared_tokens + partial_tokens; }
 };
 
@@ -76,9 +100,9 @@ class RadixCache {
 
   // Finds the longest cached prefix of `tokens`. This counts as a use of the nodes on the path by a request
   // of `priority`.
-  PrefixMatch match(std::span<const int32_t> tokens, int32_t priority = 0);
-  // Returns only the length of that prefix; does not count as a use and changes nothing.
-  int64_t match_length(std::span<const int32_t> tokens) const;
+  PrefixMatch match(std::span<const int32_t> tokens, int32_t priority = 0, const CacheOwner& owner = {});
+  // Returns only the length of that prefix; this does not count as a use and changes nothing.
+  int64_t match_length(std::span<const int32_t> tokens, const CacheSalt& salt = {}) const;
 
   // Locks the node and its ancestors against eviction. Locks are counted; unlock undoes one. The root may be
   // locked, but need not be.
@@ -88,40 +112,54 @@ class RadixCache {
   // Makes `tokens` findable. Their records are in `pages` ([ceil(n / 64)], the last may be partly used). The
   // tree adds its own references to the pages of what is new; the caller keeps its own. Returns the node
   // whose path covers the whole pages of `tokens`; a caller that continues running must lock it.
-  CacheNodeId insert(std::span<const int32_t> tokens, std::span<const PageId> pages, int32_t priority = 0);
+  CacheNodeId insert(std::span<const int32_t> tokens, std::span<const PageId> pages, int32_t priority = 0,
+                     const CacheOwner& owner = {});
 
   // Evicts unlocked leaves, in order of the policy, until the pool has gained at least `num_pages` free pages
   // or nothing evictable is left. Returns the pages gained. A leaf whose pages have other holders is evicted
   // in its turn too, though it frees nothing.
   int64_t evict(int64_t num_pages);
 
-  // Counts the pages that evict could free: those that only unlocked nodes of the tree hold. Exact, O(1).
+  // Counts the pages that evict could free: those that only unlocked nodes of the tree hold. It is exact and
+  // takes O(1).
   int64_t evictable_pages() const { return pool_.num_evictable(); }
   int64_t num_nodes() const { return num_nodes_; }                    // without the root
   int64_t num_tokens() const { return num_tokens_; }                  // sum of the nodes' lengths
+  int64_t num_salts() const { return std::ssize(tree_of_); }          // salts that have nodes
   int64_t num_evicted_tokens() const { return num_evicted_tokens_; }  // evicted by evict() since the start
 
-  // Removes everything that is not locked. Returns the pages gained.
+  // Removes everything that is not locked, and returns the pages gained.
   int64_t clear();
 
   // Proves that tree, lock counts, eviction order and page references agree with each other and with the
-  // pool, whose references beyond the tree's must be exactly `request_refs` (page → count). Throws otherwise.
+  // pool, whose references beyond the tree's must be exactly `request_refs` (page → count). It throws
+  // otherwise.
   void check_integrity(const std::unordered_map<PageId, int32_t>& request_refs) const;
 
  private:
+  using TreeIdx = uint32_t;
+  // A client that inserted a node's tokens up to the absolute position `end`.
+  struct Writer {
+    uint64_t client = 0;
+    int64_t end = 0;
+  };
+  static constexpr size_t kMaxWriters = 8;  // of a node; the one that inserted longest ago is forgotten
   struct Node {
     CacheNodeId parent = -1;  // -1: the root, or not in use
-    int64_t begin = 0;        // absolute position of tokens[0]
+    TreeIdx tree = 0;
+    int64_t begin = 0;  // absolute position of tokens[0]
     std::vector<int32_t> tokens;
     std::vector<PageId> pages;  // pages of blocks begin / 64 …
     int32_t num_children = 0;
     int32_t num_locks = 0;  // locks of this node and of all below it
     int32_t priority = 0;
     int64_t num_matches = 0;
-    int64_t last_use = 0;  // clock_ of the latest match or insert
+    int64_t last_use = 0;         // clock_ of the latest match or insert
+    std::vector<Writer> writers;  // in the order of their latest inserts
     int64_t end() const { return begin + static_cast<int64_t>(tokens.size()); }
   };
-  // The deepest node of which at least the first token matches, and the total number of matching tokens.
+  // Walk holds the deepest node of which at least the first token matches, and the total number of matching
+  // tokens.
   struct Walk {
     CacheNodeId node = kRootNode;
     int64_t num_matched = 0;
@@ -133,35 +171,52 @@ class RadixCache {
       return key ^ (key >> 29);
     }
   };
+  struct SaltHash {
+    size_t operator()(const CacheSalt& salt) const { return salt.low; }
+  };
+  struct Tree {
+    CacheSalt salt;
+    int64_t num_children = 0;  // nodes directly below the root
+  };
   struct OrderKey {  // the smallest key is evicted first
-    int64_t rank;    // from the policy
+    int64_t rank;    // the policy's order
     int64_t last_use;
     CacheNodeId node;
     auto operator<=>(const OrderKey&) const = default;
   };
 
-  static uint64_t child_key(CacheNodeId parent, int32_t first_token) {
-    return uint64_t{static_cast<uint32_t>(parent)} << 32 | static_cast<uint32_t>(first_token);
+  // Node ids are not negative, so that the upper half of the parents stands for trees.
+  static uint64_t child_key(CacheNodeId parent, TreeIdx tree, int32_t first_token) {
+    const uint32_t above = parent == kRootNode ? uint32_t{1} << 31 | tree : static_cast<uint32_t>(parent);
+    return uint64_t{above} << 32 | static_cast<uint32_t>(first_token);
   }
   bool in_use(CacheNodeId node) const;
   bool is_evictable(const Node& node) const { return node.num_children == 0 && node.num_locks == 0; }
   OrderKey order_key(CacheNodeId node) const;
-  Walk walk(std::span<const int32_t> tokens) const;
+  std::optional<TreeIdx> find_tree(const CacheSalt& salt) const;
+  TreeIdx find_or_add_tree(const CacheSalt& salt);
+  Walk walk(std::span<const int32_t> tokens, const CacheSalt& salt) const;
+  int64_t told_tokens(const Walk& found, int64_t shared_tokens, uint64_t client) const;
+  void note_writer(CacheNodeId deepest, int64_t end, uint64_t client);
   void touch(CacheNodeId deepest, int32_t priority, bool is_match);
   CacheNodeId node_ending_at(CacheNodeId node, int64_t position);
   CacheNodeId split(CacheNodeId node, int64_t position);
-  CacheNodeId add_child(CacheNodeId parent, std::span<const int32_t> tokens, std::span<const PageId> pages,
-                        int32_t priority);
+  CacheNodeId add_child(CacheNodeId parent, TreeIdx tree, std::span<const int32_t> tokens,
+                        std::span<const PageId> pages, int32_t priority);
   void remove_leaf(CacheNodeId node);
   CacheNodeId new_node();
   void check_nodes() const;
+  void check_trees() const;
 
   PagePool& pool_;
   const EvictionPolicy policy_;
   const bool enabled_;
   std::vector<Node> nodes_;  // [0]: the root, which has no tokens
   std::vector<CacheNodeId> free_nodes_;
-  // One table for all nodes: a node with 100,000 children costs no more than one with two.
+  std::vector<Tree> trees_{1};  // [0]: without a salt
+  std::vector<TreeIdx> free_trees_;
+  std::unordered_map<CacheSalt, TreeIdx, SaltHash> tree_of_;  // salted trees that have nodes
+  // There is one table for all nodes: a node with 100,000 children costs no more than one with two.
   std::unordered_map<uint64_t, CacheNodeId, KeyHash> children_;
   std::set<OrderKey> order_;  // orders the unlocked leaves
   int64_t clock_ = 0;

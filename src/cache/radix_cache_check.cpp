@@ -1,4 +1,4 @@
-// RadixCache::check_integrity derives everything that the operations keep up to date again from scratch.
+// RadixCache::check_integrity derives from scratch everything that the operations keep up to date.
 #include <algorithm>
 
 #include "base/check.h"
@@ -39,7 +39,7 @@ void RadixCache::check_integrity(const std::unordered_map<PageId, int32_t>& requ
   pool_.check_integrity();
 }
 
-// Shape of the tree, lock counts, order of eviction, table of children.
+// Checks the shape of the tree, lock counts, order of eviction and table of children.
 void RadixCache::check_nodes() const {
   const auto size = static_cast<CacheNodeId>(nodes_.size());
   std::vector<int32_t> num_children(size);
@@ -71,7 +71,7 @@ void RadixCache::check_nodes() const {
         (node.end() + kCachePageSize - 1) / kCachePageSize - node.begin / kCachePageSize;
     HADAL_CHECK(static_cast<int64_t>(node.pages.size()) == num_blocks, "node {}: {} pages for [{}, {})", id,
                 node.pages.size(), node.begin, node.end());
-    const auto child = children_.find(child_key(node.parent, node.tokens.front()));
+    const auto child = children_.find(child_key(node.parent, node.tree, node.tokens.front()));
     HADAL_CHECK(child != children_.end() && child->second == id, "node {} is not listed below {}", id,
                 node.parent);
     // A use of a node is a use of its ancestors as well.
@@ -81,6 +81,12 @@ void RadixCache::check_nodes() const {
         "node {} was used without its parent {}", id, node.parent);
     HADAL_CHECK(node.last_use <= clock_, "node {}: last use {} at {}", id, node.last_use, clock_);
     HADAL_CHECK_GE(node.num_locks, 0);
+    HADAL_CHECK(node.parent == kRootNode || parent.tree == node.tree, "node {} of tree {} below tree {}", id,
+                node.tree, parent.tree);
+    HADAL_CHECK_LE(node.writers.size(), kMaxWriters);
+    for (const Writer& writer : node.writers)
+      HADAL_CHECK(writer.end > node.begin && writer.end <= node.end(),
+                  "node {}: written up to {} of [{}, {})", id, writer.end, node.begin, node.end());
     ++num_children[node.parent];
     locks_below[node.parent] += node.num_locks;
     ++num_nodes;
@@ -101,6 +107,28 @@ void RadixCache::check_nodes() const {
   HADAL_CHECK_EQ(children_.size(), static_cast<size_t>(num_nodes));
   HADAL_CHECK_EQ(num_nodes, num_nodes_);
   HADAL_CHECK_EQ(num_tokens, num_tokens_);
+  check_trees();
+}
+
+// Every salt that has nodes, and no other, has a tree.
+void RadixCache::check_trees() const {
+  std::vector<int64_t> num_children(trees_.size());
+  for (const Node& node : nodes_) {
+    if (node.parent != kRootNode) continue;
+    HADAL_CHECK_LT(node.tree, trees_.size());
+    ++num_children[node.tree];
+  }
+  size_t num_salted = 0;
+  for (size_t tree = 0; tree < trees_.size(); ++tree) {
+    HADAL_CHECK(trees_[tree].num_children == num_children[tree], "tree {}: {} children, counted {}", tree,
+                num_children[tree], trees_[tree].num_children);
+    if (tree == 0 || num_children[tree] == 0) continue;
+    ++num_salted;
+    const auto found = tree_of_.find(trees_[tree].salt);
+    HADAL_CHECK(found != tree_of_.end() && found->second == tree, "tree {} is not listed", tree);
+  }
+  HADAL_CHECK_EQ(tree_of_.size(), num_salted);
+  HADAL_CHECK_EQ(num_salted + free_trees_.size() + 1, trees_.size());
 }
 
 }  // namespace hadal

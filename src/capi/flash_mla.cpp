@@ -29,7 +29,7 @@ static_assert(HADAL_MLA_PAGE == hadal::kPageSize && HADAL_MLA_ROW_DIM == hadal::
 static_assert(std::is_standard_layout_v<hadal_mla_decode_args> &&
               std::is_trivially_copyable_v<hadal_mla_decode_args>);
 
-// A caller's mistake, as opposed to a failure of the device or of this library.
+// InvalidArgument is a caller's mistake, as opposed to a failure of the device or of this library.
 class InvalidArgument : public std::exception {
  public:
   explicit InvalidArgument(std::string text) : text_(std::move(text)) {}
@@ -51,7 +51,7 @@ void tell(const char* text, char* message, size_t message_size) {
   message[length] = '\0';
 }
 
-// Runs `work`; no exception leaves it.
+// Runs `work`; no exception leaves this function.
 template <typename Work>
 int guarded(char* message, size_t message_size, Work work) {
   try {
@@ -90,12 +90,12 @@ bool is_fp8(KvFormat format) {
   return format == KvFormat::kFp8E4M3 || format == KvFormat::kFp8E5M2;
 }
 
-// A caller's shape in the form that decode attention supports: a sequence of many query tokens becomes
-// several of at most kDecodeMaxQuery, all equally long, and a KV head with its query heads is a launch of its
-// own.
+// Work is a caller's shape in the form that decode attention supports: a sequence of many query tokens
+// becomes several of at most kDecodeMaxQuery, all equally long, and a KV head with its query heads is a
+// launch of its own.
 struct Work {
   hadal::cuda::MlaPlanShape shape;
-  int pieces = 1;     // of a sequence
+  int pieces = 1;     // pieces of a sequence
   int piece_len = 1;  // query tokens
   int group = 1;      // query heads of a KV head
   int64_t rows_of_lse = 0;
@@ -143,7 +143,8 @@ size_t align256(size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-// The two buffers: [decode's plan | page table rows | lengths], [decode's scratch | log-sum-exps as made].
+// PlanBuffer divides the two buffers: [decode's plan | page table rows | lengths], [decode's scratch |
+// log-sum-exps as made].
 struct PlanBuffer {
   void* plan;
   int32_t* seq_idx;
@@ -206,7 +207,7 @@ void decode(const hadal_mla_decode_args& a, void* stream) {
   auto* made_lse = reinterpret_cast<float*>(static_cast<std::byte*>(a.scratch) +
                                             align256(hadal::cuda::decode_scratch_bytes(geometry)));
   const hadal::cuda::Launch launch = launch_on(stream, a.shape.num_sms);
-  const int64_t rows = a.shape.num_seqs * a.shape.q_len * work.group;  // of a KV head
+  const int64_t rows = a.shape.num_seqs * a.shape.q_len * work.group;  // rows of a KV head
   for (int head = 0; head < a.shape.num_kv_heads; ++head) {
     hadal::cuda::mla_decode({.shape = work.shape,
                              .q = static_cast<const std::byte*>(a.q) + head * rows * HADAL_MLA_ROW_DIM * 2,
@@ -244,7 +245,7 @@ int hadal_mla_abi(void) {
 }
 
 const char* hadal_mla_version(void) {
-  return hadal::version().data();  // of a literal, so terminated
+  return hadal::version().data();  // terminated, because it is a literal
 }
 
 int hadal_mla_device(int device, int32_t* num_sms, char* message, size_t message_size) {

@@ -1,4 +1,4 @@
-// fmt's functions compiled into the library itself: distributions have no static fmt to link, and a library
+// Compiles fmt's functions into the library itself: distributions have no static fmt to link, and a library
 // that travels inside a wheel cannot ask for a shared one.
 #ifdef FMT_HEADER_ONLY
 #error "this file defines what FMT_HEADER_ONLY would make inline"

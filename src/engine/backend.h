@@ -1,7 +1,7 @@
-// A loaded model on the device that runs it, which is all that the engine and the commands know about a
-// device: it loads weights, sizes the KV cache and makes the objects that run steps. Main thread; each
-// executor or runner is then used by one thread, and only one of all those that a backend has made runs at a
-// time.
+// A Backend is a loaded model on the device that runs it, which is all that the engine and the commands know
+// about a device: it loads weights, sizes the KV cache and makes the objects that run steps. The main thread
+// uses it; each executor or runner is then used by one thread, and only one of all those that a backend has
+// made runs at a time.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class Backend {
   // made from, and on a GPU the backend itself, must outlive the executor.
   virtual Result<std::unique_ptr<StepExecutor>> make_executor(const EngineOptions& options) = 0;
 
-  // Makes a runner for batches of up to max_tokens rows over num_pages pages. Errors as above.
+  // Makes a runner for batches of up to max_tokens rows over num_pages pages. Errors are as above.
   virtual Result<std::unique_ptr<ModelRunner>> make_runner(int64_t num_pages, int64_t max_tokens,
                                                            KvLayout layout) = 0;
 
@@ -57,8 +57,8 @@ struct BackendOptions {
   WeightLoadOptions load;
   KernelSet kernels = KernelSet::kOptimised;
   bool fusion = true;  // GPU: false launches one kernel per elementary operation
-  // GPU: folders of measured kernel choices (tune/kernel_config.h); later ones take precedence over earlier
-  // ones.
+  // Folders of kernel choices measured on a GPU (tune/kernel_config.h); later ones take precedence over
+  // earlier ones.
   std::vector<std::filesystem::path> kernel_config_dirs;
   std::optional<std::filesystem::path> named_kernel_config_dir;  // the folder among them that the user named
 };
@@ -77,18 +77,18 @@ std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, Kernel
 Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, int64_t max_total_tokens,
                                   int64_t available_bytes);
 
-// What a GPU would do with a model, computed from its config alone.
+// GpuEstimate says what a GPU would do with a model, computed from its config alone.
 struct GpuEstimate {
   std::string name;
   int num_sms = 0;         // multiprocessors
   int64_t free_bytes = 0;  // now
   DeviceMemoryPlan plan;   // without workspace, state and graphs, whose sizes need loaded weights
 };
-// Error: kUnsupported. A model that does not fit is none: the plan has no cache then.
+// Error: kUnsupported. A model that does not fit is no error: its plan has no cache.
 Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization,
                                  DType compute_dtype, KvLayout layout, double mem_fraction);
 
-// Checks that a GPU with this compute type supports such a cache: float16 needs float16, bfloat16 any format
+// Checks that a GPU with this compute type supports such a cache: float16 needs a float16 cache, bfloat16 any
 // but float16 and float32. Error: kUnsupported, about --kv-cache-dtype.
 Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype);
 

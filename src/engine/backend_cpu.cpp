@@ -1,5 +1,5 @@
-// The CPU's backend: weights in host memory, a thread pool, and KV pools that the system commits as they are
-// touched.
+// The CPU's backend has weights in host memory, a thread pool, and KV pools that the system commits as they
+// are touched.
 #include <algorithm>
 #include <utility>
 

@@ -1,9 +1,39 @@
 #include "engine/chunk_delivery.h"
 
+#include <chrono>
 #include <exception>
+#include <new>
+#include <thread>
 #include <utility>
 
+#include "base/memory_reserve.h"
+
 namespace hadal {
+namespace {
+
+// A sink that has no memory is called again, because a request whose last chunk is lost never ends for its
+// client. After a second it counts as broken.
+constexpr int kAttempts = 100;
+constexpr std::chrono::milliseconds kPause{10};
+
+template <typename T>
+void make_room(std::vector<T>& list) {
+  if (list.size() == list.capacity()) list.reserve(2 * list.size() + 1);
+}
+
+void hand_over(SinkGroup& group) {
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return group.sink->on_chunks(group.chunks);
+    } catch (const std::bad_alloc&) {
+      if (attempt == kAttempts) throw;
+    }
+    MemoryReserve::refill();
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+}  // namespace
 
 void ChunkDelivery::attach(Sequence& sequence) {
   std::unique_ptr<SinkGroup>& group = groups_[sequence.request.sink.get()];
@@ -22,7 +52,10 @@ void ChunkDelivery::detach(Sequence& sequence) {
 
 void ChunkDelivery::push(Sequence& sequence) {
   SinkGroup& group = *sequence.sink;
+  make_room(group.chunks);
+  make_room(group.owners);
   if (group.chunks.empty()) dirty_.push_back(&group);
+  // From here on nothing can fail.
   TokenChunk& chunk = sequence.pending;
   chunk.request_id = sequence.id;
   chunk.prompt_tokens = sequence.prompt_len;
@@ -40,11 +73,12 @@ void ChunkDelivery::deliver(const OnFailure& on_failure) {
     const char* what = nullptr;
     std::string message;
     try {
-      group->sink->on_chunks(std::exchange(group->chunks, {}));
+      hand_over(*group);
     } catch (const std::exception& error) {
       message = error.what();
       what = message.c_str();
     }
+    group->chunks.clear();
     if (what != nullptr) {
       for (Sequence* owner : owners_) on_failure(*owner, what);
     }

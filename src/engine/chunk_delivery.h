@@ -1,5 +1,5 @@
 // Delivers chunks to sinks: chunks are collected during a turn of the engine thread and delivered at its end,
-// with one call per sink. Engine thread only.
+// with one call per sink. Only the engine thread uses it.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace hadal {
 
-// A sink and the chunks of this turn for it.
+// SinkGroup holds a sink and the chunks of this turn for it.
 struct SinkGroup {
   std::shared_ptr<ChunkSink> sink;
   std::vector<TokenChunk> chunks;
@@ -21,10 +21,10 @@ struct SinkGroup {
 
 class ChunkDelivery {
  public:
-  // Called for every sequence that has a chunk in a call that threw.
+  // This is called for every sequence that has a chunk in a call that threw.
   using OnFailure = std::function<void(Sequence&, const char* what)>;
 
-  // Must be called first for the sequence.
+  // This must be called first for the sequence.
   void attach(Sequence& sequence);
   void detach(Sequence& sequence);
 

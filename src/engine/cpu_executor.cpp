@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/memory_reserve.h"
 
 namespace hadal {
 namespace {
@@ -14,6 +15,15 @@ bool has_nan(std::span<const float> values) {
   bool found = false;
   for (const float value : values) found |= std::isnan(value);
   return found;
+}
+
+// A short text is stored without an allocation.
+void set_error(StepOutput& output, const char* what) noexcept {
+  try {
+    output.error = what;
+  } catch (...) {
+    output.error = "no memory";
+  }
 }
 
 }  // namespace
@@ -39,9 +49,8 @@ CpuExecutor::~CpuExecutor() {
 void CpuExecutor::launch(StagedStep step) {
   {
     const std::lock_guard lock(mutex_);
-    HADAL_CHECK_LT(num_in_flight_, 2);
-    ++num_in_flight_;
-    steps_.push_back(std::move(step));
+    HADAL_CHECK_LT(num_launched_ - num_taken_, kMaxInFlight);
+    steps_[num_launched_++ % kMaxInFlight] = std::move(step);
   }
   to_worker_.notify_one();
 }
@@ -56,11 +65,9 @@ void CpuExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
 
 StepOutput CpuExecutor::wait() {
   std::unique_lock lock(mutex_);
-  HADAL_CHECK_GT(num_in_flight_, 0);
-  to_engine_.wait(lock, [&] { return !outputs_.empty(); });
-  StepOutput output = std::move(outputs_.front());
-  outputs_.pop_front();
-  --num_in_flight_;
+  HADAL_CHECK_GT(num_launched_, num_taken_);
+  to_engine_.wait(lock, [&] { return num_ended_ > num_taken_; });
+  StepOutput output = std::move(outputs_[num_taken_++ % kMaxInFlight]);
   // A step that failed has left its masks unused; they were set before the engine waits for the step.
   masks_.erase(masks_.begin(), masks_.upper_bound(output.step));
   return output;
@@ -74,18 +81,18 @@ std::vector<uint32_t> CpuExecutor::wait_masks(int64_t step) {
 }
 
 void CpuExecutor::work() {
+  const MemoryReserve::Scope reserve;  // a step belongs to several requests
   while (true) {
     std::unique_lock lock(mutex_);
-    to_worker_.wait(lock, [&] { return stop_ || !steps_.empty(); });
-    if (steps_.empty()) return;
-    StagedStep step = std::move(steps_.front());
-    steps_.pop_front();
+    to_worker_.wait(lock, [&] { return stop_ || num_launched_ > num_begun_; });
+    if (num_launched_ == num_begun_) return;
+    StagedStep step = std::move(steps_[num_begun_++ % kMaxInFlight]);
     lock.unlock();
 
     StepOutput output = run(step);
 
     lock.lock();
-    outputs_.push_back(std::move(output));
+    outputs_[num_ended_++ % kMaxInFlight] = std::move(output);
     lock.unlock();
     to_engine_.notify_one();
   }
@@ -104,7 +111,7 @@ StepOutput CpuExecutor::run(StagedStep& step) {
     score_prompts(step, logits, output);
     sample(step, logits, output);
   } catch (const std::exception& error) {
-    output.error = error.what();
+    set_error(output, error.what());
   }
   output.run_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - output.begin).count();
   return output;

@@ -2,8 +2,8 @@
 // thread launches and waits; the worker feeds tokens, copies pages, runs the forward pass and samples.
 #pragma once
 
+#include <array>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -17,8 +17,8 @@ namespace hadal {
 
 class CpuExecutor final : public StepExecutor {
  public:
-  // `model` and `pool` must outlive the executor; nothing else may use them while it lives. Throws
-  // hadal::Error when the KV pools cannot be allocated.
+  // `model` and `pool` must outlive the executor; nothing else may use them while it lives. The constructor
+  // throws hadal::Error when the KV pools cannot be allocated.
   CpuExecutor(Model& model, ThreadPool& pool, int64_t num_pages, KvLayout layout, KernelSet kernels);
   // Finishes the steps in flight, but does not wait for missing masks.
   ~CpuExecutor() override;
@@ -28,6 +28,8 @@ class CpuExecutor final : public StepExecutor {
   StepOutput wait() override;
 
  private:
+  static constexpr int64_t kMaxInFlight = 2;
+
   struct Slot {
     SlotStart start;
     int32_t last_token = 0;
@@ -57,10 +59,11 @@ class CpuExecutor final : public StepExecutor {
   std::mutex mutex_;
   std::condition_variable to_worker_;  // signals a step, masks or stop
   std::condition_variable to_engine_;  // signals an output
-  std::deque<StagedStep> steps_;
+  // Rings of the steps under way, so that queueing one never allocates.
+  std::array<StagedStep, kMaxInFlight> steps_;
+  std::array<StepOutput, kMaxInFlight> outputs_;
+  int64_t num_launched_ = 0, num_begun_ = 0, num_ended_ = 0, num_taken_ = 0;
   std::map<int64_t, std::vector<uint32_t>> masks_;
-  std::deque<StepOutput> outputs_;
-  int num_in_flight_ = 0;
   bool stop_ = false;
   std::thread thread_;
 };

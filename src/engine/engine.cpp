@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/memory_reserve.h"
 #include "base/philox.h"
 #include "engine/engine_create.h"
 #include "engine/engine_loop.h"
@@ -16,8 +17,8 @@
 namespace hadal {
 namespace {
 
-// The public face of the engine: checks requests on the caller's thread and passes everything else to the
-// engine thread.
+// ThreadedEngine is the public face of the engine: it checks requests on the caller's thread and passes
+// everything else to the engine thread.
 class ThreadedEngine final : public Engine {
  public:
   ThreadedEngine(std::unique_ptr<StepExecutor> executor, const ModelConfig& config,
@@ -46,6 +47,7 @@ class ThreadedEngine final : public Engine {
     return mailboxes_->take(id, std::chrono::steady_clock::now() + timeout);
   }
   void abort(RequestId id) override {
+    const MemoryReserve::Scope reserve;  // whoever aborts frees memory
     if (id != 0) inbox_.push({.submit = nullptr, .abort = id, .call = {}});
   }
   void abort_all() override {
@@ -178,6 +180,13 @@ uint64_t ThreadedEngine::own_seed(RequestId id) const {
 Result<RequestId> ThreadedEngine::submit(GenerateRequest request) {
   HADAL_RETURN_IF_ERROR(check(request));
   HADAL_RETURN_IF_ERROR(gate_.enter());
+  // Leaves again if there is no memory for the rest.
+  struct Leaving {
+    Gate* gate;
+    ~Leaving() {
+      if (gate != nullptr) gate->left(false);
+    }
+  } leaving{&gate_};
   auto sequence = std::make_unique<Sequence>();
   const RequestId id = next_id_.fetch_add(1);
   sequence->id = id;
@@ -192,6 +201,7 @@ Result<RequestId> ThreadedEngine::submit(GenerateRequest request) {
   }
   sequence->request = std::move(request);
   inbox_.push({.submit = std::move(sequence), .abort = 0, .call = {}});
+  leaving.gate = nullptr;
   return id;
 }
 

@@ -1,9 +1,9 @@
-// The engine: token ids in, token ids out. It owns scheduling, cache, model execution and sampling, and never
-// sees text.
+// The engine turns token ids into token ids. It owns scheduling, cache, model execution and sampling, and
+// never sees text.
 //
-// Threads: every member function may be called by any thread. One engine thread, started by create, owns all
-// scheduler and cache state; one worker thread runs the steps (engine/step_executor.h). Sinks, stop
-// conditions and constraints are called by the engine thread only. See docs/engine-contract.md.
+// Every member function may be called by any thread. One engine thread, started by create, owns all scheduler
+// and cache state; one worker thread runs the steps (engine/step_executor.h). Only the engine thread calls
+// sinks and stop conditions, and the mask workers call constraints. See docs/engine-contract.md.
 #pragma once
 
 #include <chrono>
@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -25,19 +26,27 @@
 
 namespace hadal {
 
-// Restricts the next token (a grammar). Called by the engine thread only, once per generated token, while the
-// step that needs the mask is already running; so rows without a constraint never wait for it.
+// A callback of a request that is itself at fault throws this: the request ends with AbortReason::kRequest.
+class BadRequest : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// TokenConstraint restricts the next token (a grammar). The mask workers (engine/mask_workers.h) call it, one
+// of them at a time, once per generated token, while the step that needs the mask is already running. A row
+// whose mask is late leaves the steps until it is ready, so other rows never wait for it.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
   // Sets bit t of `allowed` ([ceil(vocab/32)] words, all zero on entry) for every token that may come next.
   virtual void fill_mask(std::span<uint32_t> allowed) = 0;
-  // Tells the constraint which token was chosen. False: the token was not allowed (a broken invariant).
+  // Tells the constraint which token was chosen. False means that the token was not allowed (a broken
+  // invariant).
   virtual bool accept_token(int32_t token_id) = 0;
 };
 
-// Ends a request on something other than a token id (a stop string). Called by the engine thread, once per
-// token.
+// StopCondition ends a request on something other than a token id (a stop string). The engine thread calls it
+// once per token.
 class StopCondition {
  public:
   virtual ~StopCondition() = default;
@@ -53,14 +62,16 @@ struct LogprobOptions {
 
 struct TokenChunk;
 
-// Receives the chunks of requests. Called by the engine thread once per step and sink, with all chunks of the
-// sink's requests (a request that fails while its mask is made has its chunk in a separate call). Must return
-// quickly and never call the engine. Each request's last chunk, and only that one, has a finish reason;
-// nothing follows it.
+// ChunkSink receives the chunks of requests. The engine thread calls it once per step and sink, with all
+// chunks of the sink's requests (a request that fails while its mask is made has its chunk in a separate
+// call). It must return quickly and never call the engine. Each request's last chunk, and only that one, has
+// a finish reason; nothing follows it.
 class ChunkSink {
  public:
   virtual ~ChunkSink() = default;
-  virtual void on_chunks(std::vector<TokenChunk> chunks) = 0;
+  // Moves out of `chunks` what it keeps. After std::bad_alloc it is called again with the vector as it has
+  // left it, so it must not have lost any of them.
+  virtual void on_chunks(std::vector<TokenChunk>& chunks) = 0;
 };
 
 struct GenerateRequest {
@@ -70,6 +81,8 @@ struct GenerateRequest {
   std::unique_ptr<StopCondition> stop;          // may be null
   std::unique_ptr<TokenConstraint> constraint;  // may be null
   int32_t priority = 0;                         // see SchedulePolicy::kPriority
+  uint64_t client = 0;   // requests of one client share its turns in the queue; at most 2^63 - 1
+  CacheSalt cache_salt;  // requests of different salts share no prefixes in the cache
   // A chunk is delivered when it has this many tokens (≥ 1) or a finish reason. Use a large value for answers
   // in one piece.
   int64_t stream_interval = 1;
@@ -78,12 +91,14 @@ struct GenerateRequest {
 
 enum class FinishReason { kNone, kStopToken, kStopCondition, kLength, kAbort };
 
-// Who caused a kAbort.
+// AbortReason says who caused a kAbort.
 enum class AbortReason {
   kNone,      // not aborted
   kClient,    // abort, abort_all
   kShutdown,  // drain timed out, or the engine was destroyed
   kFault,     // the request could not be completed: a step, a callback or the engine itself failed
+  kRequest,   // the request itself is at fault, for example because its constraint is too expensive
+  kMemory,    // there is no memory for it
 };
 
 struct TokenLogprob {
@@ -98,7 +113,7 @@ struct RequestTimings {  // seconds; complete in the last chunk
   double decode_s = 0.0;   // from the first token to the last
 };
 
-// The tokens of one request since its previous chunk.
+// TokenChunk holds the tokens of one request since its previous chunk.
 struct TokenChunk {
   RequestId request_id = 0;
   std::vector<int32_t> token_ids;
@@ -110,11 +125,13 @@ struct TokenChunk {
   std::string matched;                            // kStopCondition: its description; kAbort: the reason
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;  // so far
-  int64_t cached_tokens = 0;      // prompt tokens that came from the prefix cache at the first admission
+  // Prompt tokens that came from the prefix cache at the first admission, as many of them as the client may
+  // be told (PrefixMatch::told_tokens).
+  int64_t cached_tokens = 0;
   RequestTimings timings;
 };
 
-// How a GPU is used; ignored on the CPU.
+// DeviceOptions say how a GPU is used; the CPU ignores them.
 struct DeviceOptions {
   double mem_fraction_static = 0.88;  // (0, 1]: share of the GPU's memory for weights, scratch and KV cache
   bool use_graphs = true;             // launch decode steps as CUDA graphs
@@ -126,7 +143,7 @@ struct DeviceOptions {
 struct EngineOptions {
   int64_t max_total_tokens = 0;       // KV capacity; 0: the backend chooses
   int64_t max_running_requests = 64;  // requests that run together; 0: the backend chooses
-  // limit of waiting requests; more are refused with kResourceExhausted. 0: no limit
+  // This limits the waiting requests; more are refused with kResourceExhausted. 0 means no limit.
   int64_t max_queued_requests = 0;
   int64_t chunked_prefill_size = 2048;  // prompt tokens per step, ≥ 1, or -1: prompts are not cut
   int64_t max_prefill_tokens = 16384;   // prompt tokens of all requests per step, ≥ 1
@@ -143,12 +160,15 @@ struct EngineOptions {
   DeviceOptions device;
   uint64_t random_seed = 42;  // seeds requests that have no seed of their own
   int64_t decode_log_interval =
-      40;                           // decode steps between two "Decode batch" lines; 0: no batch lines at all
-  std::string record_plans;         // file in which every scheduler call and plan is recorded; empty: none
+      40;                    // decode steps between two "Decode batch" lines; 0: no batch lines at all
+  std::string record_plans;  // file in which every scheduler call and plan is recorded; empty: none
+  // A step waits for the masks of its rows this share of a decode step's duration, while it runs; rows whose
+  // masks are late are computed again in a later step. With 0 it never waits, so most rows are late (tests).
+  double mask_wait_share = 0.5;
   double watchdog_timeout_s = 0.0;  // a step that takes longer is reported through on_stall; 0: no watchdog
-  // Called by the watchdog thread once per stall, with one line: the phase, its duration and the requests.
+  // The watchdog thread calls this once per stall, with one line: the phase, its duration and the requests.
   std::function<void(const std::string&)> on_stall;
-  // Called once by the engine thread, with the reason, when a broken invariant has ended all work for good.
+  // The engine thread calls this once, with the reason, when a broken invariant has ended all work for good.
   std::function<void(const std::string&)> on_failure;
 };
 
@@ -156,11 +176,12 @@ struct EngineOptions {
 int64_t in_whole_pages(int64_t num_tokens);
 
 // Returns the default KV capacity on the CPU: a quarter of the memory that is available once the weights are
-// loaded (0 or less: not known, or none), at most two full contexts, in whole pages, at least one. Pure.
+// loaded (0 or less: not known, or none), at most two full contexts, in whole pages, at least one. It is a
+// pure function.
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length,
                                  int64_t available_bytes);
 
-// A snapshot for metrics and /get_load. Counters since the start.
+// EngineStats is a snapshot for metrics and /get_load. Its counters run since the start.
 struct EngineStats {
   SchedulerStats scheduler;
   int64_t max_total_tokens = 0;
@@ -202,25 +223,25 @@ class Engine {
   // Waits for the next chunk of a request without a sink. Returns nullopt once the final chunk has been
   // returned, or for an unknown id.
   virtual std::optional<TokenChunk> stream(RequestId id) = 0;
-  // The same, but waits at most `timeout`; returns nullopt also when there is nothing new.
+  // Does the same, but waits at most `timeout`; returns nullopt also when there is nothing new.
   virtual std::optional<TokenChunk> poll(RequestId id, std::chrono::milliseconds timeout) = 0;
 
   // Ends a request within one step; the finish reason of its final chunk is kAbort. Unknown ids are ignored.
   virtual void abort(RequestId id) = 0;
   virtual void abort_all() = 0;
 
-  // Removes cached prefixes. Throws when that breaks an invariant (the engine has failed then). Returns
-  // kResourceExhausted while requests are queued or running (as SGLang refuses).
+  // Removes cached prefixes. It throws when that breaks an invariant (the engine has failed then), and
+  // returns kResourceExhausted while requests are queued or running (as SGLang refuses).
   virtual Result<void> flush_cache() = 0;
 
-  // No step starts until resume(). Requests are still accepted and queued.
+  // Lets no step start until resume(). Requests are still accepted and queued.
   virtual void pause() = 0;
   virtual void resume() = 0;
   virtual bool paused() const = 0;
 
-  // From now on submit returns kCancelled and pause() does nothing; a paused engine resumes. Waits until
-  // everything has ended or `timeout` is over, then aborts the rest. Returns the number of aborted requests.
-  // Does not return while a step hangs.
+  // Makes submit return kCancelled and pause() do nothing from now on; a paused engine resumes. The call
+  // waits until everything has ended or `timeout` is over, then aborts the rest and returns the number of
+  // aborted requests. It does not return while a step hangs.
   virtual int64_t drain(std::chrono::milliseconds timeout) = 0;
 
   virtual EngineStats stats() const = 0;
@@ -231,7 +252,7 @@ class Engine {
   // Returns the trace as JSON text. kInvalidArgument when none was started.
   virtual Result<std::string> stop_profile() = 0;
 
-  // Proves that scheduler, pool and tree agree, on the engine thread between two steps. Throws otherwise.
+  // Proves that scheduler, pool and tree agree, on the engine thread between two steps. It throws otherwise.
   virtual void check_integrity() = 0;
 
   virtual int64_t context_length() const = 0;

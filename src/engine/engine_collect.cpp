@@ -1,7 +1,8 @@
-// The part of a turn that reads a step's outcome: tokens go to their requests, and the result for each
-// request goes to the scheduler.
+// This part of a turn reads a step's outcome: tokens go to their requests, and the result for each request
+// goes to the scheduler.
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -23,6 +24,7 @@ void EngineLoop::collect(StepRecord& record) {
   }
   enter("run");
   StepOutput output = executor_->wait();
+  forget_oldest();
   enter("collect");
   const auto now = Clock::now();
   HADAL_CHECK_EQ(output.step, record.plan.step);
@@ -36,9 +38,15 @@ void EngineLoop::collect(StepRecord& record) {
   HADAL_CHECK_EQ(output.prompt_scores.size(), record.scores.size());
   const int64_t generated_before = counters_.generation_tokens;
   take_scores(record, output);
+  if (record.plan.num_prefill_tokens == 0) decode_step_s_ = output.run_s;
   outcomes_.clear();
   for (size_t i = 0; i < record.samples.size(); ++i) {
-    outcomes_.push_back(take_token(*record.samples[i], output.samples[i], now));
+    Sequence& sequence = *record.samples[i];
+    if (sequence.late_step == record.plan.step) {
+      outcomes_.push_back({.request_id = sequence.id});  // ignored
+    } else {
+      outcomes_.push_back(take_token(sequence, output.samples[i], now));
+    }
   }
   watchdog_.set_request(0);
   scheduler_.complete(record.plan, outcomes_);
@@ -106,12 +114,15 @@ ItemOutcome EngineLoop::take_token(Sequence& sequence, SampledToken& sampled, Cl
   const bool is_stop = ends(sequence.eos) || ends(request.sampling.stop_token_ids);
   std::optional<std::string> matched;
   try {
-    if (request.constraint || request.stop) watchdog_.set_request(sequence.id);
-    if (request.constraint) {
-      HADAL_CHECK(request.constraint->accept_token(token),
-                  "the grammar refuses token {}, which it allowed before", token);
+    if (sequence.mask != nullptr) {
+      HADAL_CHECK(sequence.mask->allows(token), "the grammar does not allow token {}, which was sampled",
+                  token);
     }
+    if (request.stop) watchdog_.set_request(sequence.id);
     if (request.stop && !is_stop) matched = request.stop->on_token(token);
+  } catch (const std::bad_alloc&) {
+    finish_aborted(sequence, AbortReason::kMemory, kNoMemory);
+    return outcome;
   } catch (const std::exception& error) {
     return fault(error.what());
   }
@@ -130,6 +141,7 @@ ItemOutcome EngineLoop::take_token(Sequence& sequence, SampledToken& sampled, Cl
     finish(sequence, FinishReason::kLength);
   } else {
     outcome.finished = false;
+    if (sequence.mask != nullptr) mask_workers_.post(sequence.mask, token);
     if (static_cast<int64_t>(sequence.pending.token_ids.size()) >= request.stream_interval) {
       delivery_.push(sequence);
     }
@@ -137,7 +149,7 @@ ItemOutcome EngineLoop::take_token(Sequence& sequence, SampledToken& sampled, Cl
   return outcome;
 }
 
-// The step's requests fail, and the engine continues.
+// Fails the step's requests; the engine continues.
 void EngineLoop::fail_step(const StepRecord& record, const std::string& error) {
   log_error("step failed: step={} error=\"{}\"", record.plan.step, error);
   for (const RequestId id : scheduler_.fail(record.plan)) {

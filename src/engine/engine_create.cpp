@@ -14,7 +14,7 @@ Result<void> check_at_least(const char* name, int64_t value, int64_t least) {
   return invalid_argument("{} is {}; allowed: {} or more", name, value, least);
 }
 
-// What a backend's size_cache has set, and what a caller without a backend must set.
+// Checks what a backend's size_cache has set, and what a caller without a backend must set.
 Result<void> check_capacity(const EngineOptions& options) {
   HADAL_RETURN_IF_ERROR(check_at_least("max-running-requests", options.max_running_requests, 1));
   return check_at_least("max-total-tokens", options.max_total_tokens, 1);

@@ -1,4 +1,4 @@
-// The border between checking options (engine_create.cpp) and the engine itself (engine.cpp).
+// This is the border between checking options (engine_create.cpp) and the engine itself (engine.cpp).
 #pragma once
 
 #include <memory>

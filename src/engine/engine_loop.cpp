@@ -1,10 +1,13 @@
 #include "engine/engine_loop.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/memory_reserve.h"
 
 namespace hadal {
 namespace {
@@ -42,43 +45,47 @@ EngineLoop::EngineLoop(std::unique_ptr<StepExecutor> executor, int64_t vocab_siz
       scheduler_(scheduler_options(options)),
       staging_(sequences_, options.max_running_requests),
       log_(options.decode_log_interval, options.max_total_tokens),
-      watchdog_(options.watchdog_timeout_s, options.on_stall) {
+      watchdog_(options.watchdog_timeout_s, options.on_stall),
+      mask_workers_([&inbox] { inbox.wake(); }) {
   if (recorder_) scheduler_.record_to(recorder_.get());
   counters_.max_total_tokens = options.max_total_tokens;
   publish_stats();
 }
 
 void EngineLoop::run() {
+  const MemoryReserve::Scope reserve;  // what this thread needs belongs to all requests
   bool running = true;
   while (running) {
+    MemoryReserve::refill();
     enter("inbox");
     running = inbox_.take(commands_);
     for (Command& command : commands_) handle(command);
     commands_.clear();
-    bool worked = false;
     try {
       if (!running) abort_all(AbortReason::kShutdown, "the engine was stopped");
-      worked = turn();
+      const bool worked = turn();
       deliver();
+      if (running && !worked) rest();
+    } catch (const std::bad_alloc&) {
+      begin_anew();
     } catch (const std::exception& error) {
       die(error.what());
       deliver_last();
     }
-    if (worked || !running) continue;
-    rest();
   }
 }
 
 // Runs one step of work. In the overlapped loop the previous step is collected while it runs.
 bool EngineLoop::turn() {
   if (dead_) return false;
+  release_ready();
   std::optional<StepRecord> previous = std::exchange(in_flight_, std::nullopt);
   std::optional<StepRecord> launched = plan_and_launch();
   if (options_.overlap_schedule) {
     if (previous) collect(*previous);
     in_flight_ = std::move(launched);
     if (in_flight_ && !in_flight_->constrained.empty()) {
-      deliver();  // results of the previous step, because making a mask may take long
+      deliver();  // results of the previous step, because masks may have to be waited for
       set_masks(*in_flight_);
     }
     if (previous || in_flight_) return true;
@@ -87,31 +94,48 @@ bool EngineLoop::turn() {
     collect(*launched);
     return true;
   }
-  HADAL_CHECK(paused_ || scheduler_.idle(), "{} requests are waiting, but there is no step to run",
-              num_live_);
+  HADAL_CHECK(paused_ || scheduler_.idle() || !awaiting_masks_.empty(),
+              "{} requests are waiting, but there is no step to run", num_live_);
   return false;
 }
 
 void EngineLoop::handle(Command& command) {
-  try {
-    if (command.submit) {
-      add(std::move(command.submit));
-    } else if (command.call) {
-      command.call();
-    } else {
-      abort(command.abort);
+  while (true) {
+    try {
+      if (command.submit) {
+        add(command.submit);
+      } else if (command.call) {
+        command.call();
+      } else {
+        abort(command.abort);
+      }
+      return;
+    } catch (const std::bad_alloc&) {
+      begin_anew();
+      if (!command.submit || dead_) return;  // it has the sequence, or the call has failed
+    } catch (const std::exception& error) {
+      return die(error.what());
     }
-  } catch (const std::exception& error) {
-    die(error.what());
   }
 }
 
-void EngineLoop::add(std::unique_ptr<Sequence> owned) {
+void EngineLoop::add(std::unique_ptr<Sequence>& owned) {
   Sequence& sequence = *owned;
-  sequences_.emplace(sequence.id, std::move(owned));
+  delivery_.attach(sequence);
+  std::unique_ptr<Sequence>* place = nullptr;
+  try {
+    place = &sequences_[sequence.id];
+  } catch (...) {
+    delivery_.detach(sequence);
+    throw;
+  }
+  *place = std::move(owned);
   ++num_live_;
   ++counters_.num_requests;
-  delivery_.attach(sequence);
+  if (sequence.request.constraint != nullptr) {
+    sequence.mask = std::make_shared<MaskTask>(std::move(sequence.request.constraint), vocab_size_,
+                                               sequence.request.client);
+  }
   if (dead_) return finish_aborted(sequence, AbortReason::kFault, died_of_);
   const LogprobOptions& logprobs = sequence.request.logprobs;
   const bool scores_prompt = logprobs.enabled && logprobs.start >= 0;
@@ -120,7 +144,9 @@ void EngineLoop::add(std::unique_ptr<Sequence> owned) {
                   .prompt = sequence.tokens,
                   .max_new_tokens = sequence.request.sampling.max_new_tokens,
                   .max_cached_tokens = scores_prompt ? logprobs.start : sequence.prompt_len - 1,
-                  .priority = sequence.request.priority});
+                  .priority = sequence.request.priority,
+                  .client = sequence.request.client,
+                  .salt = sequence.request.cache_salt});
 }
 
 void EngineLoop::abort(RequestId id) {
@@ -187,12 +213,16 @@ std::optional<StepRecord> EngineLoop::plan_and_launch() {
   for (Sequence* sequence : record.admitted) {
     sequence->started = plan_begin;
     sequence->cached_tokens = scheduler_.cached_tokens(sequence->id);
+    sequence->admitted = true;
     gate_.admitted();
+    if (sequence->mask != nullptr) mask_workers_.post(sequence->mask, std::nullopt);
   }
   const auto launch_begin = Clock::now();
   enter("launch");
   const int64_t num_tokens = staged.batch.num_tokens();
+  HADAL_CHECK_LT(num_launched_, 2);
   executor_->launch(std::move(staged));
+  launched_[num_launched_++] = {.step = record.plan.step, .num_constrained = record.constrained.size()};
   record.launched = launch_begin;
   if (trace_.active()) {
     trace_.span("plan", StepTrace::Track::kEngine, record.plan.step, plan_begin, stage_begin);
@@ -201,46 +231,25 @@ std::optional<StepRecord> EngineLoop::plan_and_launch() {
   return record;
 }
 
-// Makes the masks of the step's constrained rows. Every token before them is known by now.
-void EngineLoop::set_masks(const StepRecord& record) {
-  if (record.constrained.empty()) return;
-  enter("masks");
-  const auto begin = Clock::now();
-  const size_t words = (static_cast<size_t>(vocab_size_) + 31) / 32;
-  std::vector<uint32_t> masks(record.constrained.size() * words);
-  for (size_t i = 0; i < record.constrained.size(); ++i) {
-    Sequence& sequence = *record.constrained[i];
-    const std::span<uint32_t> mask = std::span(masks).subspan(i * words, words);
-    if (!sequence.finished) {
-      watchdog_.set_request(sequence.id);
-      try {
-        sequence.request.constraint->fill_mask(mask);
-      } catch (const std::exception& error) {
-        fail(sequence, error.what());
-      }
-    }
-    if (sequence.finished) std::fill(mask.begin(), mask.end(), ~uint32_t{0});  // this row will not be read
-  }
-  watchdog_.set_request(0);
-  executor_->set_masks(record.plan.step, std::move(masks));
-  trace_.span("masks", StepTrace::Track::kEngine, record.plan.step, begin, Clock::now());
-}
-
 void EngineLoop::finish(Sequence& sequence, FinishReason reason, std::string matched) {
   const auto now = Clock::now();
   const bool started = sequence.started != Clock::time_point{};
   const bool has_first = sequence.first_token != Clock::time_point{};
-  sequence.finished = true;
-  --num_live_;
-  if (reason == FinishReason::kAbort) ++counters_.num_aborted;
   sequence.pending.finish_reason = reason;
   sequence.pending.matched = std::move(matched);
   sequence.pending.timings = {
       .queue_s = seconds(sequence.submitted, started ? sequence.started : now),
       .prefill_s = started ? seconds(sequence.started, has_first ? sequence.first_token : now) : 0.0,
       .decode_s = has_first ? seconds(sequence.first_token, now) : 0.0};
+  if (finished_.size() == finished_.capacity()) finished_.reserve(2 * finished_.size() + 16);
   if (sequence.deliverable) delivery_.push(sequence);
+  // Nothing has failed, so the request has ended.
   finished_.push_back(&sequence);
+  sequence.finished = true;
+  --num_live_;
+  if (reason == FinishReason::kAbort) ++counters_.num_aborted;
+  if (sequence.mask != nullptr) mask_workers_.drop(sequence.mask);
+  if (sequence.awaits_mask) std::erase(awaiting_masks_, &sequence);
   trace_.request(sequence, now);
 }
 
@@ -249,21 +258,86 @@ void EngineLoop::finish_aborted(Sequence& sequence, AbortReason reason, std::str
   finish(sequence, FinishReason::kAbort, std::move(why));
 }
 
-void EngineLoop::fail(Sequence& sequence, const std::string& why) {
+void EngineLoop::fail(Sequence& sequence, const std::string& why, AbortReason reason) {
   log_error("request failed: id={} error=\"{}\"", sequence.id, why);
   if (!dead_) scheduler_.abort(sequence.id);
-  finish_aborted(sequence, AbortReason::kFault, why);
+  finish_aborted(sequence, reason, why);
 }
 
-void EngineLoop::die(const std::string& why) {
-  if (!dead_) {
-    dead_ = true;
-    died_of_ = "the engine has failed: " + why;
-    gate_.close(make_status(StatusCode::kInternal, "{}", died_of_));
-    if (options_.on_failure) options_.on_failure(why);
+void EngineLoop::die(const char* why) noexcept {
+  const bool is_first = !std::exchange(dead_, true);
+  try {
+    log_error("engine failed: error=\"{}\"", why);
+    if (is_first) {
+      died_of_ = std::string("the engine has failed: ") + why;
+      gate_.close(make_status(StatusCode::kInternal, "{}", died_of_));
+    }
+  } catch (const std::exception&) {
+    write_last_line("engine failed", why);
+    gate_.close({});  // without memory, so without the reason
   }
-  log_error("engine failed: error=\"{}\"", why);
-  abort_all(AbortReason::kFault, died_of_);
+  try {
+    if (is_first && options_.on_failure) options_.on_failure(why);
+  } catch (const std::exception&) {
+    std::_Exit(EXIT_FAILURE);  // nobody else will end the process
+  }
+  try {
+    abort_all(AbortReason::kFault, died_of_);
+  } catch (const std::exception&) {
+    write_last_line("engine failed", "not all requests could be told");
+  }
+}
+
+void EngineLoop::begin_anew() noexcept {
+  constexpr int kAttempts = 100;
+  for (int attempt = 1; attempt <= kAttempts; ++attempt) {
+    try {
+      return end_everything();
+    } catch (const std::bad_alloc&) {
+      MemoryReserve::refill();
+    } catch (const std::exception& error) {
+      die(error.what());
+      return deliver_last();
+    }
+  }
+  die("no memory for the state of the engine itself");
+  deliver_last();
+}
+
+// May be called again after it has thrown.
+void EngineLoop::end_everything() {
+  if (dead_) return;
+  discard_steps();
+  in_flight_.reset();
+  buried_.clear();
+  scheduler_.reset();
+  staging_.clear();
+  awaiting_masks_.clear();
+  std::erase_if(sequences_, [](const auto& entry) { return entry.second == nullptr; });
+  for (const auto& [id, sequence] : sequences_) sequence->awaits_mask = false;
+  for (const auto& [id, sequence] : sequences_) {
+    if (!sequence->finished) finish_aborted(*sequence, AbortReason::kMemory, kNoMemory);
+  }
+  deliver();
+  log_error("engine had no memory: all requests have ended, and the cache is empty");
+}
+
+// Waits for the steps that the executor has, and ignores their results.
+void EngineLoop::discard_steps() {
+  const size_t words = (static_cast<size_t>(vocab_size_) + 31) / 32;
+  for (; num_launched_ > 0; forget_oldest()) {
+    Launched& oldest = launched_[0];
+    if (oldest.num_constrained > 0 && !oldest.has_masks) {
+      executor_->set_masks(oldest.step, std::vector<uint32_t>(oldest.num_constrained * words, ~uint32_t{0}));
+      oldest.has_masks = true;
+    }
+    executor_->wait();
+  }
+}
+
+void EngineLoop::forget_oldest() {
+  launched_[0] = launched_[1];
+  --num_launched_;
 }
 
 // Delivers the last chunks of a failed engine.
@@ -275,7 +349,7 @@ void EngineLoop::deliver_last() {
   }
 }
 
-// Last phase of a turn: counters come first, so that the recipients of final chunks see them.
+// This is the last phase of a turn. Counters come first, so that the recipients of final chunks see them.
 void EngineLoop::deliver() {
   enter("deliver");
   publish_stats();
@@ -312,8 +386,15 @@ void EngineLoop::bury(int64_t collected_step) {
   std::erase_if(buried_, [&](const auto& sequence) { return sequence->last_step <= collected_step; });
 }
 
-// Sleeps until there is a command.
+// Sleeps until there is a command, or a mask that was awaited.
 void EngineLoop::rest() {
+  if (!awaiting_masks_.empty() && !paused_) {
+    enter("masks");
+    watchdog_.set_request(awaiting_masks_.front()->id);
+    inbox_.wait();
+    watchdog_.set_request(0);
+    return;
+  }
   const auto now = Clock::now();
   log_.idle(now);
   publish_stats();

@@ -1,8 +1,9 @@
-// The engine thread: its state, and one turn of its loop: inbox → plan → stage → launch → collect → masks →
-// deliver. The plain and the overlapped loop are the same phases in another order; see
+// EngineLoop is the state of the engine thread and one turn of its loop: inbox → plan → stage → launch →
+// collect → masks → deliver. The plain and the overlapped loop are the same phases in another order; see
 // docs/engine-contract.md. Everything here runs on the engine thread, except where noted.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "engine/engine.h"
 #include "engine/gate.h"
 #include "engine/inbox.h"
+#include "engine/mask_workers.h"
 #include "engine/sequence.h"
 #include "engine/staging.h"
 #include "engine/step_executor.h"
@@ -26,13 +28,16 @@
 
 namespace hadal {
 
+// The reason of an AbortReason::kMemory.
+inline constexpr const char* kNoMemory = "the server has no memory left; try again later";
+
 class EngineLoop {
  public:
   // `options` are resolved and checked. `inbox` and `gate` must outlive the loop.
   EngineLoop(std::unique_ptr<StepExecutor> executor, int64_t vocab_size, const EngineOptions& options,
              std::unique_ptr<PlanRecorder> recorder, Inbox& inbox, Gate& gate);
 
-  // The engine thread's body: runs until the inbox is stopped, then aborts what is left.
+  // This is the engine thread's body: it runs until the inbox is stopped, then aborts what is left.
   void run();
 
   // These are called through the inbox.
@@ -43,7 +48,7 @@ class EngineLoop {
   Result<StepTrace> stop_profile();  // the caller renders it on its own thread
   void check_integrity() const { scheduler_.check_integrity(); }
 
-  // Any thread.
+  // Any thread may call it.
   EngineStats stats() const;
 
  private:
@@ -51,18 +56,22 @@ class EngineLoop {
 
   // Handles one command of the inbox.
   void handle(Command& command);
-  void add(std::unique_ptr<Sequence> sequence);
+  void add(std::unique_ptr<Sequence>& sequence);  // takes it unless it throws
   void abort(RequestId id);
 
-  // Phases of a turn. turn() returns false when there was nothing to do.
+  // These are the phases of a turn. turn() returns false when there was nothing to do.
   bool turn();
   std::optional<StepRecord> plan_and_launch();
+  // These are parts of masks (engine_masks.cpp).
   void set_masks(const StepRecord& record);
+  void defer_late(Sequence& sequence, const StepRecord& record);
+  void await_mask(Sequence& sequence);
+  void release_ready();
   void collect(StepRecord& record);
   void deliver();
   void deliver_last();
 
-  // Parts of collect (engine_collect.cpp, as collect itself).
+  // These are parts of collect, in engine_collect.cpp too.
   void take_scores(const StepRecord& record, StepOutput& output);
   ItemOutcome take_token(Sequence& sequence, SampledToken& sampled, Clock::time_point now);
   void fail_step(const StepRecord& record, const std::string& error);
@@ -70,10 +79,18 @@ class EngineLoop {
   // Ends the request on the engine's side; the caller informs the scheduler.
   void finish(Sequence& sequence, FinishReason reason, std::string matched = {});
   void finish_aborted(Sequence& sequence, AbortReason reason, std::string why);
-  // A fault of one request: it is removed from the scheduler and ends.
-  void fail(Sequence& sequence, const std::string& why);
-  // A broken invariant of the engine itself: all requests fail, and no more are accepted.
-  void die(const std::string& why);
+  // Handles a fault of one request, which is removed from the scheduler and ends.
+  void fail(Sequence& sequence, const std::string& why, AbortReason reason = AbortReason::kFault);
+  // Handles a broken invariant of the engine itself: all requests fail, and no more are accepted. It needs no
+  // memory: where there is none, it says so in a line that needs none, and what cannot be told is not.
+  void die(const char* why) noexcept;
+  // Is called when an allocation has failed for state that no single request owns, and the reserve
+  // (base/memory_reserve.h) was used up. What was half done cannot be undone, so all requests end, and the
+  // scheduler begins anew with an empty cache. It dies if even that fails.
+  void begin_anew() noexcept;
+  void end_everything();
+  void discard_steps();
+  void forget_oldest();  // drops the first of launched_
 
   void retire_finished();
   void bury(int64_t collected_step);
@@ -94,16 +111,28 @@ class EngineLoop {
   StepLog log_;
   StepTrace trace_;
 
-  // launched, not collected; set between turns of the overlapped loop only
+  // This step is launched and not collected; only the overlapped loop has one between turns.
   std::optional<StepRecord> in_flight_;
+  // What the executor has been given and not returned, oldest first.
+  struct Launched {
+    int64_t step = 0;
+    size_t num_constrained = 0;
+    bool has_masks = false;
+  };
+  std::array<Launched, 2> launched_{};
+  int num_launched_ = 0;
   bool paused_ = false;
   bool dead_ = false;
   std::string died_of_;
   int64_t num_live_ = 0;  // sequences that are not finished
 
+  std::vector<Sequence*> awaiting_masks_;  // those with awaits_mask
+  double decode_step_s_ = 0.0;             // how long the latest step without prompt tokens ran
+
   std::vector<Command> commands_;                  // scratch of run
   std::vector<ItemOutcome> outcomes_;              // scratch of collect
   std::vector<RequestId> watched_ids_;             // scratch for the watchdog
+  std::vector<MaskTask*> awaited_;                 // scratch of set_masks
   std::vector<Sequence*> finished_;                // those that finished in this turn
   std::vector<std::unique_ptr<Sequence>> buried_;  // retired, but a step in flight may still refer to them
 
@@ -111,7 +140,8 @@ class EngineLoop {
   mutable std::mutex stats_mutex_;
   EngineStats stats_;               // the published copy
   Clock::time_point idle_since_{};  // guarded by stats_mutex_; zero while busy
-  Watchdog watchdog_;               // last, so that its thread ends first
+  Watchdog watchdog_;
+  MaskWorkers mask_workers_;  // last, so that its threads end first
 };
 
 }  // namespace hadal

@@ -1,5 +1,5 @@
 // Controls admission to the engine: the queue limit, closing for good, and waiting until all requests have
-// ended. Any thread.
+// ended. Any thread may call it.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace hadal {
 
 class Gate {
  public:
-  // max_waiting: 0 means no limit.
+  // A max_waiting of 0 means no limit.
   explicit Gate(int64_t max_waiting) : max_waiting_(max_waiting) {}
 
   // Counts one more waiting request. Errors: kResourceExhausted (queue full), or the reason why the gate is
@@ -33,20 +33,20 @@ class Gate {
     return {};
   }
 
-  // A waiting request runs for the first time.
+  // Records that a waiting request runs for the first time.
   void admitted() {
     const std::lock_guard lock(mutex_);
     --waiting_;
   }
 
-  // A request has ended and its final chunk has been delivered.
+  // Records that a request has ended and its final chunk has been delivered.
   void left(bool was_admitted) {
     const std::lock_guard lock(mutex_);
     if (!was_admitted) --waiting_;
     if (--inside_ == 0) empty_.notify_all();
   }
 
-  // From now on enter fails with `why`; the first reason is kept.
+  // Makes enter fail with `why` from now on; the first reason is kept.
   void close(Status why) {
     const std::lock_guard lock(mutex_);
     if (!closed_) closed_ = std::move(why);

@@ -1,5 +1,5 @@
-// Commands from other threads to the engine thread, in order. The engine thread takes all of them at once and
-// sleeps here while there is nothing to do.
+// Passes commands from other threads to the engine thread, in order. The engine thread takes all of them at
+// once and sleeps here while there is nothing to do.
 #pragma once
 
 #include <condition_variable>
@@ -45,10 +45,20 @@ class Inbox {
     return !stopped_;
   }
 
-  // Sleeps until there is something to take.
+  // Ends the present or the next wait().
+  void wake() {
+    {
+      const std::lock_guard lock(mutex_);
+      woken_ = true;
+    }
+    wake_.notify_one();
+  }
+
+  // Sleeps until there is something to take, or wake() has been called.
   void wait() {
     std::unique_lock lock(mutex_);
-    wake_.wait(lock, [&] { return stopped_ || !commands_.empty(); });
+    wake_.wait(lock, [&] { return stopped_ || woken_ || !commands_.empty(); });
+    woken_ = false;
   }
 
  private:
@@ -56,6 +66,7 @@ class Inbox {
   std::condition_variable wake_;
   std::vector<Command> commands_;
   bool stopped_ = false;
+  bool woken_ = false;
 };
 
 }  // namespace hadal

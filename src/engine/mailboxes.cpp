@@ -1,5 +1,6 @@
 #include "engine/mailboxes.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -11,8 +12,18 @@ void append(std::vector<T>& to, std::vector<T>&& more) {
   to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
-// Makes `chunk` what a reader of both would know: all tokens, and the state of the later one.
-void join(TokenChunk& chunk, TokenChunk later) {
+template <typename T>
+void make_room(std::vector<T>& list, size_t more) {
+  if (list.capacity() - list.size() < more) list.reserve(std::max(list.size() + more, 2 * list.size()));
+}
+
+// Joins both into `chunk`, which then holds what a reader of both would know: all tokens, and the state of
+// the later one.
+void join(TokenChunk& chunk, TokenChunk&& later) {
+  make_room(chunk.token_ids, later.token_ids.size());
+  make_room(chunk.logprobs, later.logprobs.size());
+  make_room(chunk.prompt_logprobs, later.prompt_logprobs.size());
+  // From here on nothing can fail.
   append(chunk.token_ids, std::move(later.token_ids));
   append(chunk.logprobs, std::move(later.logprobs));
   append(chunk.prompt_logprobs, std::move(later.prompt_logprobs));
@@ -29,7 +40,7 @@ void Mailboxes::open(RequestId id) {
   boxes_.emplace(id, std::make_shared<Box>());
 }
 
-void Mailboxes::on_chunks(std::vector<TokenChunk> chunks) {
+void Mailboxes::on_chunks(std::vector<TokenChunk>& chunks) {
   const std::lock_guard lock(mutex_);
   for (TokenChunk& chunk : chunks) {
     const auto found = boxes_.find(chunk.request_id);
@@ -40,6 +51,7 @@ void Mailboxes::on_chunks(std::vector<TokenChunk> chunks) {
     } else {
       box.chunk = std::move(chunk);
     }
+    chunk.request_id = 0;  // a second call after std::bad_alloc skips it
     box.changed.notify_all();
   }
 }

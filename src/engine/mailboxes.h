@@ -1,4 +1,4 @@
-// Keeps the chunks of requests without a sink until stream() or poll() takes them. Any thread.
+// Keeps the chunks of requests without a sink until stream() or poll() takes them. Any thread may call it.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ class Mailboxes final : public ChunkSink {
   void open(RequestId id);
 
   // Chunks that have not been taken yet are joined into one.
-  void on_chunks(std::vector<TokenChunk> chunks) override;
+  void on_chunks(std::vector<TokenChunk>& chunks) override;
 
   // Waits for the next chunk of `id` until `deadline` (none: without limit). Returns nullopt when there is
   // none by then, after the final chunk, and for an unknown id.

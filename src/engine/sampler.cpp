@@ -89,8 +89,8 @@ int32_t sample_token(std::span<const float> logits, const SamplingParams& params
     return work[token] == kMasked ? argmax(logits) : token;  // everything is masked: as below
   }
 
-  // Candidates in descending order, only as far as truncation can reach, because sorting a whole vocabulary
-  // takes milliseconds.
+  // Candidates are listed in descending order, only as far as truncation can reach, because sorting a whole
+  // vocabulary takes milliseconds.
   auto& candidates = scratch.candidates;
   candidates.clear();
   for (size_t i = 0; i < work.size(); ++i) {

@@ -1,5 +1,5 @@
-// Turns logits into a token: penalties, masks, temperature, truncation, the draw, and log-probabilities. A
-// pure function of (logits, history, parameters, seed, position), independent of the batch.
+// Turns logits into a token: penalties, masks, temperature, truncation, the draw, and log-probabilities. It
+// is a pure function of (logits, history, parameters, seed, position), independent of the batch.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace hadal {
 
-// The token counts of one request that penalties use.
+// TokenHistory holds the token counts of one request that penalties use.
 class TokenHistory {
  public:
-  // keep_counts false keeps only the number of generated tokens, for requests without penalties.
+  // With keep_counts false it keeps only the number of generated tokens, for requests without penalties.
   explicit TokenHistory(std::span<const int32_t> prompt, bool keep_counts = true);
   void add_generated(int32_t token_id);
 
@@ -35,7 +35,7 @@ class TokenHistory {
 // Tells whether sampling uses TokenHistory::counts at all.
 bool uses_token_counts(const SamplingParams& params);
 
-// Reused between calls, so that sampling a 129k vocabulary allocates nothing when warm.
+// The scratch is reused between calls, so that sampling a 129k vocabulary allocates nothing when warm.
 struct SamplerScratch {
   std::vector<float> logits;
   std::vector<std::pair<float, int32_t>> candidates;

@@ -1,4 +1,4 @@
-// How the next token is chosen: plain data with the defaults of SGLang's sampling_params.
+// Says how the next token is chosen: plain data with the defaults of SGLang's sampling_params.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace hadal {
 
 struct SamplingParams {
   int64_t max_new_tokens = 128;  // ≥ 0
-  // [0, max_new_tokens]: end-of-sequence and stop tokens are masked for this many tokens
+  // In [0, max_new_tokens]. End-of-sequence and stop tokens are masked for this many tokens.
   int64_t min_new_tokens = 0;
   float temperature = 1.0F;  // ≥ 0; 0 is greedy
   float top_p = 1.0F;        // (0, 1]: nucleus, arXiv 1904.09751

@@ -1,6 +1,7 @@
 #include "engine/staging.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -24,6 +25,13 @@ SlotStart start_of(const Sequence& sequence, int32_t slot) {
 
 Staging::Staging(const SequenceTable& sequences, int64_t max_running_requests)
     : sequences_(sequences), slots_(static_cast<size_t>(max_running_requests)) {}
+
+void Staging::clear() noexcept {
+  for (Slot& slot : slots_) {
+    slot.sequence = nullptr;
+    slot.pages.clear();
+  }
+}
 
 StagedStep Staging::stage(StepRecord& record) {
   HADAL_CHECK_EQ(record.plan.ranks.size(), 1U);
@@ -74,15 +82,15 @@ Staging::Slot& Staging::start_item(const RankPlan& plan, const WorkItem& item, S
     HADAL_CHECK(found != sequences_.end(), "the plan starts request {}, which is unknown", item.request_id);
     slot.sequence = found->second.get();
     slot.pages.clear();
-    staged.slots.push_back(start_of(*slot.sequence, item.slot));
-    if (!slot.sequence->admitted) {
-      slot.sequence->admitted = true;
-      record.admitted.push_back(slot.sequence);
-    }
+    slot.sequence->restarts_sampling = true;
+    if (!slot.sequence->admitted) record.admitted.push_back(slot.sequence);
   }
   HADAL_CHECK(slot.sequence != nullptr && slot.sequence->id == item.request_id,
               "slot {} does not belong to request {}", item.slot, item.request_id);
   HADAL_CHECK(!slot.sequence->finished, "the plan has work for request {}, which has ended", item.request_id);
+  if (std::exchange(slot.sequence->restarts_sampling, false)) {
+    staged.slots.push_back(start_of(*slot.sequence, item.slot));
+  }
   const auto first = plan.new_pages.begin() + item.first_new_page;
   slot.pages.insert(slot.pages.end(), first, first + item.num_new_pages);
   HADAL_CHECK_GE(static_cast<int64_t>(slot.pages.size()) * kPageSize, item.begin + item.num_tokens);
@@ -143,7 +151,7 @@ void Staging::add_decode(const Slot& slot, const WorkItem& item, StagedStep& sta
 }
 
 void Staging::add_sample(const Slot& slot, const WorkItem& item, StagedStep& staged, StepRecord& record) {
-  const bool constrained = slot.sequence->request.constraint != nullptr;
+  const bool constrained = slot.sequence->mask != nullptr;
   ForwardBatch& batch = staged.batch;
   staged.samples.push_back({.slot = item.slot,
                             .logit_row = static_cast<int32_t>(batch.logit_rows.size()),

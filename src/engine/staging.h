@@ -1,5 +1,5 @@
-// Turns a plan into the arrays of a step: page tables per slot, rows, wanted logits, sampling rows. Engine
-// thread only.
+// Turns a plan into the arrays of a step: page tables per slot, rows, wanted logits, sampling rows. Only the
+// engine thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace hadal {
 
-// A step in flight: its plan, and the owner of each result. The sequences stay until the step has ended
-// (Sequence::last_step), even if their requests end before.
+// StepRecord is a step in flight: its plan, and the owner of each result. The sequences stay until the step
+// has ended (Sequence::last_step), even if their requests end before.
 struct StepRecord {
   BatchPlan plan;
   std::vector<Sequence*> samples;        // as StagedStep::samples
@@ -30,6 +30,8 @@ class Staging {
   // Fills in `record` from record.plan and returns the executor's input. Tokens that the previous step
   // samples are left to the executor (StagedStep::feeds).
   StagedStep stage(StepRecord& record);
+  // Forgets the page tables, because all requests have ended.
+  void clear() noexcept;
 
  private:
   struct Slot {

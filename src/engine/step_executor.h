@@ -2,9 +2,9 @@
 // collects their outputs. The executor keeps per slot what the next step needs (the sampled token, the
 // history that penalties use), so that a step can be launched before the previous one has been read.
 //
-// Order of the calls for steps N, N+1, …, all by one thread: launch(N); set_masks(N), if N has constrained
-// samples; then, in any order, wait() for N and launch(N+1); set_masks(N+1) after both. An executor may rely
-// on this order.
+// One thread makes all calls. Their order for steps N, N+1, … is launch(N); set_masks(N), if N has
+// constrained samples; then, in any order, wait() for N and launch(N+1); set_masks(N+1) after both. An
+// executor may rely on this order.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@
 
 namespace hadal {
 
-// What is kept per slot, from the step that starts it until the slot is started again.
+// SlotStart holds what is kept per slot, from the step that starts it until the slot is started again.
 struct SlotStart {
   int32_t slot = 0;
   SamplingParams sampling;
@@ -38,7 +38,7 @@ struct SampleSpec {
   bool constrained = false;  // waits for its mask (set_masks)
 };
 
-// A prompt row whose token's log-probability is wanted.
+// PromptScore is a prompt row whose token's log-probability is wanted.
 struct PromptScore {
   int32_t slot = 0;
   int32_t logit_row = 0;
@@ -62,7 +62,7 @@ struct StagedStep {
   bool profile = false;  // requests StepOutput::ops from executors that can time single ops
 };
 
-// All calls of one op in a profiled step.
+// OpTiming sums all calls of one op in a profiled step.
 struct OpTiming {
   std::string name;
   int64_t calls = 0;
@@ -75,7 +75,8 @@ struct SampledToken {
   int32_t slot = 0;
   int32_t token = -1;
   std::optional<TokenLogprob> logprob;  // if the slot requests it
-  // not empty: this row failed alone (for example, its logits contain NaN), and `token` is meaningless
+  // If it is not empty, this row failed alone (for example, its logits contain NaN), and `token` is
+  // meaningless.
   std::string error;
 };
 
@@ -108,7 +109,8 @@ class StepExecutor {
   // wait() has returned the previous step, but before the next launch and before its own wait().
   virtual void set_masks(int64_t step, std::vector<uint32_t> masks) = 0;
 
-  // Waits for the oldest step in flight and returns its output.
+  // Waits for the oldest step in flight and returns its output. Where memory runs out, launch and set_masks
+  // throw std::bad_alloc and have done nothing; wait reports it as the step's error.
   virtual StepOutput wait() = 0;
 };
 

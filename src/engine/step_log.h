@@ -1,5 +1,5 @@
-// Statistics of the running engine: throughput and utilisation for metrics, and the two batch lines that
-// users of SGLang read and parse. Engine thread only.
+// Keeps statistics of the running engine: throughput and utilisation for metrics, and the two batch lines
+// that users of SGLang read and parse. Only the engine thread uses it.
 #pragma once
 
 #include <chrono>
@@ -15,15 +15,16 @@ class StepLog {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // interval: decode steps between two "Decode batch" lines; 0: no lines (statistics are kept all the same).
+  // `interval` is the number of decode steps between two "Decode batch" lines; 0 writes no lines but keeps
+  // the statistics.
   StepLog(int64_t interval, int64_t max_total_tokens);
 
-  // A plan was made; logs a "Prefill batch" line if it has prompt tokens.
+  // Records that a plan was made; logs a "Prefill batch" line if it has prompt tokens.
   void planned(const BatchPlan& plan, const SchedulerStats& stats);
-  // A step has ended: how many tokens it generated, how long it ran, whether as a graph.
+  // Records that a step has ended: how many tokens it generated, how long it ran, whether as a graph.
   void collected(const BatchPlan& plan, int64_t num_generated, const StepOutput& output,
                  const SchedulerStats& stats, Clock::time_point now);
-  // There is nothing left to do.
+  // Records that there is nothing left to do.
   void idle(Clock::time_point now);
 
   double gen_throughput() const { return gen_throughput_; }

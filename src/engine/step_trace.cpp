@@ -60,7 +60,7 @@ StepTrace StepTrace::take() {
 }
 
 std::string StepTrace::render() const {
-  // Microseconds since the trace began; earlier events have negative times, which viewers accept.
+  // Converts to microseconds since the trace began; earlier events have negative times, which viewers accept.
   const auto us = [&](Clock::time_point time) {
     return std::chrono::duration<double, std::micro>(time - begin_).count();
   };

@@ -1,6 +1,6 @@
-// A Chrome trace (about:tracing, Perfetto) of engine steps: the work of the engine thread and of the worker
-// over time, and the life of every request. Used by one thread at a time: the engine thread collects, and the
-// thread that requested the trace renders it.
+// StepTrace is a Chrome trace (about:tracing, Perfetto) of engine steps: the work of the engine thread and of
+// the worker over time, and the life of every request. It is used by one thread at a time: the engine thread
+// collects, and the thread that requested the trace renders it.
 #pragma once
 
 #include <chrono>
@@ -22,17 +22,17 @@ class StepTrace {
   // Keeps at most `max_spans` spans of steps and as many of requests; further ones are dropped and counted.
   explicit StepTrace(size_t max_spans = kMaxSpans) : max_spans_(max_spans) {}
 
-  // Collects from now on, for `num_steps` steps (0: until stop). Drops what was collected before.
+  // Collects from now on, for `num_steps` steps (0: until stop). It drops what was collected before.
   void start(int64_t num_steps);
   bool active() const { return active_; }  // true while it collects
   bool has_trace() const { return has_trace_; }
 
-  // `name` must be a literal. Ignored while not active.
+  // `name` must be a literal. The call is ignored while the trace is not active.
   void span(const char* name, Track track, int64_t step, Clock::time_point begin, Clock::time_point end,
             int64_t num_tokens = -1);
-  // A request (or the trace) has ended: adds its spans queue, prefill and decode.
+  // Adds the spans queue, prefill and decode of a request, which (or whose trace) has ended.
   void request(const Sequence& sequence, Clock::time_point end);
-  // A step has been collected; returns true when it was the last one wanted.
+  // Counts a collected step; returns true when it was the last one wanted.
   bool count_step();
   void end() { active_ = false; }
 

@@ -73,7 +73,7 @@ void Watchdog::watch() {
   }
 }
 
-// Called with the mutex held: set_step waits until the line is written, which does not harm a hanging engine.
+// The caller holds the mutex: set_step waits until the line is written, which does not harm a hanging engine.
 void Watchdog::report(int64_t since_ns, int64_t now) {
   const RequestId request = request_.load(std::memory_order_relaxed);
   const std::string where =

@@ -19,13 +19,13 @@ namespace hadal {
 
 class Watchdog {
  public:
-  // timeout_s 0 disables it at no cost. on_stall may be null; every stall is logged as well.
+  // A timeout_s of 0 disables it at no cost. on_stall may be null; every stall is logged as well.
   Watchdog(double timeout_s, std::function<void(const std::string&)> on_stall);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Engine thread. `phase` must be a literal.
+  // The engine thread calls these. `phase` must be a literal.
   bool enabled() const { return timeout_ns_ > 0; }
   void enter(const char* phase);
   void idle();  // nothing to do, which may last for ever

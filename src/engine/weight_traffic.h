@@ -1,4 +1,5 @@
-// The bytes that a decode step must read at least, to which bench one-batch compares. Pure functions.
+// Computes the bytes that a decode step must read at least, to which bench one-batch compares. The functions
+// are pure.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ int64_t weight_bytes_read(const ModelWeights& weights, std::span<const int32_t> 
 int64_t kv_bytes_read(const ModelConfig& config, const KvLayout& layout, int64_t num_sequences,
                       int64_t kv_len);
 
-// Expected distinct experts of a layer if `num_tokens` tokens choose k of E at random:
+// Returns the expected number of distinct experts of a layer if `num_tokens` tokens choose k of E at random:
 // E·(1−(1−k/E)^num_tokens).
 double expected_distinct_experts(const ModelConfig& config, int64_t num_tokens);
 

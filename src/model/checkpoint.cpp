@@ -47,11 +47,12 @@ bool is_plain_file_name(const std::string& name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
 }
 
-// weight_map of the index: tensor name -> shard file name.
+// Reads weight_map of the index: tensor name -> shard file name.
 Result<std::vector<std::pair<std::string, std::string>>> read_weight_map(const fs::path& path) {
   HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
   std::vector<std::pair<std::string, std::string>> map;
-  // Keeps the DOM from growing below the two levels that matter: hostile nesting is dropped as it is read.
+  // The callback keeps the DOM from growing below the two levels that matter: hostile nesting is dropped as
+  // it is read.
   const auto shallow = [](int depth, Json::parse_event_t event, Json&) {
     const bool opens =
         event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
@@ -210,7 +211,8 @@ std::string misfit(const SafetensorsTensor& tensor, const TensorSpec& spec) {
                      code_expected ? fmt::format("{}, ", safetensors_name(spec.dtype)) : "");
 }
 
-// Tensors that a complete checkpoint may contain beside the expected ones, and that no computation needs.
+// Leftovers are tensors that a complete checkpoint may contain beside the expected ones, and that no
+// computation needs.
 class Leftovers {
  public:
   explicit Leftovers(const std::vector<TensorSpec>& expected) {

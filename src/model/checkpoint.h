@@ -1,5 +1,5 @@
-// A checkpoint directory on disk: its shards are mapped, their headers checked, and tensors are found by
-// name. Immutable after open; any thread may read. Opening reads none of the data.
+// Checkpoint is a checkpoint directory on disk: its shards are mapped, their headers checked, and tensors are
+// found by name. It is immutable after open; any thread may read. Opening reads none of the data.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ class Checkpoint {
   std::unordered_map<std::string_view, size_t> by_name_;  // keys point into entries_, so it is filled last
 };
 
-// How a checkpoint compares with what is expected.
+// TensorMatch says how a checkpoint compares with what is expected.
 struct TensorMatch {
   std::vector<const Checkpoint::Entry*> entries;  // one per expected tensor; null: optional and absent
   bool has_nextn = false;                         // true if all of the NextN layer's tensors exist

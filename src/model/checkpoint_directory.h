@@ -1,5 +1,5 @@
-// Shared by the writers of checkpoint directories: a fresh directory that is cleared again on failure, the
-// split into shards, and the index. Private to them; one thread.
+// Serves the writers of checkpoint directories: a fresh directory that is cleared again on failure, the split
+// into shards, and the index. Only they include it; one thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ Result<void> prepare_directory(const std::filesystem::path& dir, int64_t num_byt
 std::vector<std::vector<TensorSpec>> split_into_shards(std::vector<TensorSpec> specs,
                                                        int64_t max_shard_bytes);
 
-// "model.safetensors" for one shard, "model-00001-of-00003.safetensors", … for more.
+// Returns "model.safetensors" for one shard, "model-00001-of-00003.safetensors", … for more.
 std::vector<std::string> shard_names(size_t num_shards);
 
 // Returns the text of model.safetensors.index.json.

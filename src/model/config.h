@@ -1,6 +1,6 @@
-// ModelConfig: the checked contents of config.json. Plain data, immutable after parsing; any thread may read
-// it. Field names follow config.json. Sources: DeepSeek-V2 (arXiv 2405.04434), DeepSeek-V3 (arXiv
-// 2412.19437).
+// ModelConfig holds the checked contents of config.json as plain data, immutable after parsing; any thread
+// may read it. Field names follow config.json. Sources are DeepSeek-V2 (arXiv 2405.04434) and DeepSeek-V3
+// (arXiv 2412.19437).
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ inline constexpr int kQkHeadDim = kQkNopeHeadDim + kQkRopeHeadDim;
 inline constexpr int kVHeadDim = 128;
 inline constexpr int kFp8BlockSize = 128;  // weight_block_size in both dimensions, for int8 blocks too
 
-// YaRN (arXiv 2309.00071), as DeepSeek uses it.
+// RopeScaling is YaRN (arXiv 2309.00071), as DeepSeek uses it.
 struct RopeScaling {
   double factor = 1.0;
   int64_t original_max_position_embeddings = 4096;
@@ -39,17 +39,18 @@ struct RopeScaling {
   double mscale_all_dim = 0.0;
 };
 
-// How a checkpoint stores its linears. docs/quantization.md lists the published spellings.
+// WeightQuantization says how a checkpoint stores its linears. docs/quantization.md lists the published
+// spellings.
 struct WeightQuantization {
   WeightType type = WeightType::kFp8Block;  // one of the four with scales
   bool one_scale = false;     // channel types: the file has one scale per matrix, which is repeated at load
   bool ue8m0_scales = false;  // scale_fmt "ue8m0": scales are powers of two
-  // The suffix that turns a weight's name into its scale's: "_scale_inv" or "_scale".
+  // This suffix turns a weight's name into its scale's: "_scale_inv" or "_scale".
   std::string_view scale_suffix = "_scale_inv";
   ModuleList targets;      // empty: every linear
   ModuleList unquantised;  // linears that are stored in torch_dtype
 
-  // True if the linear `module` ("model.layers.0.mlp.up_proj") is stored in `type`.
+  // Returns true if the linear `module` ("model.layers.0.mlp.up_proj") is stored in `type`.
   bool covers(std::string_view module) const {
     return (targets.empty() || targets.contains(module)) && !unquantised.contains(module);
   }
@@ -90,7 +91,7 @@ struct ModelConfig {
     return n_routed_experts > 0 && layer_idx >= first_k_dense_replace && layer_idx % moe_layer_freq == 0;
   }
   bool has_score_correction_bias() const { return topk_method == TopkMethod::kNoauxTc; }
-  // 192^-0.5 · m(factor, mscale_all_dim)² with m(f, s) = 0.1·s·ln f + 1 (1 for f ≤ 1 or no scaling).
+  // Returns 192^-0.5 · m(factor, mscale_all_dim)² with m(f, s) = 0.1·s·ln f + 1 (1 for f ≤ 1 or no scaling).
   double softmax_scale() const;
 };
 
@@ -102,7 +103,7 @@ Result<ModelConfig> parse_model_config(std::string_view json, std::string_view s
                                        std::string_view override_json = {});
 
 // Returns the text of a config.json with its quantization_config replaced by the given JSON, or removed if
-// that is empty. Error: as parse_model_config for text that is not a JSON object.
+// that is empty. Error: that of parse_model_config for text that is not a JSON object.
 Result<std::string> with_quantization_config(std::string_view json, std::string_view source,
                                              std::string_view quantization_config);
 

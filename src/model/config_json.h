@@ -1,5 +1,5 @@
 // Reads a small JSON object field by field, with errors that name the field, its value and what is allowed.
-// Private to the config parser, because nlohmann's header is slow to compile.
+// Only the config parser includes it, because nlohmann's header is slow to compile.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +32,9 @@ class FieldReader {
   FieldReader(const Json& object, std::string_view source, std::string_view prefix = {})
       : object_(object), source_(source), prefix_(prefix) {}
 
-  // A field without a fallback is required.
+  // Reads an integer. A field without a fallback is required.
   int64_t integer(const char* name, int64_t min, int64_t max, std::optional<int64_t> fallback = {});
-  // Finite, min ≤ value ≤ max.
+  // Reads a finite number with min ≤ value ≤ max.
   double number(const char* name, double min, double max, std::optional<double> fallback = {});
   bool boolean(const char* name, bool fallback);
   // Returns the index of the value among `allowed`.

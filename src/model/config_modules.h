@@ -1,5 +1,5 @@
-// Lists of module names in quantisation configs, which tell the quantised linears from the others. Immutable
-// once parsed; any thread may call.
+// ModuleList lists module names in quantisation configs, which tell the quantised linears from the others. It
+// is immutable once parsed; any thread may call it.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace hadal {
 class ModuleList {
  public:
   static constexpr size_t kMaxEntries = 65536;  // published lists name each module of each layer at most
-  // "re:" entries, each of which is tried on each linear; lists have few
+  // This limits "re:" entries, each of which is tried on each linear; lists have few.
   static constexpr size_t kMaxPatterns = 32;
   static constexpr size_t kMaxEntryBytes = 512;
-  // steps of PCRE2's matcher: some 100 µs; reasonable patterns need hundreds
+  // This limits the steps of PCRE2's matcher: it is some 100 µs, and reasonable patterns need hundreds.
   static constexpr uint32_t kMaxSteps = 4000;
 
   // An entry "re:PATTERN" selects the modules whose names the regular expression matches from the start, like
@@ -29,7 +29,7 @@ class ModuleList {
   static Result<ModuleList> parse(std::vector<std::string> entries);
 
   // `module` is a name without ".weight". For lists with patterns the answers are cached, so each pattern is
-  // tried on a name once. Throws hadal::Error, which names both, if a pattern needs more than kMaxSteps on
+  // tried on a name once. It throws hadal::Error, which names both, if a pattern needs more than kMaxSteps on
   // the name.
   bool contains(std::string_view module) const;
 

@@ -13,14 +13,14 @@ using config_json::describe;
 using config_json::FieldReader;
 using config_json::Json;
 
-// Generous bounds: a few times the largest published model, but small enough that no product of them
+// The bounds are generous: a few times the largest published model, but small enough that no product of them
 // overflows and that listing the tensors of a hostile config stays cheap.
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxVocab = int64_t{1} << 22;
 constexpr int64_t kMaxPositions = int64_t{1} << 26;
 constexpr int64_t kMaxLayers = 512;
 constexpr int64_t kMaxExperts = 1024;
-// experts per token, and groups they come from: the capacity of the gate's lists
+// Limits the experts per token, and the groups they come from, to the capacity of the gate's lists.
 constexpr int64_t kMaxChosen = 64;
 constexpr int64_t kMaxExpertsInAll = 65536;
 constexpr double kMinTheta = 1.001;  // YaRN divides by its logarithm

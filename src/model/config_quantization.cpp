@@ -43,7 +43,7 @@ ModuleList to_list(FieldReader& in, const char* name, std::vector<std::string> n
   return {};
 }
 
-// [128, 128], or "128x128" in older files of compressed-tensors.
+// Checks for [128, 128], or "128x128" in older files of compressed-tensors.
 void check_block_size(FieldReader& in, const char* name) {
   const Json* size = in.find(name);
   if (size != nullptr && (*size == Json::array({kFp8BlockSize, kFp8BlockSize}) || *size == Json("128x128")))
@@ -76,7 +76,7 @@ void read_activation_scheme(FieldReader& in, Activations allowed) {
   read_absent(in, "kv_cache_quant_targets");
 }
 
-// quant_method fp8: DeepSeek's own blocks, or one scale per matrix if weight_block_size is absent.
+// Reads quant_method fp8: DeepSeek's own blocks, or one scale per matrix if weight_block_size is absent.
 void read_fp8(FieldReader& in, WeightQuantization& quantization) {
   in.one_of("fmt", {"e4m3"}, 0);
   quantization.ue8m0_scales = in.one_of("scale_fmt", {"float", "ue8m0"}, 0) == 1;

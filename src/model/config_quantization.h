@@ -1,5 +1,5 @@
 // Reads quantization_config of config.json (compression_config is its older name) in its published forms.
-// Private to the config parser.
+// Only the config parser includes it.
 #pragma once
 
 #include <string_view>

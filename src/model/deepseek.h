@@ -1,5 +1,5 @@
-// The base of the family's models: it owns config, weights, RoPE table and router, and has the small pieces
-// of a forward pass.
+// Deepseek is the base of the family's models: it owns config, weights, RoPE table and router, and has
+// the small pieces of a forward pass.
 #pragma once
 
 #include <span>
@@ -24,7 +24,7 @@ class Deepseek final : public Model {
  private:
   // Checks the batch's sizes against each other and prepares the data shared by all its attention layers.
   AttentionStep begin_step(const ForwardBatch& batch);
-  // Embeds the batch's tokens: float32 [m, hidden].
+  // Embeds the batch's tokens as float32 [m, hidden].
   void embed(const ForwardBatch& batch, const Tensor& hidden, ExecContext& exec) const;
   // Runs the dense MLP or the experts of one layer.
   void feed_forward(const LayerWeights& layer, const Tensor& x, const Tensor& y, ExecContext& exec);

@@ -1,5 +1,5 @@
 // Finds a model on this machine: a directory, or a Hugging Face hub id in the local cache. Nothing is
-// downloaded. It only reads the file system; any thread.
+// downloaded. It only reads the file system; any thread may call it.
 #pragma once
 
 #include <filesystem>
@@ -10,7 +10,7 @@
 
 namespace hadal {
 
-// Environment variables that locate the cache, read by main; empty: not set.
+// HubEnvironment has the environment variables that locate the cache, read by main; empty: not set.
 struct HubEnvironment {
   std::string hf_hub_cache;  // HF_HUB_CACHE: the cache itself
   std::string hf_home;       // HF_HOME: the cache is its hub/
@@ -20,7 +20,7 @@ struct HubEnvironment {
 // Returns the cache of the first that is set of the three, or an empty path if none is.
 std::filesystem::path hub_cache_dir(const HubEnvironment& environment);
 
-// "deepseek-ai/DeepSeek-V3": one slash, no path syntax.
+// Tells whether a text is like "deepseek-ai/DeepSeek-V3": one slash, no path syntax.
 bool is_hub_id(std::string_view text);
 
 // Returns `model_path` itself if it is a directory; otherwise a model of that name that came with the program

@@ -1,5 +1,5 @@
-// The size of a model, computed from its config alone: parameters, bytes, KV bytes per token, tokens that
-// fit. Pure functions; any thread.
+// Computes the size of a model from its config alone: parameters, bytes, KV bytes per token, tokens that fit.
+// The functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,11 @@ struct ModelInfo {
   std::string architecture;  // as in config.json, "DeepseekV3ForCausalLM"
   // Counts the model itself: without the NextN layer, each tied tensor once, without scales.
   int64_t num_parameters = 0;
-  // Used by one token: the router's top experts instead of all, and no embedding table (one row is read).
+  // Counts those that one token uses: the router's top experts instead of all, and no embedding table (one
+  // row is read).
   int64_t num_active_parameters = 0;
   int64_t num_nextn_parameters = 0;  // in the NextN layer, without what it shares with the target
-  // Bytes in memory once loaded, including scales and (if it is loaded) the NextN layer.
+  // Counts the bytes in memory once loaded, including scales and (if it is loaded) the NextN layer.
   int64_t weight_bytes = 0;
   int64_t kv_bytes_per_token = 0;    // over all layers, in the given format
   int64_t max_total_num_tokens = 0;  // whole pages that fit beside the weights in memory_bytes; 0 if none

@@ -1,4 +1,5 @@
-// A loaded model: weights plus a forward pass over a mixed batch of prefill chunks and decode tokens.
+// Model is a loaded model: weights plus a forward pass over a mixed batch of prefill chunks and decode
+// tokens.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@
 
 namespace hadal {
 
-// The KV pools of all layers: [num_pages, kPageSize, row_bytes] each. The system commits the memory as it is
-// touched.
+// KvCache holds the KV pools of all layers, [num_pages, kPageSize, row_bytes] each. The system commits the
+// memory as it is touched.
 class KvCache {
  public:
   KvCache(int64_t num_layers, int64_t num_pages, KvLayout layout);
@@ -30,9 +31,9 @@ class KvCache {
   KvLayout layout_;
 };
 
-// One step's work on the host. Rows [0, num_prefill_tokens) are prompt tokens, in segments; the rest are
-// decode tokens, one per sequence. Prompt tokens always use the un-absorbed attention path and decode tokens
-// the absorbed one: the path depends on the token's kind, never on the rest of the batch.
+// ForwardBatch is one step's work on the host. Rows [0, num_prefill_tokens) are prompt tokens, in segments;
+// the rest are decode tokens, one per sequence. Prompt tokens always use the un-absorbed attention path and
+// decode tokens the absorbed one: the path depends on the token's kind, never on the rest of the batch.
 struct ForwardBatch {
   std::vector<int32_t> token_ids;  // [num_tokens]
   std::vector<int32_t> positions;  // [num_tokens]
@@ -59,7 +60,7 @@ class Model {
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
   virtual const ModelWeights& weights() const = 0;
-  // Computes logits: float32 [logit_rows.size(), vocab_size]. Writes the step's records to the cache.
+  // Computes logits float32 [logit_rows.size(), vocab_size] and writes the step's records to the cache.
   virtual void forward(const ForwardBatch& batch, KvCache& cache, float* logits, ExecContext& exec) = 0;
   virtual const ExpertStats& expert_stats() const = 0;
 };

@@ -5,7 +5,7 @@
 namespace hadal {
 namespace {
 
-// The differences between the members of the family; everything else is in config_text.
+// Preset has the differences between the members of the family; everything else is in config_text.
 struct Preset {
   const char* name;
   bool v3;  // DeepseekV3ForCausalLM, otherwise DeepseekV2ForCausalLM

@@ -1,5 +1,6 @@
-// The config.json files of the published models by short name, so that dummy weights, benches and tests need
-// no file. The values are those of the models' own files on the Hugging Face hub. Pure functions; any thread.
+// Returns the config.json files of the published models by short name, so that dummy weights, benches and
+// tests need no file. The values are those of the models' own files on the Hugging Face hub. The functions
+// are pure.
 #pragma once
 
 #include <string>
@@ -10,7 +11,7 @@
 
 namespace hadal {
 
-// "v2-lite", "coder-v2-lite", "v2", "v2.5", "v3", "r1", "v3.1".
+// Returns "v2-lite", "coder-v2-lite", "v2", "v2.5", "v3", "r1", "v3.1".
 std::vector<std::string> preset_names();
 
 // Returns the text of the config.json of one of preset_names(). Error: an unknown name, with the list of

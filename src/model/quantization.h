@@ -1,5 +1,6 @@
-// Formats of quantised weights by name: what --quantization means, how a format is described, and what the
-// tools write into config.json. Pure functions except for the two that read a checkpoint; any thread.
+// Names the formats of quantised weights: what --quantization means, how a format is described, and what the
+// tools write into config.json. The functions are pure except for the two that read a checkpoint; any thread
+// may call them.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +15,27 @@
 
 namespace hadal {
 
-// --quantization, with SGLang's names: the format to which linears that are stored in 16 or 32 bits are
-// converted at load.
+// LoadQuantization is --quantization, with SGLang's names: the format to which linears that are stored in 16
+// or 32 bits are converted at load.
 enum class LoadQuantization : uint8_t { kNone, kFp8, kW8A8Fp8, kW8A8Int8, kBlockwiseInt8 };
 
-// "fp8", "w8a8_fp8", "w8a8_int8", "blockwise_int8"; "none".
+// Returns "fp8", "w8a8_fp8", "w8a8_int8", "blockwise_int8" or "none".
 const char* to_string(LoadQuantization quantization);
-// Error: any other word.
+// Reads such a word; any other is an error.
 Result<LoadQuantization> parse_load_quantization(std::string_view word);
 
 // Returns the type to which linears of a 16-bit checkpoint are converted: 128×128 blocks of e4m3, channels of
-// e4m3, channels of int8, 128×128 blocks of int8. Not for kNone.
+// e4m3, channels of int8, 128×128 blocks of int8. It must not be called with kNone.
 WeightType weight_type_of(LoadQuantization quantization);
 
 // Returns the type of 8-bit linears after loading: the config's, else the flag's; bf16 without either.
 WeightType linear_type(const ModelConfig& config, LoadQuantization quantization);
-// True if the flag quantises the linear `weight_name` when it is stored in 16 or 32 bits; false for linears
-// that a config leaves out.
+// Returns true if the flag quantises the linear `weight_name` when it is stored in 16 or 32 bits; false for
+// linears that a config leaves out.
 bool quantises_at_load(const ModelConfig& config, LoadQuantization quantization,
                        std::string_view weight_name);
 
-// "fp8 e4m3, 128x128 blocks", "int8, one scale per row", "fp8 e4m3, one scale per matrix", …
+// Returns "fp8 e4m3, 128x128 blocks", "int8, one scale per row", "fp8 e4m3, one scale per matrix", …
 std::string describe(const WeightQuantization& quantization);
 // Describes the linears once loaded: by the config, with how many it leaves out, else by the flag; "none".
 std::string describe(const ModelConfig& config, LoadQuantization quantization);
@@ -56,21 +57,21 @@ Result<void> apply_quantization_flag(ModelConfig& config, LoadQuantization quant
                                      const std::filesystem::path& model_dir);
 
 // Returns the format of files that are stored quantised without a quantization_config, which load only with
-// --quantization. nullopt: config.json has it, nothing is quantised, or there are no files. Error: codes
-// without scales.
+// --quantization. It returns nullopt if config.json has it, nothing is quantised, or there are no files.
+// Error: codes without scales.
 Result<std::optional<WeightQuantization>> undeclared_quantization(const ModelConfig& config,
                                                                   const std::filesystem::path& model_dir);
 // Describes such a checkpoint, with the flag that loads it.
 std::string describe_undeclared(const WeightQuantization& stored);
 
-// A format in which checkpoints are published.
+// PublishedFormat is a format in which checkpoints are published.
 struct PublishedFormat {
   const char* name;  // its name in the tools
   WeightQuantization quantization;
   const char* quant_method;  // in config.json
 };
-// fp8, fp8-tensor, compressed-fp8-tensor, compressed-fp8-channel, compressed-int8, w8a8_fp8, w8a8_int8,
-// blockwise_int8.
+// Returns fp8, fp8-tensor, compressed-fp8-tensor, compressed-fp8-channel, compressed-int8, w8a8_fp8,
+// w8a8_int8, blockwise_int8.
 std::span<const PublishedFormat> published_formats();
 const PublishedFormat* find_published_format(std::string_view name);  // null: there is none of that name
 // Returns its quantization_config as JSON text. `unquantised` lists linears that it leaves out, in the form

@@ -143,7 +143,7 @@ HWY_INLINE auto e4m3_codes(DF df, hn::Vec<DF> v) {
   return hn::BitCast(di, hn::Or(code, sign));
 }
 
-// round(v) to nearest even, within ±127; NaN gives 0, because its scale is NaN already.
+// Rounds v to nearest even, within ±127; NaN gives 0, because its scale is NaN already.
 template <class DF>
 HWY_INLINE auto int8_codes(DF df, hn::Vec<DF> v) {
   const auto number = hn::IfThenElseZero(hn::Eq(v, v), v);
@@ -199,7 +199,8 @@ HWY_INLINE void tile_codes(const std::byte* src, int64_t num_rows, int64_t k, in
   }
 }
 
-// One exported function per stored type and purpose, because dispatch tables cannot contain templates.
+// There is one exported function per stored type and purpose, because dispatch tables cannot contain
+// templates.
 void widen_f32(const std::byte* src, int64_t count, float* dst) {
   widen<LoadF32>(src, count, dst);
 }

@@ -27,7 +27,7 @@ bool is_codes(DType dtype) {
   return dtype == DType::kF8E4M3 || dtype == DType::kI8;
 }
 
-// A linear in its source format, read by rows.
+// SourceMatrix is a linear in its source format, read by rows.
 class SourceMatrix {
  public:
   SourceMatrix(const Checkpoint& checkpoint, const ModelConfig& config, const Checkpoint::Entry& entry)
@@ -78,7 +78,7 @@ class SourceMatrix {
   WeightType type_ = WeightType::kBF16;
 };
 
-// A tensor of the new checkpoint with its origin, and a run of its rows (of its bytes, if copied).
+// Target is a tensor of the new checkpoint with its origin, and a run of its rows (of its bytes, if copied).
 struct Target {
   const Checkpoint::Entry* source = nullptr;  // null: a scale, which is written with its linear
   size_t idx = 0;                             // index in the shard
@@ -195,7 +195,8 @@ class Converter {
     return written;
   }
 
-  // Values that do not change: those of a float type, or codes whose scales mean the same in the new format.
+  // Tells whether values do not change: those of a float type, or codes whose scales mean the same in the new
+  // format.
   bool is_copied(const TensorSpec& spec, const Checkpoint::Entry& source) const {
     if (!is_codes(spec.dtype)) return spec.dtype == *source.info.dtype;
     return is_codes(*source.info.dtype) && in_.quantization->type == out_.quantization->type &&
@@ -363,7 +364,8 @@ Result<QuantizedCheckpointSummary> write_quantized_checkpoint(const fs::path& fr
   HADAL_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(from));
   Converter converter(checkpoint, in, out, options, pool);
   HADAL_ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, converter.plan());
-  // Scales that are powers of two stay so only if all of them are copied; those computed here are any floats.
+  // Scales that are powers of two stay so only if all of them are copied; those computed here may be any
+  // floats.
   if (in.quantization && in.quantization->ue8m0_scales && out.quantization && converter.copies_all_codes()) {
     HADAL_ASSIGN_OR_RETURN(new_text, config_text(true));
   }

@@ -28,7 +28,7 @@ HWY_INLINE V random_words(D du, uint32_t first_word, uint32_t key_low, uint32_t 
   return hn::Xor(x, hn::ShiftRight<16>(x));
 }
 
-// r (16 bits in each 32-bit lane) -> offset + float(2r - 65535) * scale
+// Computes r (16 bits in each 32-bit lane) -> offset + float(2r - 65535) * scale.
 template <class DF, class VU>
 HWY_INLINE hn::Vec<DF> random_reals(DF df, VU r, float scale, float offset) {
   const hn::RebindToSigned<DF> di;
@@ -42,8 +42,8 @@ HWY_INLINE V round_to_bf16(DU du, V bits) {  // the result is in the upper half;
   return hn::Add(bits, hn::Add(tie, hn::Set(du, 0x7fffU)));
 }
 
-// Each fills as many whole vectors as fit into num_words, starting at `first_word`, and returns how many
-// words.
+// Each function fills as many whole vectors as fit into num_words, starting at `first_word`, and returns how
+// many words.
 int64_t fill_bf16(uint32_t first_word, int64_t num_words, uint32_t key_low, uint32_t key_high, float scale,
                   float offset, uint16_t* out) {
   const hn::ScalableTag<uint32_t> du;
@@ -147,7 +147,7 @@ uint8_t e4m3_code(uint8_t byte) {
   return static_cast<uint8_t>((byte & 0x80) | (magnitude == 0x7f ? 0x7e : magnitude));
 }
 
-// Root mean square of the values of random e4m3 codes. The sum is exact in double.
+// Returns the root mean square of the values of random e4m3 codes. The sum is exact in double.
 double e4m3_code_rms() {
   double sum = 0.0;
   for (int code = 0; code < 256; ++code) {
@@ -236,14 +236,14 @@ Result<RandomTensor> RandomTensor::make(std::string_view name, std::span<const i
     return unsupported("random tensor {} has dtype {}; F32, BF16, F16, F8_E4M3 and I8 are allowed", name,
                        safetensors_name(dtype));
   if (name.ends_with(kBlockScale) || name.ends_with(kScale)) {
-    // scale_recipe: `target` is the root mean square that the scales must have.
+    // `target` of scale_recipe is the root mean square that the scales must have.
     const double inputs =
         name.ends_with(kBlockScale) ? 128.0 * static_cast<double>(last_dim) : static_cast<double>(fan_in);
     HADAL_CHECK(inputs > 0.0, "{} needs its linear's fan_in", name);
     const double code_rms = options.int8_codes ? int8_code_rms() : e4m3_code_rms();
     const double target = linear_gain(name, options) / (std::sqrt(inputs) * code_rms);
     if (options.ue8m0_scales) {
-      // Scales 2^e and 2^(e+1), the upper with probability p: 4^e·(1 + 3p) = target².
+      // Scales are 2^e and 2^(e+1), the upper with probability p: 4^e·(1 + 3p) = target².
       const int exponent = std::ilogb(target);
       const double ratio = target / std::ldexp(1.0, exponent);
       tensor.recipe_.kind = Kind::kPowerOfTwo;

@@ -1,11 +1,10 @@
-// Deterministic random weights: every element of every tensor is a pure function of (seed, tensor
-// name, flat index), so that any part of any tensor can be made anywhere, in any order, on any
-// number of threads. Used by `--load-format dummy`, tools/make_checkpoint and the goldens;
-// tools/goldens/random_weights.py is the same definition in numpy, bit for bit, for the formats
-// that goldens have (no int8, no scales of rows). All functions are pure; any thread may call
-// them.
+// Makes deterministic random weights: every element of every tensor is a pure function of (seed, tensor name,
+// flat index), so that any part of any tensor can be made anywhere, in any order, on any number of threads.
+// `--load-format dummy`, tools/make_checkpoint and the goldens use it; tools/goldens/random_weights.py is the
+// same definition in numpy, bit for bit, for the formats that goldens have (no int8, no scales of rows). The
+// functions are pure.
 //
-// The generator
+// This is the generator:
 //   key   = mix64(fnv1a64(name) ^ mix64(seed)), where mix64 is splitmix64's output function; if a NextN layer
 //           has a copy of a tensor (embed_tokens, shared_head.head), the name is that of the target's tensor
 //   word c (32 bits, everything modulo 2^32):
@@ -18,7 +17,8 @@
 //   int8 tensors: element i uses byte i%4 of word i/4 as its code; −128 becomes −127
 //   ue8m0 scales: 2^e or 2^(e+1), depending on r < threshold (see scale_recipe in the .cpp)
 //
-// The recipes (by the end of the name; fan_in = last dimension; uniform on ±√3·σ has standard deviation σ)
+// These are the recipes (by the end of the name; fan_in = last dimension; uniform on ±√3·σ has standard
+// deviation σ)
 //   *norm.weight                    1 ± 0.1
 //   embed_tokens.weight             ± √3
 //   gate.e_score_correction_bias    ± gate_bias_amplitude
@@ -56,12 +56,13 @@ struct RandomWeightOptions {
   static RandomWeightOptions for_config(const ModelConfig& config, uint64_t seed);
 };
 
-// The recipe of one tensor.
+// RandomTensor is the recipe of one tensor.
 class RandomTensor {
  public:
   enum class Kind : uint8_t { kReal, kFp8Codes, kPowerOfTwo, kInt8Codes };
 
-  // Everything on which an element depends besides its index, for generators elsewhere (on the GPU).
+  // Recipe has everything on which an element depends besides its index, for generators elsewhere (on the
+  // GPU).
   struct Recipe {
     Kind kind = Kind::kReal;
     uint32_t key_low = 0;
@@ -71,9 +72,9 @@ class RandomTensor {
     uint32_t upper_threshold = 0;  // kPowerOfTwo: r below it selects 2·offset, otherwise offset
   };
 
-  // dtype: F32, BF16, F16, F8_E4M3 or I8 (the last two are codes with a scale beside them). fan_in belongs to
-  // the linear whose "weight_scale" this is; it is ignored otherwise. Error: any other dtype, or a tensor of
-  // more than 2^33 elements.
+  // dtype is F32, BF16, F16, F8_E4M3 or I8 (the last two are codes with a scale beside them). fan_in belongs
+  // to the linear whose "weight_scale" this is; it is ignored otherwise. Error: any other dtype, or a tensor
+  // of more than 2^33 elements.
   static Result<RandomTensor> make(std::string_view name, std::span<const int64_t> shape, DType dtype,
                                    const RandomWeightOptions& options, int64_t fan_in = 0);
   static Result<RandomTensor> make(const TensorSpec& spec, const RandomWeightOptions& options) {
@@ -88,7 +89,7 @@ class RandomTensor {
   // Writes elements [begin, begin + count) in the stored type to `out`, aligned to that type.
   void fill(int64_t begin, int64_t count, std::byte* out) const;
 
-  // Returns one element, in float32 after rounding to the stored type; a literal version of the definition
+  // Returns one element, in float32 after rounding to the stored type, by a literal version of the definition
   // above.
   float at(int64_t index) const;
 
@@ -100,10 +101,10 @@ class RandomTensor {
   int64_t num_elements_ = 0;
 };
 
-// Order-dependent checksum of a tensor's bytes, which shows whether two generators agree: the sum over its
-// little-endian 32-bit words w_i (zero-padded at the end) of w_i·(2i + 1), modulo 2^64.
+// Returns an order-dependent checksum of a tensor's bytes, which shows whether two generators agree: the sum
+// over its little-endian 32-bit words w_i (zero-padded at the end) of w_i·(2i + 1), modulo 2^64.
 uint64_t tensor_checksum(std::span<const std::byte> bytes);
-// mix64(fnv1a64(name) ^ tensor_checksum(bytes)). Its sum over tensors does not depend on their order.
+// Returns mix64(fnv1a64(name) ^ tensor_checksum(bytes)). Its sum over tensors does not depend on their order.
 uint64_t named_checksum(std::string_view name, std::span<const std::byte> bytes);
 
 }  // namespace hadal

@@ -1,7 +1,7 @@
-// Reads the header of a safetensors file and checks it before anything in the file is used. Format: 8 bytes
-// little-endian header length N, N bytes of JSON {"name": {"dtype", "shape", "data_offsets"}}, optionally
-// "__metadata__" (strings), then the data. Offsets count from the end of the header. Nothing is assumed about
-// alignment. Pure function; any thread.
+// Reads the header of a safetensors file and checks it before anything in the file is used. A file has 8
+// bytes of little-endian header length N, N bytes of JSON {"name": {"dtype", "shape", "data_offsets"}},
+// optionally "__metadata__" (strings), then the data. Offsets count from the end of the header. Nothing is
+// assumed about alignment. The function is pure.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ inline constexpr size_t kMaxSafetensorsHeaderBytes = size_t{100} << 20;  // the 
 struct SafetensorsTensor {
   std::string name;
   std::string dtype_name;  // as written, e.g. "BF16"
-  // none: a type that this engine does not use; an error only if the tensor is needed
+  // It is absent for a type that this engine does not use, which is an error only if the tensor is needed.
   std::optional<DType> dtype;
   std::vector<int64_t> shape;
   size_t begin = 0;  // bytes from the start of the file, begin ≤ end ≤ file size
@@ -31,7 +31,8 @@ struct SafetensorsTensor {
 
 // Returns the tensors of a whole file, in the order of their data. Errors (kDataLoss, naming `source` and the
 // tensor): a length that does not fit the file, JSON that is not of the form above, a duplicate name, sizes
-// that overflow or disagree with dtype and shape, data that overlap, leave holes or do not end with the file.
+// that overflow or disagree with dtype and shape, data that overlaps, leaves holes or does not end with the
+// file.
 Result<std::vector<SafetensorsTensor>> parse_safetensors_header(std::span<const std::byte> file,
                                                                 std::string_view source);
 

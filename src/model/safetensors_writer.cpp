@@ -50,7 +50,7 @@ Result<void> write_at(int fd, int64_t offset, std::span<const std::byte> bytes,
   return {};
 }
 
-// Reserves the blocks, so that a full disk is noticed at once and not after minutes of writing.
+// Reserves the blocks, so that a full disk is detected at once and not after minutes of writing.
 Result<void> reserve(int fd, int64_t size, const std::filesystem::path& path) {
   if (::fallocate(fd, 0, 0, size) == 0) return {};
   if (errno == EOPNOTSUPP || errno == EINVAL || errno == ENOSYS) {
@@ -76,7 +76,8 @@ int64_t SafetensorsWriter::Entry::num_bytes() const {
 
 Result<SafetensorsWriter> SafetensorsWriter::create(const std::filesystem::path& path,
                                                     std::vector<Entry> entries) {
-  // Renaming would replace a link, a device or a pipe by a file: links are followed, the others are refused.
+  // Renaming would replace a link, a device or a pipe by a file, so links are followed and the others are
+  // refused.
   std::error_code unknown;
   if (std::filesystem::exists(path, unknown) && !std::filesystem::is_regular_file(path, unknown)) {
     return invalid_argument(

@@ -53,7 +53,7 @@ class SafetensorsWriter {
   int fd_ = -1;
 };
 
-// Writes a whole file at once: data[i] is entries[i].num_bytes() bytes. Errors as above.
+// Writes a whole file at once: data[i] is entries[i].num_bytes() bytes. Errors are as above.
 Result<void> write_safetensors(const std::filesystem::path& path,
                                std::vector<SafetensorsWriter::Entry> entries,
                                std::span<const std::span<const std::byte>> data);

@@ -1,6 +1,6 @@
-// The tensors that model.safetensors must contain for a given config. One list serves the loader (missing,
-// unexpected or misshapen tensors), the dummy weights, the checkpoint writer and the parameter counts. Pure
-// functions; any thread.
+// Lists the tensors that model.safetensors must contain for a given config. One list serves the loader
+// (missing, unexpected or misshapen tensors), the dummy weights, the checkpoint writer and the parameter
+// counts. The functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -46,20 +46,20 @@ std::vector<TensorSpec> expected_tensors(const ModelConfig& config);
 // Returns "model.layers.3." for 3.
 std::string layer_prefix(int64_t layer_idx);
 
-// "…proj.weight" -> "…proj.weight_scale_inv" or "…proj.weight_scale".
+// Turns "…proj.weight" into "…proj.weight_scale_inv" or "…proj.weight_scale".
 std::string scale_name(const WeightQuantization& quantization, std::string_view weight_name);
 
-// "model.layers.0.mlp.up_proj.weight" -> "model.layers.0.mlp.up_proj".
+// Turns "model.layers.0.mlp.up_proj.weight" into "model.layers.0.mlp.up_proj".
 std::string_view module_name(std::string_view weight_name);
 
-// True if the config says that the linear is stored quantised.
+// Returns true if the config says that the linear is stored quantised.
 bool is_quantised(const ModelConfig& config, std::string_view weight_name);
 
-// F8_E4M3 or I8: the stored type of the codes of a type with scales.
+// Returns F8_E4M3 or I8, the stored type of the codes of a type with scales.
 DType code_dtype(WeightType type);
 
-// True if the tensor is kv_b_proj's weight or scale. The loader widens it where each row has its own scale,
-// because one half of it is multiplied along its rows.
+// Returns true if the tensor is kv_b_proj's weight or scale. The loader widens it where each row has its own
+// scale, because one half of it is multiplied along its rows.
 bool is_kv_b(std::string_view tensor_name);
 
 }  // namespace hadal

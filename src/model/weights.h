@@ -1,5 +1,5 @@
-// The weights of a model in memory: plain structs of views for the forward pass, and the storage to which
-// they point. Immutable once loaded; any thread may read. Loading is in weights_loader.h.
+// Holds the weights of a model in memory: plain structs of views for the forward pass, and the storage to
+// which they point. They are immutable once loaded; any thread may read. Loading is in weights_loader.h.
 //
 // In memory a tensor's type depends on what the checkpoint stores and on the compute type (--dtype; auto is
 // config.json's torch_dtype). The compute type is also the KV cache's type unless --kv-cache-dtype is given.
@@ -16,8 +16,8 @@
 //                  type too (BF16 is widened for float32 and float16), since the two are read side by side
 // The router (gate) is never rounded: F16 is widened to f32. Norms, the gate's bias and scales are float32.
 // --quantization converts the linears stored as BF16, F16 or F32 to codes and scales (quantization.h), in the
-// checkpoint's own format if it has one, except kv_b_proj when the scales would belong to rows.
-// "As is" is a view into the file's mapping without a copy, unless the tensor is misaligned in the file.
+// checkpoint's own format if it has one, except kv_b_proj when the scales would belong to rows. "As is" is a
+// view into the file's mapping without a copy, unless the tensor is misaligned in the file.
 #pragma once
 
 #include <cstdint>
@@ -58,8 +58,8 @@ struct LayerWeights {
   std::optional<MoeWeights> moe;
 };
 
-// The multi-token prediction layer (NextN): eh_proj(concat[enorm(embed(t+1)), hnorm(h_t)]) -> layer ->
-// shared_head_norm -> lm_head.
+// MtpWeights is the multi-token prediction layer (NextN): eh_proj(concat[enorm(embed(t+1)), hnorm(h_t)]) ->
+// layer -> shared_head_norm -> lm_head.
 struct MtpWeights {
   LayerWeights layer;
   const float* enorm = nullptr;             // [hidden]

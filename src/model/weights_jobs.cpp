@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kPieceElements = int64_t{1} << 20;
 
-// A run of elements of one job: whole strips of 128 rows if rows have scales.
+// Piece is a run of elements of one job: whole strips of 128 rows if rows have scales.
 struct Piece {
   size_t job_idx = 0;
   int64_t begin = 0;  // in elements
@@ -54,7 +54,7 @@ std::vector<float> widened(const TensorSource& source, int64_t begin, int64_t co
   return values;
 }
 
-// Converts a piece of kDequantize or kDequantizeToBf16: whole rows of one strip of blocks.
+// Converts a piece of kDequantize or kDequantizeToBf16, which is whole rows of one strip of blocks.
 void dequantize_piece(const WeightJob& job, const Piece& piece, const std::byte* codes) {
   const int64_t first_row = piece.begin / job.source.cols;
   const int64_t num_rows = piece.count / job.source.cols;

@@ -1,5 +1,4 @@
-// Conversions of tensors before they can be used, and the loop that runs them on all threads. Private to the
-// loader.
+// Converts tensors before they can be used, in a loop that runs on all threads. Only the loader includes it.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +14,7 @@
 
 namespace hadal {
 
-// The origin of a tensor's stored values: bytes of a mapping, or the random generator.
+// TensorSource is the origin of a tensor's stored values: bytes of a mapping, or the random generator.
 struct TensorSource {
   DType dtype = DType::kBF16;
   int64_t rows = 1;  // [rows, cols]; vectors are one row
@@ -43,7 +42,7 @@ struct WeightJob {
   float* scales = nullptr;
   WeightType type = WeightType::kFp8Block;
   int64_t repeats = 0;
-  // [ceil(rows / 128), ceil(cols / 128)] for blocks; [rows, 1] or one value otherwise
+  // Its shape is [ceil(rows / 128), ceil(cols / 128)] for blocks; [rows, 1] or one value otherwise.
   TensorSource scale_source;
 };
 

@@ -137,12 +137,12 @@ class WeightsBuilder {
     return weight;
   }
 
-  // The compute type of matrices in 16 and 32 bits, unless an exception applies.
+  // Returns the compute type of matrices in 16 and 32 bits, unless an exception applies.
   WeightType compute_type() const {
     return options_.compute_dtype == DType::kBF16 ? WeightType::kBF16 : WeightType::kF32;
   }
 
-  // The type that a matrix gets by itself, from the table at the top of weights.h.
+  // Returns the type that a matrix gets by itself, from the table at the top of weights.h.
   WeightType type_of(const std::string& name, TensorRole role) const {
     const DType stored = source(name).dtype;
     if (is_code(stored)) {

@@ -1,5 +1,5 @@
-// Fills ModelWeights from a checkpoint directory or with random numbers. Called once, at start, by the thread
-// that owns the pool.
+// Fills ModelWeights from a checkpoint directory or with random numbers. The thread that owns the pool calls
+// it once, at start.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,13 @@ namespace hadal {
 
 enum class LoadFormat : uint8_t { kAuto, kDummy };
 
-// done_bytes grows to total_bytes; `what` names the current work ("quantise to fp8"). Called by one thread at
-// a time, but not always the same one; never after load_weights has returned.
+// done_bytes grows to total_bytes; `what` names the current work ("quantise to fp8"). One thread at a time
+// calls it, but not always the same one, and never after load_weights has returned.
 using LoadProgress = std::function<void(size_t done_bytes, size_t total_bytes, std::string_view what)>;
 
 struct WeightLoadOptions {
   LoadFormat format = LoadFormat::kAuto;  // dummy: no weight files are read
-  // applies to what the checkpoint stores unquantised
+  // This applies to what the checkpoint stores unquantised.
   LoadQuantization quantization = LoadQuantization::kNone;
   DType compute_dtype = DType::kBF16;  // see resolve_compute_dtype
   uint64_t seed = 0;                   // for dummy weights
@@ -32,14 +32,14 @@ struct WeightLoadOptions {
   LoadProgress progress;
 };
 
-// --dtype: "auto" (config.torch_dtype), "float32", "bfloat16" or "float16". Error: any other.
+// Resolves --dtype: "auto" (config.torch_dtype), "float32", "bfloat16" or "float16". Any other is an error.
 Result<DType> resolve_compute_dtype(std::string_view flag, const ModelConfig& config);
 
-// The quantisation has been resolved already (apply_quantization_flag). `model_dir` contains
-// model.safetensors or model.safetensors.index.json with its shards; unused for dummy. Errors: no weights in
-// the directory, damaged files, or tensors that are missing, unexpected, of the wrong shape or type: all of
-// them in one message, the first twenty by name. If the config announces a NextN layer but the checkpoint has
-// none of its tensors, the model loads without it.
+// Loads the weights, whose quantisation has been resolved already (apply_quantization_flag). `model_dir`
+// contains model.safetensors or model.safetensors.index.json with its shards; dummy weights do not use it.
+// Errors: no weights in the directory, damaged files, or tensors that are missing, unexpected, of the wrong
+// shape or type: all of them in one message, the first twenty by name. If the config announces a NextN layer
+// but the checkpoint has none of its tensors, the model loads without it.
 Result<ModelWeights> load_weights(const std::filesystem::path& model_dir, const ModelConfig& config,
                                   const WeightLoadOptions& options, ThreadPool& pool);
 

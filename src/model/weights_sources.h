@@ -1,5 +1,5 @@
 // Finds the stored values of every tensor of a model: in a checkpoint's mappings or the random generator.
-// Private to the loaders of host and device weights.
+// Only the loaders of host and device weights include it.
 #pragma once
 
 #include <filesystem>
@@ -24,7 +24,8 @@ struct WeightSources {
 TensorSource source_of(const TensorSpec& spec, DType dtype);
 
 // Returns, depending on options.format, the sources of all tensors that `config` needs (those of the NextN
-// layer if options.load_nextn), after all checks of Checkpoint::open and match_tensors. Errors: theirs.
+// layer if options.load_nextn), after all checks of Checkpoint::open and match_tensors, whose errors it
+// returns.
 Result<WeightSources> weight_sources(const std::filesystem::path& model_dir, const ModelConfig& config,
                                      const WeightLoadOptions& options);
 

@@ -1,5 +1,5 @@
-// WeightStorage is the memory behind a ModelWeights. Built by the loading thread; afterwards immutable.
-// Private to the loader; other code only keeps a pointer to it.
+// WeightStorage is the memory behind a ModelWeights. The loading thread builds it; afterwards it is
+// immutable. Only the loader includes it; other code only keeps a pointer to it.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@ class WeightStorage {
  public:
   explicit WeightStorage(size_t limit_bytes) : limit_(limit_bytes) {}
 
-  // Uninitialised, aligned to 64 bytes, kept as long as this object. Small tensors share slabs, so that huge
-  // pages are not wasted on their edges. Beyond the limit nothing more is allocated and null is returned,
-  // while allocated_bytes() continues to count what would be needed: check over_limit() before using any of
-  // it.
+  // Returns memory that is uninitialised, aligned to 64 bytes, and kept as long as this object. Small tensors
+  // share slabs, so that huge pages are not wasted on their edges. Beyond the limit nothing more is allocated
+  // and null is returned, while allocated_bytes() continues to count what would be needed: check over_limit()
+  // before using any of it.
   std::byte* allocate(size_t size_bytes);
   bool over_limit() const { return allocated_ > limit_; }
   size_t allocated_bytes() const { return allocated_; }
@@ -36,7 +36,8 @@ class WeightStorage {
   size_t limit_;
 };
 
-// Advises the system about the whole pages inside a range of a file mapping; a hint, never an error.
+// Advises the system about the whole pages inside a range of a file mapping. This is a hint, which never
+// fails.
 void advise_will_need(std::span<const std::byte> range);
 void advise_dont_need(std::span<const std::byte> range);
 

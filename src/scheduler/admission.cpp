@@ -1,11 +1,11 @@
-// Which waiting requests start in this step. Requests are admitted in the queue's order until the step's
+// Decides which waiting requests start in this step. They are admitted in the queue's order until the step's
 // budget, the slots or the memory are used up; the first that has no room ends admission, so that no request
 // overtakes a large one.
 //
-// Room: the pages of all known tokens that are not shared with the cache, plus the expected growth of this
-// request and the running ones (growth_estimate.h), must be free or evictable. When nothing runs, the first
-// one is always admitted: alone it fits, if necessary without its cached prefix, whose path may have more
-// pages than the prefix has blocks.
+// A request has room if the pages of all known tokens that are not shared with the cache, plus the expected
+// growth of this request and the running ones (growth_estimate.h), are free or evictable. When nothing runs,
+// the first one is always admitted: alone it fits, if necessary without its cached prefix, whose path may
+// have more pages than the prefix has blocks.
 //
 // A request whose prompt shares at least a page more with a prompt in prefill than with the cache waits for
 // that prefill, and then finds the pages in the tree. Meanwhile the others overtake it. It never waits for
@@ -25,15 +25,16 @@ int64_t Scheduler::Impl::prefill_budget() const {
 
 int64_t Scheduler::Impl::match_limit(const RequestState& request) const {
   if (!request.prompt_done) return request.max_cached_tokens;
-  // Generated tokens must have been computed as such, which is not so when the tree contains only prompts.
+  // Reused generated tokens must have been computed as such, which is not so when the tree contains only
+  // prompts.
   const int64_t limit = options.cache_generated_tokens ? request.num_known() : request.prompt_len;
   return std::min(limit, request.num_known() - 1);
 }
 
 int64_t Scheduler::Impl::match_length(RequestState& request) {
   if (request.match_version != tree_version) {
-    request.match_length =
-        cache.match_length(std::span(request.tokens).first(static_cast<size_t>(match_limit(request))));
+    request.match_length = cache.match_length(
+        std::span(request.tokens).first(static_cast<size_t>(match_limit(request))), request.salt);
     request.match_version = tree_version;
   }
   return request.match_length;
@@ -49,7 +50,7 @@ bool Scheduler::Impl::waits_for_prefix(RequestState& request) {
   const auto mine = std::span(request.tokens).first(static_cast<size_t>(match_limit(request)));
   int64_t longest = 0;
   for (const RequestState* other : prefilling) {
-    if (other->first_page_hash != request.first_page_hash) continue;
+    if (other->first_page_hash != request.first_page_hash || other->salt != request.salt) continue;
     const auto theirs = std::span(other->tokens).first(static_cast<size_t>(other->prompt_len));
     const auto [end, unused] = std::mismatch(mine.begin(), mine.end(), theirs.begin(), theirs.end());
     const int64_t common = end - mine.begin();
@@ -107,7 +108,8 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int
 
   PrefixMatch match;
   const auto matchable = std::span(request.tokens).first(static_cast<size_t>(match_limit(request)));
-  if (!request.isolated && !matchable.empty()) match = cache.match(matchable, request.priority);
+  if (!request.isolated && !matchable.empty())
+    match = cache.match(matchable, request.priority, request.cache_owner());
   cache.lock(match.node);
   const auto num_shared = [&match] { return std::ssize(match.pages); };
   if (alone && num_blocks - num_shared() > available()) {
@@ -127,7 +129,7 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int
     return Admission::kNoRoom;
   }
 
-  queue.remove(&request);
+  queue.remove(&request, /*served=*/true);
   for (const PageId page : match.pages) pool.add_ref(page);
   request.pages = std::move(match.pages);
   if (const int64_t missing = num_blocks - std::ssize(request.pages) - pool.num_free(); missing > 0) {
@@ -154,6 +156,7 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int
   by_slot[request.slot] = &request;
   running.push_back(&request);
   request.running = true;
+  request.held = false;  // its mask may have become ready while it waited
   request.node = match.node;
   request.num_pages_sent = 0;
   request.starts_slot = true;
@@ -161,17 +164,18 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int
   request.prompt_cached = false;
   request.planned = request.confirmed = match.num_tokens();
   request.step_tokens = cut ? std::min(budget, to_compute) : to_compute;
-  request.cached_tokens = std::min(match.num_tokens(), request.prompt_len);
+  const int64_t cached_tokens = std::min(match.num_tokens(), request.prompt_len);
+  request.told_cached_tokens = std::min(match.told_tokens, request.prompt_len);
   if (request.first_page_hash != 0 && options.enable_radix_cache && !request.isolated) {
     request.prefilling = true;
     prefilling.push_back(&request);
   }
 
   ++plan.num_new_requests;
-  plan.num_cached_tokens += request.cached_tokens;
+  plan.num_cached_tokens += cached_tokens;
   if (!request.retracted) {
     totals.total_prompt_tokens += request.prompt_len;
-    totals.total_cached_tokens += request.cached_tokens;
+    totals.total_cached_tokens += request.told_cached_tokens;  // whoever may read them, everybody's
   }
   return Admission::kAdmitted;
 }

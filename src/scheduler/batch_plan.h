@@ -1,5 +1,5 @@
-// What one step computes: plain data that can be logged, recorded and replayed. The scheduler makes it, the
-// engine stages it; it contains ids, never pointers.
+// Describes what one step computes: plain data that can be logged, recorded and replayed. The scheduler makes
+// it, the engine stages it; it contains ids, never pointers.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct PageCopy {
 
 enum class WorkKind : uint8_t {
   kPrefill,  // prompt tokens [begin, begin + num_tokens): the un-absorbed path
-  // generated tokens: the absorbed path. Usually one; more when the generated tokens of a retracted request
-  // are computed again, which gives the same bits as the first time
+  // These are generated tokens, on the absorbed path: usually one, but more when those of a retracted request
+  // are computed again, which gives the same bits as the first time.
   kDecode,
 };
 
-// A run of one request's tokens. A request that moves from prompt to recomputed tokens in one step has two
-// items, the prefill first.
+// WorkItem is a run of one request's tokens. A request that moves from prompt to recomputed tokens in one
+// step has two items, the prefill first.
 struct WorkItem {
   RequestId request_id = 0;
   int32_t slot = 0;  // its index among the running requests of its rank, [0, max_running_requests)
@@ -34,7 +34,7 @@ struct WorkItem {
   int64_t begin = 0;       // absolute position of the first token
   int32_t num_tokens = 0;  // ≥ 1
   // Pages [first_new_page, + num_new_pages) of RankPlan::new_pages are appended to the slot's page table
-  // before the step. starts_slot: the table (and everything else kept per slot) is emptied first.
+  // before the step. With starts_slot the table (and everything else kept per slot) is emptied first.
   int32_t first_new_page = 0;
   int32_t num_new_pages = 0;
   bool starts_slot = false;
@@ -42,11 +42,11 @@ struct WorkItem {
   // Marks the last work of a request that generates nothing (max_new_tokens 0): it has no sampling item, so
   // it ends without a token when this step completes.
   bool ends_request = false;
-  // kDecode, one token: the one that the previous step samples for this slot
+  // For kDecode of one token: it is the one that the previous step samples for this slot.
   bool input_from_previous = false;
 };
 
-// The work of one data-parallel rank.
+// RankPlan is the work of one data-parallel rank.
 struct RankPlan {
   std::vector<PageCopy> copies;
   std::vector<WorkItem> items;    // prefill items first, each kind in order of admission
@@ -58,12 +58,12 @@ struct BatchPlan {
   int64_t step = 0;             // 1, 2, …
   std::vector<RankPlan> ranks;  // one entry today; data parallelism will give each rank work of its own
 
-  // For logs and metrics.
+  // These are for logs and metrics.
   int32_t num_new_requests = 0;    // admitted in this step
   int64_t num_prefill_tokens = 0;  // over all ranks
   int64_t num_decode_tokens = 0;
   int64_t num_cached_tokens = 0;  // prompt tokens that the new requests did not need to compute
-  // Sent back to the queue for lack of pages before this step's work; one of them may start again in this
+  // These were sent back to the queue for lack of pages before this step's work; one may start again in this
   // step.
   std::vector<RequestId> retracted;
 

@@ -1,4 +1,4 @@
-// What happens when the outcome of a step is known, and how requests end.
+// Decides what happens when the outcome of a step is known, and how requests end.
 #include <algorithm>
 #include <functional>
 
@@ -32,11 +32,14 @@ void Scheduler::Impl::complete(const BatchPlan& plan, std::span<const ItemOutcom
       --request->num_items_in_flight;
       // A request is admitted again only when it has no item in flight, so this item belongs to this
       // admission.
+      const bool deferred = item.samples && request->deferred_step == plan.step;
       if (request->running) {
         HADAL_CHECK_EQ(request->confirmed, item.begin);
-        request->confirmed += item.num_tokens;
+        // The last token of a deferred item is computed again.
+        request->confirmed += item.num_tokens - (deferred ? 1 : 0);
         if (!request->prompt_cached && request->confirmed >= request->prompt_len) cache_prompt(*request);
       }
+      if (deferred) continue;
       if (outcome != nullptr) {
         take_token(*request, *outcome);
       } else if (item.ends_request) {
@@ -66,7 +69,7 @@ void Scheduler::Impl::cache_prompt(RequestState& request) {
   const CacheNodeId node =
       cache.insert(std::span(request.tokens).first(static_cast<size_t>(request.prompt_len)),
                    std::span(request.pages).first(static_cast<size_t>(num_pages_for(request.prompt_len))),
-                   request.priority);
+                   request.priority, request.cache_owner());
   ++tree_version;
   cache.lock(node);
   cache.unlock(request.node);
@@ -84,7 +87,8 @@ void Scheduler::Impl::stop_running(RequestState& request, bool keep) {
   if (!options.cache_generated_tokens) count = std::min(count, request.prompt_len);
   if (keep && options.enable_radix_cache && count > 0) {
     cache.insert(std::span(request.tokens).first(static_cast<size_t>(count)),
-                 std::span(request.pages).first(static_cast<size_t>(num_pages_for(count))), request.priority);
+                 std::span(request.pages).first(static_cast<size_t>(num_pages_for(count))), request.priority,
+                 request.cache_owner());
     ++tree_version;
   }
   for (const PageId page : request.pages) pool.release(page);
@@ -106,7 +110,7 @@ void Scheduler::Impl::stop_running(RequestState& request, bool keep) {
 
 void Scheduler::Impl::forget(RequestState& request, bool keep) {
   if (request.running) stop_running(request, keep);
-  if (request.queued) queue.remove(&request);
+  if (request.queued) queue.remove(&request, /*served=*/false);
   std::erase(retracted_ids, request.id);
   requests.erase(request.id);
 }
@@ -115,6 +119,26 @@ bool Scheduler::Impl::abort(RequestId id) {
   RequestState* request = find(id);
   if (request == nullptr) return false;
   forget(*request, /*keep=*/true);
+  return true;
+}
+
+void Scheduler::Impl::hold(RequestId id, bool held) {
+  if (RequestState* request = find(id)) request->held = held;
+}
+
+bool Scheduler::Impl::defer(RequestId id) {
+  RequestState* request = find(id);
+  if (request == nullptr || !request->running || request->unknown != 1) return false;
+  if (request->planned != request->num_known()) return false;
+  request->deferred_step = request->sample_step;
+  request->held = true;
+  request->unknown = 0;
+  --request->planned;
+  // The last token of a prompt is computed as such again. Others must not wait for this prompt meanwhile.
+  if (request->planned < request->prompt_len) {
+    request->catching_up = true;
+    leave_prefilling(*request);
+  }
   return true;
 }
 

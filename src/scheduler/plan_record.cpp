@@ -115,9 +115,16 @@ void PlanRecorder::add(const ScheduledRequest& request) {
   if (file_ == nullptr) return;
   write(fmt::format(
       "{{\"call\":\"add\",\"id\":{},\"max_new_tokens\":{},\"max_cached_tokens\":{},\"priority\":{},"
-      "\"prompt\":[{}]}}",
-      request.id, request.max_new_tokens, request.max_cached_tokens, request.priority,
+      "\"client\":{},{}\"prompt\":[{}]}}",
+      request.id, request.max_new_tokens, request.max_cached_tokens, request.priority, request.client,
+      request.salt == CacheSalt{}
+          ? ""
+          : fmt::format("\"salt\":\"{:016x}{:016x}\",", request.salt.high, request.salt.low),
       fmt::join(request.prompt, ",")));
+}
+
+void PlanRecorder::hold(const char* call, RequestId id) {
+  write(fmt::format("{{\"call\":\"{}\",\"id\":{}}}", call, id));
 }
 
 void PlanRecorder::abort(RequestId id) {

@@ -2,10 +2,13 @@
 // a fresh scheduler must give the same plans. One line per call:
 //
 //   {"call":"options","num_pages":…,…}                       first
-//   {"call":"add","id":…,"max_new_tokens":…,"max_cached_tokens":…,"priority":…,"prompt":[…]}
+//   {"call":"add","id":…,"max_new_tokens":…,"max_cached_tokens":…,"priority":…,"client":…,"prompt":[…]}
+//                                                            also "salt":"<32 hexadecimal digits>", if it has
+//                                                            one
 //   {"call":"plan","plan":{…}}                               the whole BatchPlan, even if empty
 //   {"call":"complete","step":…,"outcomes":[[id,token,finished],…]}
 //   {"call":"fail","step":…}   {"call":"abort","id":…}   {"call":"flush_cache"}
+//   {"call":"hold","id":…}   {"call":"release","id":…}   {"call":"defer","id":…}
 //
 // The recorder is used by the thread that calls the scheduler.
 #pragma once
@@ -33,6 +36,7 @@ class PlanRecorder {
   void start(const SchedulerOptions& options);
   void add(const ScheduledRequest& request);
   void abort(RequestId id);
+  void hold(const char* call, RequestId id);  // "hold", "release" or "defer"
   void plan(const BatchPlan& plan);
   void complete(int64_t step, std::span<const ItemOutcome> outcomes);
   void fail(int64_t step);
@@ -49,13 +53,14 @@ class PlanRecorder {
   std::string path_;
 };
 
-// The "plan" value of a record's line: the form in which plans are compared.
+// Returns the "plan" value of a record's line, which is the form in which plans are compared.
 std::string plan_to_json(const BatchPlan& plan);
 
 struct PlanReplay {
   int64_t num_calls = 0;  // calls carried out, including the options
   int64_t num_plans = 0;
-  // Empty if all plans equal the recorded ones. Otherwise the first that differs: its line, and both plans.
+  // It is empty if all plans equal the recorded ones. Otherwise it shows the first that differs: its line,
+  // and both plans.
   std::string difference;
 };
 

@@ -2,6 +2,7 @@
 // what the scheduler assumes before the scheduler is called.
 #include <fmt/format.h>
 
+#include <charconv>
 #include <deque>
 #include <istream>
 #include <limits>
@@ -18,7 +19,7 @@ namespace {
 
 namespace json = boost::json;
 
-// Upper limits for records, because the memory of the replaying process grows with these values.
+// These are limits for records, because the memory of the replaying process grows with these values.
 constexpr int64_t kMaxPages = 1 << 24;
 constexpr int64_t kMaxRunning = 1 << 20;
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
@@ -88,6 +89,17 @@ Result<RequestId> read_id(const json::value& value) {
   return static_cast<RequestId>(id);
 }
 
+Result<CacheSalt> read_salt(const std::string& text) {
+  CacheSalt salt;
+  const char* const middle = text.data() + 16;
+  const char* const end = text.data() + text.size();
+  if (text.size() != 32 || std::from_chars(text.data(), middle, salt.high, 16).ptr != middle ||
+      std::from_chars(middle, end, salt.low, 16).ptr != end) {
+    return invalid_argument("\"salt\" is \"{}\"; must be 32 hexadecimal digits", text);
+  }
+  return salt;
+}
+
 Result<ScheduledRequest> read_request(const json::object& line, int64_t num_pages) {
   ScheduledRequest request;
   HADAL_ASSIGN_OR_RETURN(const json::value* id, field(line, "id"));
@@ -109,6 +121,14 @@ Result<ScheduledRequest> read_request(const json::object& line, int64_t num_page
                          integer_field(line, "max_cached_tokens", 0, prompt_len - 1));
   HADAL_ASSIGN_OR_RETURN(const int64_t priority, integer_field(line, "priority", -kMaxInt32 - 1, kMaxInt32));
   request.priority = static_cast<int32_t>(priority);
+  if (line.contains("client")) {  // older records have none
+    HADAL_ASSIGN_OR_RETURN(const int64_t client, integer_field(line, "client", 0, kMaxInt64));
+    request.client = static_cast<uint64_t>(client);
+  }
+  if (line.contains("salt")) {
+    HADAL_ASSIGN_OR_RETURN(const std::string salt, text_field(line, "salt"));
+    HADAL_ASSIGN_OR_RETURN(request.salt, read_salt(salt));
+  }
   return request;
 }
 
@@ -123,10 +143,18 @@ class Replayer {
       scheduler_ = std::make_unique<Scheduler>(options);
     } else if (name == "add") {
       HADAL_RETURN_IF_ERROR(add(line));
-    } else if (name == "abort") {
+    } else if (name == "abort" || name == "hold" || name == "release" || name == "defer") {
       HADAL_ASSIGN_OR_RETURN(const json::value* value, field(line, "id"));
       HADAL_ASSIGN_OR_RETURN(const RequestId id, read_id(*value));
-      scheduler_->abort(id);
+      if (name == "abort") {
+        scheduler_->abort(id);
+      } else if (name == "hold") {
+        scheduler_->hold(id);
+      } else if (name == "release") {
+        scheduler_->release(id);
+      } else {
+        scheduler_->defer(id);
+      }
     } else if (name == "plan") {
       HADAL_RETURN_IF_ERROR(plan(line));
     } else if (name == "complete") {
@@ -138,8 +166,10 @@ class Replayer {
     } else if (name == "flush_cache") {
       scheduler_->flush_cache();
     } else {
-      return invalid_argument("\"call\" is \"{}\"; allowed are add, abort, plan, complete, fail, flush_cache",
-                              name);
+      return invalid_argument(
+          "\"call\" is \"{}\"; allowed are add, abort, hold, release, defer, plan, complete, fail, "
+          "flush_cache",
+          name);
     }
     ++result_.num_calls;
     return {};

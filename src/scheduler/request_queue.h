@@ -1,17 +1,20 @@
-// The waiting requests, in the order in which they are to be admitted.
+// RequestQueue holds the waiting requests in the order in which they are to be admitted.
 //
-// Order: retracted requests (by arrival), then starved ones (by arrival), then by policy. A request counts as
-// starved once kMaxOvertaken later arrivals were admitted before it, whatever the policy. Longest prefix
-// first considers only the first kMaxPrefixLookups waiting requests (by arrival); the others follow in order
-// of arrival.
+// Retracted requests come first (by arrival), then starved ones (except under fcfs, which starves none), then
+// the others by policy; requests of equal standing share the engine between clients (fair_line.h). A request
+// counts as starved once kMaxOvertaken later arrivals were admitted before it. A later arrival of the same
+// client counts for each waiting request; one of another client only for the client's first, so that a client
+// with many requests does not become starved as a whole. Longest prefix first considers only the first
+// kMaxPrefixLookups waiting requests; the others follow.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <set>
+#include <unordered_map>
 #include <vector>
 
+#include "scheduler/fair_line.h"
 #include "scheduler/request_state.h"
 #include "scheduler/scheduler.h"
 
@@ -24,35 +27,44 @@ class RequestQueue {
 
   explicit RequestQueue(SchedulePolicy policy) : policy_(policy) {}
 
-  bool empty() const { return by_arrival_.empty(); }
-  int64_t size() const { return static_cast<int64_t>(by_arrival_.size()); }
+  bool empty() const { return size_ == 0; }
+  int64_t size() const { return size_; }
 
   void push(RequestState* request);
-  void remove(RequestState* request);
+  // Takes O(log n). `served` says that the request was admitted, not aborted.
+  void remove(RequestState* request, bool served);
 
   // Calls `visit` in order of admission until it returns false. `match_length` returns how much of a request
   // is cached (kLpm only). `visit` may remove the request it is given, but no other.
   void visit_in_order(const std::function<int64_t(RequestState&)>& match_length,
                       const std::function<bool(RequestState&)>& visit);
 
-  // `request`, already removed, was admitted: every waiting request that arrived earlier was overtaken.
+  // Counts that `request`, which is already removed, was admitted before waiting requests that arrived
+  // earlier. Each is visited at most kMaxOvertaken times in all.
   void note_admission(const RequestState& request);
 
-  // Proves that the two orders contain the same, queued requests. Throws otherwise.
+  // Proves that the two orders contain the same, queued requests. It throws otherwise.
   void check_integrity() const;
 
  private:
-  struct Key {
+  struct Standing {
     int32_t group = 0;  // retracted, starved, others
     int64_t rank = 0;   // from the policy; lower first
-    uint64_t arrival = 0;
-    auto operator<=>(const Key&) const = default;
+    auto operator<=>(const Standing&) const = default;
   };
-  Key key_of(const RequestState& request) const;
+  using Waiting = std::map<uint64_t, RequestState*>;  // by arrival
+  Standing standing_of(const RequestState& request) const;
+  void enter_line(RequestState& request);
+  void leave_line(RequestState& request, bool served);
+  // Counts an overtaking. A request that this makes starved leaves `patient_`.
+  void overtake(RequestState& request);
+  void leave_patient(const RequestState& request);
 
   SchedulePolicy policy_;
-  std::map<Key, RequestState*> in_order_;
-  std::map<uint64_t, RequestState*> by_arrival_;
+  int64_t size_ = 0;
+  std::map<Standing, FairLine> lines_;             // none is empty
+  std::unordered_map<uint64_t, Waiting> patient_;  // requests by client that are not starved
+  Waiting first_;                                  // the first of each client in patient_
 };
 
 }  // namespace hadal

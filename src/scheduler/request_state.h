@@ -1,7 +1,7 @@
-// One request inside the scheduler, from add() until it ends. This is plain data: the rules are in the files
-// of Scheduler::Impl (scheduler_impl.h).
+// RequestState is one request inside the scheduler, from add() until it ends. It is plain data: the rules are
+// in the files of Scheduler::Impl (scheduler_impl.h).
 //
-// Positions of a running request:
+// The positions of a running request are:
 //   [0, confirmed)               computed, and the step's outcome is known: may be cached
 //   [confirmed, planned)         in a step that is in flight
 //   [planned, tokens.size())     known tokens that no step has computed yet; one for a decoding request
@@ -27,11 +27,13 @@ struct RequestState {
   int64_t prompt_len = 0;
   int64_t max_new_tokens = 0;
   int64_t max_cached_tokens = 0;
+  uint64_t client = 0;           // see ScheduledRequest
   int32_t priority = 0;          // higher goes first, whatever the options say about the caller's values
   uint64_t arrival = 0;          // 1, 2, …; kept over retractions
+  CacheSalt salt;                // see ScheduledRequest
   uint64_t first_page_hash = 0;  // hash of the prompt's first 64 tokens; 0 for shorter prompts
 
-  // State in the queue.
+  // This is its state in the queue.
   bool queued = false;
   bool retracted = false;  // it has run before
   bool starved = false;    // overtaken too often: it goes first and does not wait for another prompt's prefix
@@ -40,7 +42,7 @@ struct RequestState {
   int64_t match_length = 0;    // how much of it was cached …
   uint64_t match_version = 0;  // … at this version of the tree; 0: never looked up
 
-  // State while running.
+  // This is its state while running.
   bool running = false;
   int32_t slot = -1;
   std::vector<PageId> pages;     // by block; the request has one reference to each
@@ -55,17 +57,21 @@ struct RequestState {
   int64_t confirmed = 0;
   int64_t step_tokens = 0;  // scratch of plan(): how many of its tokens this step computes
 
-  // State of both.
+  // This is its state in both.
+  bool held = false;                // see Scheduler::hold
+  int64_t sample_step = 0;          // the latest step that samples for this request
+  int64_t deferred_step = 0;        // the latest step whose sample for this request is not taken; 0: none
   int32_t unknown = 0;              // number of tokens sampled by steps in flight
   int32_t num_items_in_flight = 0;  // work items in steps in flight
   bool prompt_done = false;         // the whole prompt has been computed once, and the outcome is known
-  int64_t cached_tokens = 0;        // prompt tokens that came from the cache at the latest admission
+  int64_t told_cached_tokens = 0;   // see Scheduler::cached_tokens
 
+  CacheOwner cache_owner() const { return {.salt = salt, .client = client}; }
   int64_t num_known() const { return static_cast<int64_t>(tokens.size()); }
   int64_t length() const { return num_known() + unknown; }
   int64_t num_new_planned() const { return length() - prompt_len; }
   bool decoding() const { return !catching_up && num_new_planned() < max_new_tokens; }
-  // True when everything is planned: the request ends with the outcome of a step in flight.
+  // Returns true when everything is planned: the request ends with the outcome of a step in flight.
   bool draining() const { return !catching_up && num_new_planned() >= max_new_tokens; }
   bool needs_page() const {
     return decoding() && static_cast<int64_t>(pages.size()) * kCachePageSize <= planned;

@@ -1,10 +1,10 @@
-// A decoding request that begins a block needs a page: a free one, or else one that the cache evicts. When
-// there is none, the last of the running requests is retracted. It goes back to the queue, ahead of those
-// that have not run yet; what it computed is cached, so most of it is reused unless other requests need the
-// memory.
+// A decoding request that begins a block needs a page, which is a free one or else one that the cache evicts.
+// When there is none, the last of the running requests is retracted. It goes back to the queue, ahead of
+// those that have not run yet; what it computed is cached, so most of it is reused unless other requests need
+// the memory.
 //
-// Order of retention: the oldest request first (it is never retracted, so it always ends), then by priority
-// under kPriority, then by arrival.
+// The oldest request is kept first (it is never retracted, so it always ends); the others are kept by
+// priority under kPriority, then by arrival.
 #include <algorithm>
 
 #include "base/check.h"

@@ -10,7 +10,7 @@
 namespace hadal {
 namespace {
 
-// Hashes the tokens of the first page; equal prefixes have equal hashes. 0 for prompts shorter than a page.
+// Hashes the tokens of the first page; equal prefixes have equal hashes. Prompts shorter than a page give 0.
 uint64_t hash_first_page(std::span<const int32_t> tokens) {
   if (std::ssize(tokens) < kCachePageSize) return 0;
   uint64_t hash = 0x9e3779b97f4a7c15ULL;
@@ -62,6 +62,8 @@ void Scheduler::Impl::add(ScheduledRequest request) {
   state->max_cached_tokens = request.max_cached_tokens;
   // ~x reverses the order of all values; -x would overflow for the smallest.
   state->priority = options.low_priority_values_first ? ~request.priority : request.priority;
+  state->client = request.client;
+  state->salt = request.salt;
   state->arrival = ++last_arrival;
   state->first_page_hash = hash_first_page(state->tokens);
   const auto [it, is_new] = requests.emplace(request.id, std::move(state));
@@ -79,6 +81,7 @@ BatchPlan Scheduler::Impl::plan() {
   int64_t budget = prefill_budget();
   for (RequestState* request : running) {
     request->step_tokens = 0;
+    if (request->held) continue;
     if (request->catching_up) {
       request->step_tokens = std::min(budget, request->num_known() - request->planned);
       budget -= request->step_tokens;
@@ -123,6 +126,21 @@ bool Scheduler::abort(RequestId id) {
   return impl_->abort(id);
 }
 
+void Scheduler::hold(RequestId id) {
+  if (impl_->recorder) impl_->recorder->hold("hold", id);
+  impl_->hold(id, true);
+}
+
+void Scheduler::release(RequestId id) {
+  if (impl_->recorder) impl_->recorder->hold("release", id);
+  impl_->hold(id, false);
+}
+
+bool Scheduler::defer(RequestId id) {
+  if (impl_->recorder) impl_->recorder->hold("defer", id);
+  return impl_->defer(id);
+}
+
 BatchPlan Scheduler::plan() {
   BatchPlan plan = impl_->plan();
   if (impl_->recorder) impl_->recorder->plan(plan);
@@ -151,7 +169,7 @@ std::span<const int32_t> Scheduler::tokens(RequestId id) const {
 
 int64_t Scheduler::cached_tokens(RequestId id) const {
   const RequestState* request = impl_->find(id);
-  return request ? request->cached_tokens : 0;
+  return request ? request->told_cached_tokens : 0;
 }
 
 bool Scheduler::is_running(RequestId id) const {
@@ -170,6 +188,14 @@ SchedulerStats Scheduler::stats() const {
 }
 const SchedulerOptions& Scheduler::options() const {
   return impl_->options;
+}
+
+void Scheduler::reset() {
+  auto fresh = std::make_unique<Impl>(impl_->options);
+  fresh->last_step = impl_->last_step;
+  fresh->last_arrival = impl_->last_arrival;
+  fresh->totals = impl_->totals;
+  impl_ = std::move(fresh);
 }
 
 void Scheduler::record_to(PlanRecorder* recorder) {

@@ -1,6 +1,6 @@
-// Decides what every step computes: queue, admission, chunked prefill, decode, retraction and page
-// ownership. A deterministic function of the calls made to it: no clock, no threads, no randomness. Engine
-// thread only.
+// Decides what every step computes: queue, admission, chunked prefill, decode, retraction and page ownership.
+// It is a deterministic function of the calls made to it: it has no clock, threads or randomness. Only the
+// engine thread uses it.
 //
 // The plan for step N + 1 may be made before the outcome of step N is known (the overlapped loop): a request
 // whose item samples is then assumed to have one more token, not yet known. Steps are executed in order.
@@ -24,12 +24,12 @@
 namespace hadal {
 
 enum class SchedulePolicy {
-  kFcfs,      // in order of arrival
+  kFcfs,      // in order of arrival, fair between clients
   kLpm,       // longest cached prefix first
   kPriority,  // highest ScheduledRequest::priority first, then arrival
   kLof,       // longest output (max_new_tokens) first
 };
-// "fcfs" | "lpm" | "priority" | "lof"; anything else is kInvalidArgument, which names `field`.
+// `name` is "fcfs", "lpm", "priority" or "lof"; anything else is kInvalidArgument, which names `field`.
 Result<SchedulePolicy> parse_schedule_policy(std::string_view name, std::string_view field);
 
 struct SchedulerOptions {
@@ -39,30 +39,32 @@ struct SchedulerOptions {
   int64_t max_prefill_tokens = 16384;   // over all prompts of a step; one uncut prompt may exceed it
   SchedulePolicy policy = SchedulePolicy::kFcfs;
   bool low_priority_values_first = false;  // kPriority
-  // How much of the running requests' future output is reserved before a new one is admitted: 1 is the
+  // Says how much of the running requests' future output is reserved before a new one is admitted: 1 is the
   // estimate; larger values admit fewer requests (fewer retractions), smaller values more.
   double conservativeness = 1.0;
   EvictionPolicy eviction = EvictionPolicy::kLru;
   bool enable_radix_cache = true;
-  // false: only prompts are kept for reuse, so that every prompt token has always been computed on the same
-  // path
+  // If false, only prompts are kept for reuse, so that every prompt token has always been computed on the
+  // same path.
   bool cache_generated_tokens = true;
 };
 
-// What the scheduler knows about a request.
+// ScheduledRequest is what the scheduler knows about a request.
 struct ScheduledRequest {
   RequestId id = 0;
   std::vector<int32_t> prompt;    // ≥ 1 token
   int64_t max_new_tokens = 0;     // ≥ 0; 0: the prompt is computed, nothing is sampled
   int64_t max_cached_tokens = 0;  // prompt tokens that may come from the cache, < prompt.size()
   int32_t priority = 0;
+  uint64_t client = 0;  // whose turn it uses: clients share the engine (fair_line.h)
+  CacheSalt salt;       // prefixes of other salts are not used, and its own are not shown to them
 };
 
-// The outcome of one sampling item of a step, in the order of the plan's sampling items.
+// ItemOutcome is the outcome of one sampling item of a step, in the order of the plan's sampling items.
 struct ItemOutcome {
   RequestId request_id = 0;
   int32_t token = -1;
-  // the request ends with this token (stop, end of sequence, length, or an error of its own)
+  // The request ends with this token (stop, end of sequence, length, or an error of its own).
   bool finished = false;
 };
 
@@ -75,7 +77,7 @@ struct SchedulerStats {
   int64_t total_retractions = 0;
   int64_t total_evicted_tokens = 0;
   int64_t total_prompt_tokens = 0;  // prompt tokens of admitted requests, counted at the first admission only
-  int64_t total_cached_tokens = 0;  // how many of those came from the cache
+  int64_t total_cached_tokens = 0;  // how many of those came from the cache, as told to the clients
 };
 
 class PlanRecorder;  // scheduler/plan_record.h
@@ -93,25 +95,36 @@ class Scheduler {
   // items in a step in flight are ignored later. Returns false for an unknown id.
   bool abort(RequestId id);
 
+  // Keeps the request where it is, without work in later plans, until release(): the engine holds a row whose
+  // mask is not ready. Pages may still be taken from it; if that puts it back in the queue, it may start
+  // again. Unknown ids and repeated calls do nothing.
+  void hold(RequestId id);
+  void release(RequestId id);
+  // Announces that the request's sample in the step in flight will not be taken: complete() ignores its
+  // outcome, the request is held, and the first step after release() computes its last token again. Returns
+  // false, and does nothing, unless exactly one of its samples is not known yet.
+  bool defer(RequestId id);
+
   // Returns the next step's work. Its `retracted` requests are back in the queue, their slots free. The plan
   // is empty when there is no work, or none before the outcome of a step in flight is known. When the plan is
   // not empty, complete() or fail() must follow for it, in order; at most one other step may be in flight.
   BatchPlan plan();
 
   // Reports the outcome of a step: one entry for each sampling item, including those of requests that are
-  // gone. A request that was retracted after the step was planned gets its token too. Requests end here: with
-  // `finished`, with their max_new_tokens-th token, or with an item whose ends_request is set.
+  // gone. A request that was retracted after the step was planned gets its token too. A request ends here
+  // with `finished`, with their max_new_tokens-th token, or with an item whose ends_request is set.
   void complete(const BatchPlan& plan, std::span<const ItemOutcome> outcomes);
 
-  // The step failed: the requests with items in it are removed, and nothing that it computed is cached.
-  // Returns their ids.
+  // Removes the requests with items in this step, which failed; nothing that it computed is cached. Returns
+  // their ids.
   std::vector<RequestId> fail(const BatchPlan& plan);
 
   bool idle() const;  // nothing is queued, running or in flight
   // Returns the tokens of a request known so far: prompt, then generated. The view is valid until the next
   // call. The request must be queued or running, because complete() forgets those that end.
   std::span<const int32_t> tokens(RequestId id) const;
-  // Prompt tokens that came from the cache at the latest admission; 0 while queued for the first time.
+  // Returns the prompt tokens that came from the cache at the latest admission, as many of them as the client
+  // may be told (PrefixMatch::told_tokens); 0 while queued for the first time.
   int64_t cached_tokens(RequestId id) const;
   bool is_running(RequestId id) const;
 
@@ -120,11 +133,15 @@ class Scheduler {
   SchedulerStats stats() const;
   const SchedulerOptions& options() const;
 
+  // Forgets everything: requests, cached prefixes, steps in flight, the recorder. Step numbers go on. If it
+  // throws (std::bad_alloc), nothing has changed.
+  void reset();
+
   // Writes every call from now on to `recorder` (null: none), which must outlive the scheduler. A record can
   // be replayed only if this was called before the first add().
   void record_to(PlanRecorder* recorder);
 
-  // Proves that pool, tree, tables and queues agree. Throws otherwise. O(everything).
+  // Proves that pool, tree, tables and queues agree; throws otherwise. It reads all of them.
   void check_integrity() const;
 
  private:

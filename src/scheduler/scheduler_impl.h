@@ -1,4 +1,4 @@
-// The state of a Scheduler and the rules over it, one file per rule:
+// Scheduler::Impl is the state of a Scheduler and the rules over it, one file per rule:
 //
 //   request_queue      the order of waiting requests
 //   admission          which waiting requests start, with which cached prefix and pages
@@ -7,9 +7,9 @@
 //   completion         outcomes, failures, aborts, the end of a request
 //   integrity          the proof that all of it agrees
 //
-// Memory: an admitted request gets the pages of all its known tokens at once; a decoding one gets a page when
-// it begins a block. So no request waits for a page in the middle of a prompt, and two long prompts cannot
-// block each other; and the oldest running request is never retracted, so it always ends.
+// An admitted request gets the pages of all its known tokens at once; a decoding one gets a page when it
+// begins a block. So no request waits for a page in the middle of a prompt, and two long prompts cannot block
+// each other; and the oldest running request is never retracted, so it always ends.
 #pragma once
 
 #include <cstdint>
@@ -44,20 +44,20 @@ struct Scheduler::Impl {
   std::deque<int64_t> in_flight;          // steps in flight, oldest first; at most two
   int64_t last_step = 0;
   uint64_t last_arrival = 0;
-  // increases when something was inserted into the tree: match lengths may be longer
+  // This increases when something was inserted into the tree, so that match lengths may be longer.
   uint64_t tree_version = 1;
   std::vector<RequestId> retracted_ids;  // not yet named by a plan
   SchedulerStats totals;                 // the counters only
 
   PlanRecorder* recorder = nullptr;
 
-  // scheduler.cpp
+  // These are in scheduler.cpp.
   void add(ScheduledRequest request);
   BatchPlan plan();
   SchedulerStats stats() const;
   RequestState* find(RequestId id) const;
 
-  // admission.cpp
+  // These are in admission.cpp.
   enum class Admission { kAdmitted, kWaitsForPrefix, kNoRoom };
   // Starts waiting requests while `budget` and slots last, and counts them in `plan`.
   void admit(int64_t budget, BatchPlan& plan);
@@ -67,26 +67,27 @@ struct Scheduler::Impl {
   // Returns how many of its tokens may come from the cache, which is never all that are known.
   int64_t match_limit(const RequestState& request) const;
   int64_t match_length(RequestState& request);
-  // The budget of a step in prompt and recomputed tokens.
+  // Returns the budget of a step in prompt and recomputed tokens.
   int64_t prefill_budget() const;
 
-  // retraction.cpp
-  // Gives every decoding request the page that its next token needs, or retracts a request. A request that
-  // still lacks its page afterwards skips this step.
+  // retraction.cpp defines these. secure_decode_pages gives every decoding request the page that its next
+  // token needs, or retracts a request. A request that still lacks its page afterwards skips this step.
   void secure_decode_pages();
   bool acquire_page(RequestState& request);
   bool goes_before(const RequestState& a, const RequestState& b) const;
   void retract(RequestState& request, bool isolated);
 
-  // step_builder.cpp
-  // Adds the tokens named by RequestState::step_tokens to the plan.
+  // step_builder.cpp defines these. build_items adds the tokens named by RequestState::step_tokens to the
+  // plan.
   void build_items(BatchPlan& plan);
   void add_item(RequestState& request, WorkKind kind, int64_t num_tokens, RankPlan& rank);
 
-  // completion.cpp
+  // These are in completion.cpp.
   void complete(const BatchPlan& plan, std::span<const ItemOutcome> outcomes);
   std::vector<RequestId> fail(const BatchPlan& plan);
   bool abort(RequestId id);
+  void hold(RequestId id, bool held);
+  bool defer(RequestId id);
   void step_ended(const BatchPlan& plan);
   void take_token(RequestState& request, const ItemOutcome& outcome);
   void cache_prompt(RequestState& request);
@@ -96,7 +97,7 @@ struct Scheduler::Impl {
   void stop_running(RequestState& request, bool keep);
   void forget(RequestState& request, bool keep);
 
-  // integrity.cpp
+  // This is in integrity.cpp.
   void check_integrity() const;
 };
 

@@ -49,7 +49,10 @@ void Scheduler::Impl::add_item(RequestState& request, WorkKind kind, int64_t num
     request.catching_up = false;
     item.samples = request.num_new_planned() < request.max_new_tokens;
     item.ends_request = request.max_new_tokens == 0;
-    if (item.samples) ++request.unknown;
+    if (item.samples) {
+      ++request.unknown;
+      request.sample_step = last_step + 1;
+    }
   }
   rank.items.push_back(item);
 }

@@ -1,14 +1,18 @@
 // Random requests against RadixCache and NaivePrefixCache side by side. Pages have contents here: each row
 // contains a hash of all tokens up to it, because a model's KV record depends on all of them. A page that is
-// shared, copied or freed wrongly shows as a row with the hash of another path.
+// shared, copied or freed wrongly shows as a row with the hash of another path. The naive cache knows no
+// salts: it gets the same tokens under other numbers for each salt.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <exception>
+#include <map>
 #include <random>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "cache/radix_cache.h"
 #include "tests/cache/naive_prefix_cache.h"
@@ -18,7 +22,17 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
+constexpr int32_t kNumTokens = 2;  // tokens are below it
+
+// Returns what the naive cache gets in place of `tokens`.
+Tokens renumbered(std::span<const int32_t> tokens, uint64_t salt) {
+  Tokens out(tokens.begin(), tokens.end());
+  for (int32_t& token : out) token += kNumTokens * static_cast<int32_t>(salt);
+  return out;
+}
+
 struct Request {
+  CacheOwner owner;
   Tokens tokens;  // computed and still to be computed
   int64_t num_computed = 0;
   std::vector<PageId> pages;  // it has a reference to each
@@ -59,7 +73,8 @@ class World {
       evict(1 + random_() % 4);
     } else if (choice < 99) {
       const Tokens tokens = random_tokens();
-      EXPECT_EQ(cache_.match_length(tokens), naive_.match_length(tokens));
+      const uint64_t salt = random_salt();
+      EXPECT_EQ(cache_.match_length(tokens, {.low = salt}), naive_.match_length(renumbered(tokens, salt)));
     } else if (random_() % 16 == 0) {
       EXPECT_EQ(cache_.clear(), naive_.clear());
       check_contents();
@@ -73,7 +88,10 @@ class World {
   // Everything in the naive cache is found and, because the sums agree, nothing else is.
   void check_contents() const {
     for (const auto& segment : naive_.segments()) {
-      ASSERT_EQ(cache_.match_length(segment.path), std::ssize(segment.path));
+      const auto salt = static_cast<uint64_t>(segment.path.front() / kNumTokens);
+      Tokens path = segment.path;
+      for (int32_t& token : path) token %= kNumTokens;
+      ASSERT_EQ(cache_.match_length(path, {.low = salt}), std::ssize(path));
     }
   }
 
@@ -83,6 +101,7 @@ class World {
     EXPECT_EQ(cache_.clear(), naive_.clear());
     EXPECT_EQ(pool_.num_free(), pool_.num_pages());
     EXPECT_EQ(cache_.num_nodes(), 0);
+    EXPECT_EQ(cache_.num_salts(), 0);
     check_integrity();
   }
 
@@ -91,17 +110,22 @@ class World {
   int64_t num_evicted_pages = 0;
 
  private:
+  static constexpr uint64_t kNumClients = 12;
+
   static uint64_t extend_hash(uint64_t hash, int32_t token) {
     return (hash ^ static_cast<uint64_t>(token + 1)) * 0x9e3779b97f4a7c15ULL + (hash >> 31);
   }
 
+  // Usually none, so that requests share enough.
+  uint64_t random_salt() { return std::max<uint64_t>(random_() % 12, 9) - 9; }
+
   Request* any_request() { return requests_.empty() ? nullptr : &requests_[random_() % requests_.size()]; }
 
   void append_random(Tokens& tokens, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random_() % 2));
+    for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random_() % kNumTokens));
   }
 
-  // Usually an earlier sequence, cut anywhere or near the end of a page, followed by some tokens of its own.
+  // Usually returns an earlier sequence, cut anywhere or near the end of a page, and then some new tokens.
   Tokens random_tokens() {
     Tokens tokens;
     if (!history_.empty() && random_() % 16 != 0) {
@@ -138,19 +162,22 @@ class World {
     request.tokens = random_tokens();
     request.priority = static_cast<int32_t>(random_() % 5) - 2;
     const std::span<const int32_t> limited = std::span(request.tokens).first(request.tokens.size() - 1);
-    const PrefixMatch match = cache_.match(limited, request.priority);
-    const PrefixMatch expected = naive_.match(limited, request.priority);
+    request.owner = {.salt = {.low = random_salt()}, .client = random_() % kNumClients};
+    const Tokens naive_tokens = renumbered(limited, request.owner.salt.low);
+    const PrefixMatch match = cache_.match(limited, request.priority, request.owner);
+    const PrefixMatch expected = naive_.match(naive_tokens, request.priority);
     ASSERT_EQ(match.shared_tokens, expected.shared_tokens);
     ASSERT_EQ(match.partial_tokens, expected.partial_tokens);
     ASSERT_EQ(match.pages, expected.pages);
     ASSERT_EQ(match.partial_page, expected.partial_page);
+    check_told(request, limited, match);
 
     request.node = match.node;
     request.num_locked = match.shared_tokens;
     request.pages = match.pages;
     request.num_computed = match.shared_tokens;
     cache_.lock(match.node);
-    naive_.lock(Tokens(limited.begin(), limited.begin() + match.shared_tokens));
+    naive_.lock(Tokens(naive_tokens.begin(), naive_tokens.begin() + match.shared_tokens));
     for (const PageId page : match.pages) {
       pool_.add_ref(page);
       ++refs_[page];
@@ -181,7 +208,7 @@ class World {
       }
       request.pages.push_back(page);
     }
-    uint64_t hash = 0;
+    uint64_t hash = request.owner.salt.low;
     for (int64_t i = 0; i < target; ++i) {
       hash = extend_hash(hash, request.tokens[i]);
       if (i >= request.num_computed) rows_[request.pages[i / 64]][i % 64] = hash;
@@ -193,21 +220,40 @@ class World {
     check_rows(request);
     const std::span<const int32_t> computed = std::span(request.tokens).first(request.num_computed);
     const std::span<const PageId> pages = std::span(request.pages).first((computed.size() + 63) / 64);
-    const CacheNodeId node = cache_.insert(computed, pages, request.priority);
-    naive_.insert(computed, pages, request.priority);
+    const Tokens naive_tokens = renumbered(computed, request.owner.salt.low);
+    const CacheNodeId node = cache_.insert(computed, pages, request.priority, request.owner);
+    naive_.insert(naive_tokens, pages, request.priority);
     cache_.lock(node);
     cache_.unlock(request.node);
-    naive_.unlock(Tokens(computed.begin(), computed.begin() + request.num_locked));
+    naive_.unlock(Tokens(naive_tokens.begin(), naive_tokens.begin() + request.num_locked));
     request.node = node;
     request.num_locked = request.num_computed / 64 * 64;
-    naive_.lock(Tokens(computed.begin(), computed.begin() + request.num_locked));
-    ASSERT_EQ(cache_.match_length(computed), std::ssize(computed));
+    naive_.lock(Tokens(naive_tokens.begin(), naive_tokens.begin() + request.num_locked));
+    ASSERT_EQ(cache_.match_length(computed, request.owner.salt), std::ssize(computed));
+    inserted_[{request.owner.client, request.owner.salt.low}].emplace(computed.begin(), computed.end());
+  }
+
+  // What a client is told beyond whole pages, it has inserted at some time itself.
+  void check_told(const Request& request, std::span<const int32_t> tokens, const PrefixMatch& match) const {
+    ASSERT_GE(match.told_tokens, match.shared_tokens);
+    ASSERT_LE(match.told_tokens, match.num_tokens());
+    if (match.told_tokens == match.shared_tokens) return;
+    int64_t longest = 0;
+    const auto own = inserted_.find({request.owner.client, request.owner.salt.low});
+    if (own != inserted_.end()) {
+      for (const Tokens& path : own->second) {
+        const auto [end, unused] = std::mismatch(path.begin(), path.end(), tokens.begin(), tokens.end());
+        longest = std::max<int64_t>(longest, end - path.begin());
+      }
+    }
+    ASSERT_GE(longest, match.told_tokens);
   }
 
   void end(Request& request) {
     check_rows(request);
     cache_.unlock(request.node);
-    naive_.unlock(Tokens(request.tokens.begin(), request.tokens.begin() + request.num_locked));
+    const auto locked = std::span(request.tokens).first(static_cast<size_t>(request.num_locked));
+    naive_.unlock(renumbered(locked, request.owner.salt.low));
     for (const PageId page : request.pages) {
       pool_.release(page);
       if (--refs_[page] == 0) refs_.erase(page);
@@ -221,7 +267,7 @@ class World {
   }
 
   void check_rows(const Request& request) const {
-    uint64_t hash = 0;
+    uint64_t hash = request.owner.salt.low;
     for (int64_t i = 0; i < request.num_computed; ++i) {
       hash = extend_hash(hash, request.tokens[i]);
       ASSERT_EQ(rows_[request.pages[i / 64]][i % 64], hash) << "position " << i;
@@ -247,6 +293,7 @@ class World {
   std::vector<std::array<uint64_t, 64>> rows_;
   std::vector<Request> requests_;
   std::vector<Tokens> history_;
+  std::map<std::pair<uint64_t, uint64_t>, std::set<Tokens>> inserted_;  // by client and salt
 };
 
 class RadixCacheProperty : public testing::TestWithParam<EvictionPolicy> {

@@ -36,7 +36,7 @@ struct World {
   void release(const Pages& pages) {
     for (const PageId page : pages) pool.release(page);
   }
-  // Leaves behind what a finished request does that computed all of `tokens`. Returns its pages.
+  // Leaves the cache as a request does that has computed all of `tokens` and ended. Returns its pages.
   Pages keep(const Tokens& tokens, int32_t priority = 0) {
     Pages pages = allocate(std::ssize(tokens));
     cache.insert(tokens, pages, priority);
@@ -314,6 +314,73 @@ TEST(RadixCache, CheckIntegrityFindsEveryWrongReference) {
   EXPECT_THROW(world.cache.check_integrity({{pages[0], 1}, {pages[1], 1}, {64, 1}}), Error);
   world.pool.add_cache_ref(pages[0]);  // a reference that no node has
   EXPECT_THROW(world.cache.check_integrity({{pages[0], 1}, {pages[1], 1}}), Error);
+}
+
+TEST(RadixCache, SaltsShareNothing) {
+  World world;
+  const CacheSalt a{.low = 1};
+  const CacheSalt b{.high = 1};
+  const Pages plain = world.keep(range(0, 128));
+  const Pages salted = world.allocate(128);
+  world.cache.insert(range(0, 128), salted, 0, {.salt = a});
+  world.release(salted);
+  EXPECT_EQ(world.cache.match(range(0, 128)).pages, plain);
+  EXPECT_EQ(world.cache.match(range(0, 128), 0, {.salt = a}).pages, salted);
+  EXPECT_EQ(world.cache.match(range(0, 128), 0, {.salt = b}).num_tokens(), 0);
+  EXPECT_EQ(world.cache.match_length(range(0, 100), b), 0);
+  EXPECT_EQ(world.cache.num_salts(), 1);
+  world.cache.check_integrity({});
+}
+
+TEST(RadixCache, ASaltIsForgottenWithItsLastNode) {
+  World world;
+  for (uint64_t salt = 1; salt <= 1000; ++salt) {  // many more than there are pages
+    if (world.pool.num_free() == 0) world.cache.evict(1);
+    const Pages pages = world.allocate(64);
+    world.cache.insert(range(0, 64), pages, 0, {.salt = {.low = salt}});
+    world.release(pages);
+  }
+  EXPECT_EQ(world.cache.num_salts(), 64);
+  world.cache.check_integrity({});
+  world.cache.clear();
+  EXPECT_EQ(world.cache.num_salts(), 0);
+  world.cache.check_integrity({});
+}
+
+// Otherwise a client could add one token after the other to what another has sent, and read in the count
+// which of them are right.
+TEST(RadixCache, AClientIsToldWholePagesOfWhatOthersHaveInserted) {
+  World world;
+  const auto told = [&](int64_t count, uint64_t client) {
+    return world.cache.match(range(0, count), 0, {.client = client}).told_tokens;
+  };
+  const Pages pages = world.allocate(200);
+  world.cache.insert(range(0, 200), pages, 0, {.client = 1});
+  for (const int64_t count : {1, 63, 64, 65, 127, 128, 150, 199, 200}) {
+    EXPECT_EQ(told(count, 1), count);
+    EXPECT_EQ(told(count, 2), count / 64 * 64);
+  }
+  // Once it has inserted a prefix itself, it is told exactly that, also where the other's continues.
+  world.cache.insert(range(0, 150), Pages{pages[0], pages[1], pages[2]}, 0, {.client = 2});
+  EXPECT_EQ(told(140, 2), 140);
+  EXPECT_EQ(told(150, 2), 150);
+  EXPECT_EQ(told(151, 2), 150);
+  EXPECT_EQ(told(200, 2), 192);
+  EXPECT_EQ(told(200, 1), 200) << "the other's insert tells the first client nothing";
+  EXPECT_EQ(told(151, 3), 128);
+  world.release(pages);
+  world.cache.check_integrity({});
+}
+
+TEST(RadixCache, OnlyAFewWritersOfANodeAreRemembered) {
+  World world;
+  const Pages pages = world.allocate(40);
+  for (uint64_t client = 1; client <= 20; ++client)
+    world.cache.insert(range(0, 40), pages, 0, {.client = client});
+  EXPECT_EQ(world.cache.match(range(0, 40), 0, {.client = 20}).told_tokens, 40);
+  EXPECT_EQ(world.cache.match(range(0, 40), 0, {.client = 1}).told_tokens, 0);
+  world.release(pages);
+  world.cache.check_integrity({});
 }
 
 }  // namespace

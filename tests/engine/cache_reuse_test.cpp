@@ -1,4 +1,4 @@
-// What the prefix cache saves, and that it never changes an answer.
+// Tests what the prefix cache saves, and that it never changes an answer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Many threads at once, for TSan to check.
+// Uses one engine from many threads at once, for TSan to check.
 #include <gtest/gtest.h>
 
 #include <atomic>

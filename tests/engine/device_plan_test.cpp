@@ -1,4 +1,4 @@
-// What the host plans for a GPU: graph buckets, the layout of a step's inputs, memory.
+// Tests what the host plans for a GPU: graph buckets, the layout of a step's inputs, memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -167,7 +167,7 @@ TEST(StepLayout, CopiesMoveNoOtherArray) {
   EXPECT_LT(without.bytes, with.bytes);
 }
 
-// Decode rows of sequences whose pages are 10·sequence, 10·sequence + 1, …; each token is (position,
+// Returns decode rows of sequences whose pages are 10·sequence, 10·sequence + 1, …; each token is (position,
 // sequence).
 ForwardBatch decode_batch(const std::vector<std::pair<int32_t, int32_t>>& tokens) {
   ForwardBatch batch;

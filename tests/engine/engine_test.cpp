@@ -208,7 +208,7 @@ TEST_P(EngineTest, AbortFreesTheRequestAndLeavesTheOthersAlone) {
   EXPECT_FALSE(engine->stream(999).has_value());
 }
 
-// A model whose logits are NaN wherever the previous token is kPoison.
+// The logits of this model are NaN wherever the previous token is kPoison.
 class PoisonedModel final : public Model {
  public:
   static constexpr int32_t kPoison = 7;

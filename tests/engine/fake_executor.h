@@ -1,5 +1,5 @@
-// An executor without a model: the token at position p is token_at(p), or the lowest one that the mask
-// allows. Steps can be made to fail or to hang.
+// This is an executor without a model: the token at position p is token_at(p), or the lowest one that the
+// mask allows. Steps can be made to fail or to hang.
 #pragma once
 
 #include <condition_variable>

@@ -1,4 +1,4 @@
-// Submitting, waiting, failing, ending: everything about requests that needs no model.
+// Tests everything about requests that needs no model: submitting, waiting, failing, ending.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -179,37 +179,71 @@ TEST_P(LifecycleTest, ADeviceThatFailedEndsTheEngineAfterItsStep) {
   EXPECT_EQ(failures, std::vector<std::string>{"the GPU has failed"});
 }
 
-// Checks that the tokens of all earlier steps have been delivered before a mask is made. It does not wait for
-// them, because sinks are called on the thread that it would block.
-class DeliveryConstraint final : public TokenConstraint {
+// Makes its masks only while the door is open.
+class GuardedConstraint final : public TokenConstraint {
  public:
-  DeliveryConstraint(Collector& other, RequestId& other_id) : other_(other), other_id_(other_id) {}
+  explicit GuardedConstraint(testing::Door& door) : door_(door) {}
   void fill_mask(std::span<uint32_t> allowed) override {
-    EXPECT_THAT(other_.result(other_id_).ids, SizeIs(num_calls_++));
+    door_.wait();
     for (uint32_t& word : allowed) word = ~0U;
   }
   bool accept_token(int32_t) override { return true; }
 
  private:
-  Collector& other_;
-  RequestId& other_id_;
-  size_t num_calls_ = 0;
+  testing::Door& door_;
 };
 
-TEST_P(LifecycleTest, TokensDoNotWaitForOthersMasks) {
+// Submits a request of five tokens whose masks wait for the door.
+RequestId submit_guarded(Engine& engine, testing::Door& door) {
+  GenerateRequest request = greedy_request({1, 2, 3}, 5);
+  request.constraint = std::make_unique<GuardedConstraint>(door);
+  return engine.submit(std::move(request)).value();
+}
+
+TEST_P(LifecycleTest, ARowWhoseMaskIsLateDelaysNobody) {
+  testing::Door door;
   const auto engine = make_engine();
-  const auto sink = std::make_shared<Collector>();
-  RequestId free_id = 0;
-  engine->pause();
-  GenerateRequest constrained = greedy_request({1, 2, 3}, 5);
-  constrained.constraint = std::make_unique<DeliveryConstraint>(*sink, free_id);
-  const RequestId id = engine->submit(std::move(constrained)).value();
-  GenerateRequest unconstrained = greedy_request({4, 5, 6}, 5);
-  unconstrained.sink = sink;
-  free_id = engine->submit(std::move(unconstrained)).value();
-  engine->resume();
+  const RequestId id = submit_guarded(*engine, door);
+  EXPECT_EQ(run(*engine, greedy_request({1, 2, 3}, 50)).ids, answer(3, 50));  // the same prompt, too
+  EXPECT_EQ(run(*engine, greedy_request({4, 5, 6}, 50)).ids, answer(3, 50));
+  engine->check_integrity();
+  EXPECT_FALSE(engine->poll(id, std::chrono::milliseconds(0)).has_value());
+  door.open();
   EXPECT_THAT(drain(*engine, id).ids, SizeIs(5));
-  sink->wait_finished(1);
+}
+
+TEST_P(LifecycleTest, ARequestThatAwaitsItsMaskCanBeAborted) {
+  testing::Door door;
+  const auto engine = make_engine();
+  const RequestId id = submit_guarded(*engine, door);
+  EXPECT_EQ(run(*engine, greedy_request({4, 5, 6}, 5)).ids, answer(3, 5));
+  engine->abort(id);
+  EXPECT_EQ(drain(*engine, id).last.abort_reason, AbortReason::kClient);
+  door.open();
+}
+
+// Uses processor time, as a grammar with many parser states does.
+class CostlyConstraint final : public TokenConstraint {
+ public:
+  void fill_mask(std::span<uint32_t> allowed) override {
+    const clock_t begin = clock();  // of the whole process, so this is the least
+    while (clock() - begin < CLOCKS_PER_SEC / 4) {
+    }
+    for (uint32_t& word : allowed) word = ~0U;
+  }
+  bool accept_token(int32_t) override { return true; }
+};
+
+TEST_P(LifecycleTest, AConstraintThatIsTooExpensiveEndsItsRequestWithOneError) {
+  const auto engine = make_engine();
+  GenerateRequest costly = greedy_request({1, 2, 3}, 1000);
+  costly.constraint = std::make_unique<CostlyConstraint>();
+  const RequestId id = engine->submit(std::move(costly)).value();
+  EXPECT_EQ(run(*engine, greedy_request({4, 5, 6}, 50)).ids, answer(3, 50));
+  const Finished result = drain(*engine, id);
+  EXPECT_EQ(result.last.abort_reason, AbortReason::kRequest);
+  EXPECT_THAT(result.last.matched, HasSubstr("the grammar is too expensive"));
+  EXPECT_LT(result.ids.size(), 200U);
 }
 
 TEST_P(LifecycleTest, AbortAllEndsAllPresentRequestsAndNoLaterOnes) {
@@ -253,7 +287,7 @@ TEST_P(LifecycleTest, ASinkIsCalledOncePerStepForAllItsRequests) {
 
 class ThrowingSink final : public ChunkSink {
  public:
-  void on_chunks(std::vector<TokenChunk>) override { throw Error("no more room"); }
+  void on_chunks(std::vector<TokenChunk>&) override { throw Error("no more room"); }
 };
 class ThrowingStop final : public StopCondition {
  public:

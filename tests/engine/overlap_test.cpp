@@ -125,6 +125,25 @@ TEST_F(OverlapTest, BothLoopsGiveTheSameBits) {
   }
 }
 
+// Every mask is late at least once, so that constrained rows leave the steps and are computed again.
+TEST_F(OverlapTest, LateMasksChangeNothing) {
+  for (const uint64_t seed : {1, 4, 5}) {
+    SCOPED_TRACE(seed);
+    EngineOptions options{.max_total_tokens = 16384, .max_running_requests = 32, .chunked_prefill_size = 96};
+    const MixResult in_time = run_mix(seed, options);
+    for (const int64_t tokens : {int64_t{16384}, kTinyPool}) {
+      options.max_total_tokens = tokens;
+      options.schedule_conservativeness = tokens == kTinyPool ? 0.05 : 1.0;
+      for (const bool overlap : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << "overlap " << overlap << " tokens " << tokens);
+        options.overlap_schedule = overlap;
+        options.mask_wait_share = 0.0;
+        expect_same_mix(in_time, run_mix(seed, options));
+      }
+    }
+  }
+}
+
 TEST_F(OverlapTest, RetractionAndTheCacheChangeNothing) {
   int64_t retractions = 0;
   for (const uint64_t seed : {4, 5}) {

@@ -1,4 +1,4 @@
-// Small random models for engine tests: real head sizes, everything else tiny.
+// Makes small random models for engine tests, with real head sizes and everything else tiny.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,8 @@
 
 namespace hadal::testing {
 
-// "v3": low-rank query, sigmoid gate with groups and bias. "v2-lite": direct query, softmax greedy.
+// "v3" has a low-rank query and a sigmoid gate with groups and bias, "v2-lite" a direct query and a greedy
+// softmax gate.
 std::unique_ptr<Model> make_small_model(const std::string& kind, ThreadPool& pool, uint64_t seed = 1);
 
 }  // namespace hadal::testing

@@ -1,4 +1,5 @@
-// Helpers shared by the engine's tests: requests, outcomes, conditions and constraints with known behaviour.
+// The engine's tests share these helpers: requests, outcomes, conditions and constraints with known
+// behaviour.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +36,7 @@ inline GenerateRequest greedy_request(std::vector<int32_t> ids, int64_t max_new_
   return request;
 }
 
-// The chunks of one request, joined.
+// Holds the joined chunks of one request.
 struct Finished {
   std::vector<int32_t> ids;
   std::vector<TokenLogprob> logprobs, prompt_logprobs;
@@ -78,7 +79,7 @@ inline void expect_same(const Finished& a, const Finished& b) {
   expect_same_logprobs(a.prompt_logprobs, b.prompt_logprobs);
 }
 
-// An engine that checks its integrity before it is destroyed.
+// Wraps an engine and checks its integrity before it is destroyed.
 class CheckedEngine {
  public:
   explicit CheckedEngine(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
@@ -132,7 +133,7 @@ class ChainConstraint final : public TokenConstraint {
 // Collects the chunks of any number of requests.
 class Collector final : public ChunkSink {
  public:
-  void on_chunks(std::vector<TokenChunk> chunks) override {
+  void on_chunks(std::vector<TokenChunk>& chunks) override {
     const std::lock_guard lock(mutex_);
     ++num_calls_;
     for (TokenChunk& chunk : chunks) {

@@ -1,5 +1,5 @@
-// Checkpoints for tests: the text of a small config, tensors with recognisable values, and safetensors files
-// built byte by byte, so that broken ones are as easy to build.
+// Makes checkpoints for tests: the text of a small config, tensors with recognisable values, and safetensors
+// files built byte by byte, so that broken ones are as easy to build.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ namespace hadal::testing {
 
 using Json = nlohmann::json;
 
-// A temporary directory, removed at the end.
+// Makes a temporary directory and removes it at the end.
 class TempDir {
  public:
   TempDir() {
@@ -89,7 +89,7 @@ inline float pattern(const std::string& name, int64_t i) {
   return static_cast<float>(static_cast<int>((h >> 7) % 255) - 127) / 64.0F;
 }
 
-// The same plus a small part that bf16 cannot represent.
+// Returns the same plus a small part that bf16 cannot represent.
 inline float fine_pattern(const std::string& name, int64_t i) {
   return pattern(name, i) + static_cast<float>(i % 7) * 0x1p-9F;
 }
@@ -134,7 +134,7 @@ FileTensor make_tensor(const std::string& name, DType dtype, const std::vector<i
   return tensor;
 }
 
-// Every tensor of a checkpoint of `config`, stored as the config says; optional ones on request.
+// Returns every tensor of a checkpoint of `config`, stored as the config says; optional ones on request.
 inline FileTensors tensors_of(const ModelConfig& config, bool with_optional = false) {
   FileTensors tensors;
   for (const TensorSpec& spec : expected_tensors(config)) {

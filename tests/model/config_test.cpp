@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 using testing::Json;
 using testing::tiny_config;
 
-// The published config.json files, as far as the engine reads them, written out.
+// These are the published config.json files, as far as the engine reads them.
 Json published(const std::string& name) {
   Json json = tiny_config();
   const auto set = [&](const char* text) { json.update(Json::parse(text)); };

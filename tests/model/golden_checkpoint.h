@@ -1,5 +1,5 @@
-// Test support: the goldens of tests/model/goldens as data, and their checkpoints written to a temporary
-// directory by the generator of model/random_weights.h.
+// Reads the goldens of tests/model/goldens, and writes their checkpoints to a temporary directory with the
+// generator of model/random_weights.h.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@ struct Golden {
   std::vector<GoldenCase> cases;
 };
 
-// The directories under tests/model/goldens, sorted.
+// Returns the directories under tests/model/goldens, sorted.
 std::vector<std::string> golden_names();
 
 // Reads one golden; throws hadal::Error when a file is missing or malformed.
 Golden load_golden(const std::string& name);
 
-// A golden's checkpoint directory: made on construction, which throws if the weights' checksum differs from
-// the golden's, and removed on destruction.
+// Makes a golden's checkpoint directory on construction, which throws if the weights' checksum differs from
+// the golden's, and removes it on destruction.
 class GoldenCheckpoint {
  public:
   explicit GoldenCheckpoint(const Golden& golden);

@@ -10,7 +10,7 @@
 namespace hadal {
 namespace {
 
-// The bytes of `values` at an odd address, so that every load is unaligned.
+// Holds the bytes of `values` at an odd address, so that every load is unaligned.
 template <typename T>
 class Misaligned {
  public:

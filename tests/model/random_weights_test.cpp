@@ -113,7 +113,7 @@ TEST(RandomWeights, SeedAndNameChangeEverythingButCopiesStayEqual) {
             all_bytes(make("model.layers.61.shared_head.head.weight", DType::kBF16)));
 }
 
-// Mean and deviation of the recipes, over enough elements that a wrong factor cannot pass.
+// Mean and deviation of the recipes are taken over so many elements that a wrong factor cannot pass.
 TEST(RandomWeights, RecipesHaveTheStatedScale) {
   const int64_t shape[] = {512, 1024};
   const auto moments = [&](const char* name) {

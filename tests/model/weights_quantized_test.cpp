@@ -48,7 +48,7 @@ float meaning(const FileTensors& tensors, const WeightQuantization& quantization
   return float_at(weight, i) * float_at(scale, at);
 }
 
-// The linears of layer 1 and one of the NextN layer, by their names.
+// These are the names of the linears of layer 1 and of one of the NextN layer.
 std::vector<std::pair<std::string, MatrixWeight>> linears_of(const ModelWeights& w) {
   const LayerWeights& layer = w.layers[1];
   return {{"model.layers.1.self_attn.q_a_proj.weight", layer.attention.q_a},

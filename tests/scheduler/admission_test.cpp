@@ -1,4 +1,4 @@
-// Admission: the order of the queue, memory, and prefixes that are still being computed.
+// Tests admission: the order of the queue, memory, and prefixes that are still being computed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -98,6 +98,59 @@ TEST(Scheduler, ARequestThatWaitsForAPrefixContinuesWhenItsOwnerIsAborted) {
   EXPECT_EQ(simulator.scheduler().cached_tokens(second), 64)
       << "what the aborted request computed stays cached";
   simulator.run_to_the_end();
+}
+
+TEST(Scheduler, RequestsOfOtherSaltsNeitherWaitForAPrefixNorGetIt) {
+  Scheduler scheduler({.num_pages = 64, .chunked_prefill_size = 100});
+  const auto add = [&](RequestId id, CacheSalt salt) {
+    scheduler.add(
+        {.id = id, .prompt = text(1, 200), .max_new_tokens = 0, .max_cached_tokens = 199, .salt = salt});
+  };
+  const auto run_step = [&] {
+    const BatchPlan plan = scheduler.plan();
+    if (!plan.empty()) scheduler.complete(plan, {});
+    scheduler.check_integrity();
+  };
+  add(1, {});
+  run_step();  // the first half of its prompt
+  add(2, {});
+  add(3, {.low = 7});
+  run_step();
+  EXPECT_FALSE(scheduler.is_running(2)) << "it waits for the prefix";
+  run_step();
+  EXPECT_TRUE(scheduler.is_running(3));
+  EXPECT_EQ(scheduler.cached_tokens(3), 0);
+  while (!scheduler.idle()) run_step();
+  add(4, {.low = 7});
+  add(5, {.low = 8});
+  run_step();
+  run_step();
+  EXPECT_TRUE(scheduler.is_running(5));
+  EXPECT_EQ(scheduler.cached_tokens(5), 0);
+  while (!scheduler.idle()) run_step();
+  EXPECT_EQ(scheduler.stats().total_cached_tokens, 199 + 199) << "of requests 2 and 4";
+}
+
+TEST(Scheduler, ACountOfCachedTokensIsRoundedToPagesForAnotherClient) {
+  Scheduler scheduler({.num_pages = 64});
+  const auto told = [&](RequestId id, uint64_t client, int64_t guessed) {
+    scheduler.add({.id = id,
+                   .prompt = join(text(1, guessed), text(static_cast<int32_t>(id), 5)),
+                   .max_new_tokens = 1,
+                   .max_cached_tokens = guessed + 4,
+                   .client = client});
+    const BatchPlan plan = scheduler.plan();
+    EXPECT_EQ(plan.num_cached_tokens, id == 10 ? 0 : guessed) << "the work itself is saved";
+    const int64_t count = scheduler.cached_tokens(id);
+    scheduler.complete(plan, std::vector<ItemOutcome>{{.request_id = id, .token = 9, .finished = true}});
+    return count;
+  };
+  EXPECT_EQ(told(10, /*client=*/1, 200), 0);
+  EXPECT_EQ(told(11, /*client=*/1, 150), 150);
+  EXPECT_EQ(told(12, /*client=*/2, 190), 128);
+  EXPECT_EQ(told(13, /*client=*/2, 191), 128 + 62) << "it has inserted the first 190 tokens itself";
+  EXPECT_EQ(told(14, /*client=*/3, 64), 64);
+  EXPECT_EQ(scheduler.stats().total_cached_tokens, 150 + 128 + 190 + 64) << "everybody may read the sum";
 }
 
 TEST(Scheduler, PoliciesOrderTheQueue) {

@@ -76,6 +76,29 @@ TEST(PlanRecord, AReplayMakesTheSamePlans) {
   }
 }
 
+TEST(PlanRecord, KeepsSalts) {
+  const std::string path = temporary_path("plans_salted.jsonl");
+  auto recorder = PlanRecorder::open(path);
+  Scheduler scheduler({.num_pages = 8});
+  scheduler.record_to(recorder->get());
+  for (RequestId id = 1; id <= 3; ++id) {
+    scheduler.add({.id = id,
+                   .prompt = std::vector<int32_t>(100, 5),
+                   .max_cached_tokens = 99,
+                   .salt = {.high = id == 1 ? 0U : 255U, .low = id == 1 ? 0U : ~uint64_t{0}}});
+    const BatchPlan plan = scheduler.plan();
+    EXPECT_EQ(plan.num_cached_tokens, id == 3 ? 99 : 0);
+    scheduler.complete(plan, {});
+  }
+  scheduler.record_to(nullptr);
+  recorder->reset();
+  const std::string record = read_file(path);
+  EXPECT_NE(record.find("\"salt\":\"00000000000000ffffffffffffffffff\""), std::string::npos) << record;
+  const auto result = replay(record);
+  ASSERT_TRUE(result.ok()) << result.status().message;
+  EXPECT_EQ(result->difference, "");
+}
+
 TEST(PlanRecord, TheFirstPlanThatDiffersIsReported) {
   std::string record = record_of_a_busy_hour(true);
   const std::string before = "\"max_running_requests\":6";
@@ -119,6 +142,10 @@ TEST(PlanRecord, AMalformedRecordIsAnErrorThatNamesTheLine) {
       {options + R"({"call":"complete","step":1,"outcomes":[]})"
                  "\n",
        "line 2 of the record: \"step\" is 1; the oldest step in flight is none"},
+      {options + R"({"call":"add","id":1,"max_new_tokens":3,"max_cached_tokens":0,"priority":0,"salt":"0g",)"
+                 R"("prompt":[1]})"
+                 "\n",
+       "line 2 of the record: \"salt\" is \"0g\"; must be 32 hexadecimal digits"},
       {options + R"({"call":"fail"})"
                  "\n",
        "line 2 of the record: \"step\" is missing"},

@@ -1,4 +1,4 @@
-// Retraction: which request gives up its pages, and how it is computed again.
+// Tests retraction: which request gives up its pages, and how it is computed again.
 #include <gtest/gtest.h>
 
 #include "scheduler/scheduler.h"

@@ -1,5 +1,5 @@
-// Random work, aborts and failures under the simulator's checks: under every policy, chunk size, pool and
-// loop, each request's output equals what it gives alone.
+// Runs random work, aborts and failures under the simulator's checks: under every policy, chunk size, pool
+// and loop, each request's output equals what it gives alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,8 @@ int64_t pick(Rng& rng, int64_t low, int64_t high) {
   return low + static_cast<int64_t>(rng() % static_cast<uint64_t>(high - low + 1));
 }
 
-// Prompts that share prefixes of all lengths: beginnings of a few documents, ends of other requests, noise.
+// Makes prompts that share prefixes of all lengths: beginnings of a few documents, ends of other requests,
+// noise.
 class Prompts {
  public:
   explicit Prompts(Rng& rng, int64_t max_len) : rng_(rng), max_len_(max_len) {

@@ -1,4 +1,4 @@
-// Texts, options and steps shared by the tests of the scheduler's rules.
+// The tests of the scheduler's rules share these texts, options and steps.
 #pragma once
 
 #include <algorithm>

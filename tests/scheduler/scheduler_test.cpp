@@ -1,4 +1,4 @@
-// The scheduler's rules, one by one: budgets, pages, the cache, and the ends of requests. See also
+// Tests the scheduler's rules one by one: budgets, pages, the cache, and the ends of requests. See also
 // admission_test.cpp and retraction_test.cpp.
 #include "scheduler/scheduler.h"
 

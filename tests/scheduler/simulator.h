@@ -1,5 +1,4 @@
-// A minimal model and executor, which carry out a scheduler's plans and check every one of
-// them.
+// Holds a minimal model and executor, which execute a scheduler's plans and check every one of them.
 //
 // The "record" of a token is the hash of the whole sequence up to it, computed from the previous record as it
 // is stored in the pages, and the next token is a function of the last record. So a page that is shared,
@@ -52,7 +51,7 @@ class Simulator {
 
   Scheduler& scheduler() { return scheduler_; }
   const BatchPlan& last_plan() const { return last_plan_; }
-  // What finished requests generated; it has been checked against the expectation.
+  // Returns what finished requests generated; it has been checked against the expectation.
   const std::map<RequestId, std::vector<int32_t>>& outputs() const { return outputs_; }
   const ExpectedSequence& expected(RequestId id) const { return expected_.at(id); }
   int64_t num_operations() const { return num_operations_; }

@@ -1,4 +1,5 @@
-// The GPU's backend: weights on the device, the plan of its memory, and executors and runners on top.
+// Implements the GPU's backend: weights on the device, the plan of its memory, and executors and runners on
+// top.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -152,7 +153,7 @@ class CudaBackend final : public Backend {
                                           model_.device.num_sms, model_.measured_choices());
   }
 
-  // Chooses max_running_requests. Errors: those of graph_buckets.
+  // Chooses max_running_requests. Its errors are those of graph_buckets.
   Result<int64_t> choose_requests(EngineOptions options) {
     const int64_t most = most_requests_by_state(kMostDefaultRequests, [&](int64_t requests) {
       options.max_running_requests = requests;
@@ -168,7 +169,7 @@ class CudaBackend final : public Backend {
     });
   }
 
-  // max_running_requests is not 0 here. Errors: those of graph_buckets.
+  // Plans memory; max_running_requests must not be 0. Its errors are those of graph_buckets.
   Result<DeviceMemoryPlan> plan_memory(const EngineOptions& options) {
     HADAL_ASSIGN_OR_RETURN(const std::vector<int64_t> buckets,
                            graph_buckets(options.device, options.max_running_requests));

@@ -1,10 +1,10 @@
 // Runs steps on one GPU. The engine thread launches them itself: a step is a few asynchronous copies and one
 // graph, or (for prompts and odd batches) the same kernels one by one. Only wait() waits for the device.
 //
-// Order on the stream: inputs of the step, page copies, feeds, forward, sampling of rows without a
-// constraint; once set_masks has been called, sampling of the others. The next step's work follows, so it may
-// overwrite every array of this step except the results. These are copied to the host on a stream of their
-// own while the next step's inputs are copied, and its kernels wait for that copy. What the host reads or
+// The order on the stream is: inputs of the step, page copies, feeds, forward, sampling of rows without a
+// constraint and, once set_masks has been called, sampling of the others. The next step's work follows, so it
+// may overwrite every array of this step except the results. These are copied to the host on a separate
+// stream while the next step's inputs are copied, and its kernels wait for that copy. What the host reads or
 // writes is page-locked memory, with one block per step in flight.
 #pragma once
 

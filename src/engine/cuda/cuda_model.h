@@ -1,4 +1,4 @@
-// A model on one GPU, and what all users of it share.
+// Holds a model on one GPU, and what all users of it share.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ struct CudaModel {
   }
 };
 
-// The sizes that determine an executor's memory.
+// Holds the sizes that determine an executor's memory.
 struct ExecutorSizes {
   int64_t max_rows = 0;     // rows of a decode step
   int64_t max_prefill = 0;  // prompt and recomputed tokens of a step

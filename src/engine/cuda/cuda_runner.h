@@ -1,5 +1,5 @@
-// Runs batches on one GPU, one at a time, kernel by kernel, and copies the logits to the host. Used by one
-// thread.
+// Runs batches on one GPU, one at a time, kernel by kernel, and copies the logits to the host. Only one
+// thread may use it.
 #pragma once
 
 #include "engine/cuda/cuda_model.h"

@@ -9,8 +9,8 @@
 namespace hadal {
 namespace {
 
-// Sizes of the arrays of the largest step: every row may decode, yield logits and score; passes cut long
-// sequences of keys.
+// Returns the sizes of the arrays of the largest step, in which every row may decode, yield logits and score;
+// passes cut long sequences of keys.
 StepSizes most(const DeviceInputLimits& limits) {
   const int64_t keys = limits.pages_per_sequence * kPageSize;
   const int64_t runs = limits.max_seqs * (keys / kMaxPrefillKeys + 2) + 2;

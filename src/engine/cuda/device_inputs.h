@@ -1,7 +1,7 @@
 // Copies a step's inputs to the device: one block of arrays (step_layout.h), written in page-locked memory
 // and copied at once, and the page tables. From one decode step to the next only a few entries of the tables
 // change, so these are copied in the block. Decode steps that may run as a graph have their arrays and tables
-// at addresses that depend on the padded number of rows alone. Engine thread only.
+// at addresses that depend only on the padded number of rows. Only the engine thread may use it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace hadal {
 
-// The arrays of a step on the device; only step.prefill is host memory.
+// Holds the arrays of a step on the device; only step.prefill is host memory.
 struct StepView {
   DeviceStep step;
   cuda::FeedTokensParams feeds;
@@ -50,8 +50,8 @@ class DeviceInputs {
 
   // Copies the step's inputs to the device. rows > 0 makes it a padded decode step (no prompt tokens, at most
   // `rows` rows), whose sample rows are rows of the batch; otherwise the step is copied as it is, and its
-  // sample rows are logit rows. score_top: top_num of each of step.scores. The view is valid until the next
-  // upload; step_idx is that of the StagingRing.
+  // sample rows are logit rows. score_top is the top_num of each of step.scores. The view is valid until the
+  // next upload; step_idx is that of the StagingRing.
   StepView upload(const StagedStep& step, const std::vector<int32_t>& score_top, int64_t rows, int step_idx,
                   StreamHandle stream);
 

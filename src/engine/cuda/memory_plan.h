@@ -1,5 +1,5 @@
-// Plans a GPU's memory: the uses before the KV cache is made, and the bytes that are left for it. Pure
-// functions.
+// Plans a GPU's memory: the uses before the KV cache is made, and the bytes that are left for it. Its
+// functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -27,29 +27,29 @@ struct DeviceMemoryPlan {
   void fill_cache(int64_t kv_bytes_per_token);
 };
 
-// The number of requests that run together when no flag says it, before memory for their state is considered.
-// This is SGLang's rule, by the number of requests of the longest context that the cache holds: clamp(tokens
-// / context · 512, 2,048, kMostDefaultRequests), at least 1, but at most one for each page, because every
-// running request has a page of its own.
+// default_running_requests is the number of requests that run together when no flag says it, before memory
+// for their state is considered. This is SGLang's rule, by the number of requests of the longest context that
+// the cache holds: clamp(tokens / context · 512, 2,048, kMostDefaultRequests), at least 1, but at most one
+// for each page, because every running request has its own page.
 inline constexpr int64_t kMostDefaultRequests = 4096;
 int64_t default_running_requests(int64_t max_total_tokens, int64_t context_length);
 
-// Device memory that the state of the requests' slots (logits, sampling values, page tables) may use by
-// default.
+// By default the state of the requests' slots (logits, sampling values, page tables) may use this much device
+// memory.
 inline constexpr int64_t kMostDefaultStateBytes = 1'000'000'000;
 
-// The largest number of requests up to `most` whose state fits into kMostDefaultStateBytes, at least 1.
-// state_bytes(n) must not fall as n grows.
+// Returns the largest number of requests up to `most` whose state fits into kMostDefaultStateBytes, at least
+// 1. state_bytes(n) must not fall as n grows.
 int64_t most_requests_by_state(int64_t most, const std::function<int64_t(int64_t)>& state_bytes);
 
-// The largest number n of requests up to `most` for which a plan for n requests leaves a cache that
+// Returns the largest number n of requests up to `most` for which a plan for n requests leaves a cache that
 // default_running_requests gives n requests or more, at least 1. tokens_left(n) is that cache; it must not
-// rise as n grows. Each number is judged by its own plan, because the state, graphs and workspace of more
+// rise as n grows. Each number is tested with its own plan, because the state, graphs and workspace of more
 // requests may leave no cache at all.
 int64_t most_requests_by_cache(int64_t most, int64_t context_length,
                                const std::function<int64_t(int64_t)>& tokens_left);
 
-// Reserved for the executable graph of one bucket: its nodes and their arguments.
+// This is reserved for the executable graph of one bucket: its nodes and their arguments.
 inline constexpr int64_t kGraphBytes = int64_t{2} << 20;
 
 // Returns kResourceExhausted, with what is needed, what is available and which flags help, when less than

@@ -1,4 +1,4 @@
-// Measures the time of every op of one eager step with events around it. Engine thread only.
+// Measures the time of every op of one eager step with events around it. Only the engine thread may use it.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,8 @@ class OpProfile final : public OpObserver {
   void begin(const char* name, double bytes, double flops) override;
   void end() override;
 
-  // Call when the step has ended: returns the calls of each name together, in the order of their first call.
+  // Call this when the step has ended. Returns the calls of each name together, in the order of their first
+  // call.
   std::vector<OpTiming> timings() const;
 
  private:

@@ -59,8 +59,8 @@ SlotSampling sampling_of(const SlotStart& start, const std::vector<int32_t>& end
   return to;
 }
 
-// Token ids that yield the slot's counts, in any order: those of the prompt once, generated ones as often as
-// they occurred.
+// Holds token ids that yield the slot's counts, in any order: those of the prompt once, generated ones as
+// often as they occurred.
 struct CountLists {
   std::vector<int32_t> prompt, generated;
 };

@@ -1,5 +1,5 @@
-// The state that the device keeps per slot for every running request, from the step that starts the slot:
-// sampling values, biases, token counts, the last token. Engine thread only.
+// Holds the state that the device keeps per slot for every running request, from the step that starts the
+// slot: sampling values, biases, token counts, the last token. Only the engine thread may use it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class SlotStates {
  public:
   SlotStates(int64_t max_slots, int64_t vocab_size);
 
-  // Bytes of device memory, without the lists of token ids from which penalties start.
+  // Returns the bytes of device memory, without the lists of token ids from which penalties start.
   static int64_t device_bytes(int64_t max_slots, int64_t vocab_size);
 
   // Copies the slots that the step starts to the device. step_idx is that of the StagingRing.

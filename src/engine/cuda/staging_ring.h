@@ -1,5 +1,6 @@
-// Page-locked blocks in which the host writes what a step copies to the device, or into which the device
-// copies results: one for each step that may be in flight and one that is being written. Engine thread only.
+// Holds page-locked blocks in which the host writes what a step copies to the device, or into which the
+// device copies results: one for each step that may be in flight and one that is being written. Only the
+// engine thread may use it.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
-// The layout of a step's arrays in its block of inputs, which is copied to the device at once. A pure
-// function of the sizes, because a graph reads its inputs at the addresses they had when it was captured.
-// Free of CUDA headers.
+// Lays out a step's arrays in its block of inputs, which is copied to the device at once. The layout is a
+// pure function of the sizes, because a graph reads its inputs at the addresses they had when it was
+// captured. This header includes no CUDA header.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ struct StepSizes {
   int64_t absorbed_groups = 0;
   int64_t copies = 0;
 
-  // Sizes of a pure decode step of `rows` rows, including padding: every row may feed and sample. Page copies
-  // come last in the block, so that their number does not move the other arrays.
+  // Returns the sizes of a pure decode step of `rows` rows, including padding: every row may feed and sample.
+  // Page copies come last in the block, so that their number does not move the other arrays.
   static StepSizes decode(int64_t rows, int64_t copies);
 };
 
@@ -45,10 +45,10 @@ struct StepLayout {  // in bytes
 
 StepLayout layout_step(const StepSizes& sizes);
 
-// True if all keys of the step's decode rows, except their own, come from earlier steps, so that a layer's
-// decode attention may begin on them before this layer's records are written. This does not hold where
-// generated tokens are computed again: several of a request in one step, or after the end of its prompt.
-// Applies to steps without prompt tokens; false for others, which would gain little.
+// Returns true if all keys of the step's decode rows, except their own, come from earlier steps, so that a
+// layer's decode attention may begin on them before this layer's records are written. This does not hold
+// where generated tokens are computed again: several of a request in one step, or after the end of its
+// prompt. It is false for steps with prompt tokens, which would gain little.
 bool decode_settled(const ForwardBatch& batch);
 
 }  // namespace hadal

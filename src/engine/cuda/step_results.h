@@ -1,6 +1,6 @@
 // Copies the results of a step to the host: sampled tokens, log-probabilities, prompt scores, distinct
 // experts. The device writes into one set of arrays, in the order of the stream; these are then copied into
-// page-locked memory of the step, so that the next step may write again. Engine thread only.
+// page-locked memory of the step, so that the next step may write again. Only the engine thread may use it.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace hadal {
 
 class StepResults {
  public:
-  // Room for up to max_rows rows sampled with the step, and as many that wait for masks.
+  // Makes room for up to max_rows rows sampled with the step, and as many that wait for masks.
   StepResults(int64_t num_moe_layers, int64_t max_rows);
   static int64_t device_bytes(int64_t num_moe_layers, int64_t max_rows);
 

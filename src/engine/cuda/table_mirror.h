@@ -1,5 +1,5 @@
-// Mirrors the page tables of decode steps on the device, so that only differences need to be copied. Host
-// only.
+// Mirrors the page tables of decode steps on the device, so that only differences need to be copied. It uses
+// no device.
 #pragma once
 
 #include <cstdint>

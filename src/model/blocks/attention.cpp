@@ -25,8 +25,8 @@ Tensor column_view(const Tensor& matrix, int64_t offset, int64_t width) {
   return view;
 }
 
-// Computes q [m, heads · 192] and kv [m, 512 + 64] from the hidden states; the query through its low-rank
-// pair if the model has one.
+// Computes q [m, heads · 192] and kv [m, 512 + 64] from the hidden states. The query goes through its
+// low-rank pair if the model has one.
 void project(const AttentionWeights& weights, const Tensor& x, float eps, const Tensor& q, const Tensor& kv,
              ExecContext& exec) {
   if (weights.q_a.data == nullptr) {

@@ -1,4 +1,4 @@
-// The feed-forward half of a layer: a dense SwiGLU MLP, or router, routed experts and shared expert.
+// Computes the feed-forward half of a layer: a dense SwiGLU MLP, or router, routed experts and shared expert.
 #pragma once
 
 #include "kernels/cpu/ops/exec_context.h"
@@ -8,14 +8,14 @@
 
 namespace hadal {
 
-// The router's constants, from the config.
+// Router holds the router's constants, from the config.
 struct Router {
   GateOptions gate;
   int64_t top_k = 0;
 };
 Router make_router(const ModelConfig& config);
 
-// y [m, hidden] = experts(x) + shared(x). Returns the number of distinct experts hit.
+// y [m, hidden] = experts(x) + shared(x). It returns the number of distinct experts hit.
 int32_t moe_block(const MoeWeights& weights, const Router& router, const Tensor& x, const Tensor& y,
                   ExecContext& exec);
 

@@ -1,6 +1,6 @@
-// The attention half of a layer. Prompt rows attend un-absorbed over keys and values expanded from the cache,
-// decode rows, and a few prompt rows behind a long prefix, absorbed over the cache itself; every key is read
-// back from the cache after rounding to its format.
+// Implements the attention half of a layer. Prompt rows attend un-absorbed over keys and values expanded from
+// the cache; decode rows, and a few prompt rows behind a long prefix, attend absorbed over the cache itself.
+// Every key is read back from the cache after rounding to its format.
 #include <algorithm>
 
 #include "model/cuda/device_forward.h"
@@ -51,7 +51,7 @@ DeviceForward::DecodePlan DeviceForward::make_plan(const cuda::MlaPlanShape& sha
   return made;
 }
 
-// Once per step: every layer uses the same plans.
+// Called once per step, because every layer uses the same plans.
 void DeviceForward::plan_attention() {
   if (num_decode_ > 0) {
     cuda::MlaPlanShape shape = plan_shape(num_decode_, 1, step_.most_keys);
@@ -69,7 +69,7 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
   const DeviceArena::Scope scope(arena_);
   // From the second layer on, the step's inputs (lengths, page tables, positions), its plans and all records
   // but those that this layer's mla_prologue writes are complete before any kernel of this layer can begin.
-  // Kernels begin in their order in the stream, each when every block of the one before it has allowed it
+  // Kernels begin in their order in the stream, each when every block of the previous one has allowed it
   // (pdl_launch_dependents) or ended. Many allow it before they wait, so in general this does not tell which
   // kernels have ended; but the attention kernels allow it only after pdl_wait (mla_decode, mla_prefill) or
   // when they end (the plain ones). So when a kernel after the attention of the previous layer begins,

@@ -77,7 +77,7 @@ size_t DeviceDecoder::workspace_bytes(int64_t max_tokens, int64_t max_prefill_to
     if (num_prefill > 0) {
       plan.passes.push_back({.num_keys = max_keys, .accumulate = true});
       plan.group_rows = absorbed_group_rows(static_cast<int>(config_.num_attention_heads));
-      // The most groups: every prompt token is one of its own.
+      // The number of groups is largest if every prompt token is a separate group.
       const int64_t groups_a_pass = kMaxAbsorbedRows / plan.group_rows;
       for (int64_t first = 0; first < num_prefill; first += groups_a_pass)
         plan.absorbed_passes.push_back({static_cast<int32_t>(first),
@@ -149,7 +149,7 @@ void DeviceForward::run(float* logits) {
                      .f16 = f16_},
                     launch_);
   });
-  // A norm writes only what its readers use.
+  // A norm writes only the rows that its readers use.
   const auto layer_rows = [&](int64_t i) { return rows_for(x, weights_.layers[i].attention.qkv_a); };
   add_norm("input_norm", {}, weights_.layers[0].input_norm, num_tokens_, layer_rows(0));
 
@@ -212,19 +212,21 @@ DeviceRows DeviceForward::rows_for(const DeviceRows& x, const MatrixWeight& read
 }
 
 void DeviceForward::linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w,
-                           Value16* y, float* y_f32, int64_t m) {
+                           Value16* y, float* y_f32, int64_t m, const cuda::Choice* planned) {
   const double activations = static_cast<double>(m) * static_cast<double>(w.k + w.n) * 2.0;
   op(name, matrix_bytes(w) + activations, 2.0 * static_cast<double>(m * w.n) * static_cast<double>(w.k), [&] {
-    cuda::linear({.x = x.x,
-                  .x_stride = x_stride,
-                  .x_quantized = has_scales(w.type) ? x.x_quantized : cuda::QuantizedRows{},
-                  .w = w,
-                  .y = y,
-                  .y_f32 = y_f32,
-                  .y_stride = w.n,
-                  .m = m,
-                  .f16 = f16_},
-                 exec_.gemm, launch_, exec_.choices != nullptr ? &exec_.choices->linear : nullptr);
+    const cuda::DenseLinearParams params{
+        .x = x.x,
+        .x_stride = x_stride,
+        .x_quantized = has_scales(w.type) ? x.x_quantized : cuda::QuantizedRows{},
+        .w = w,
+        .y = y,
+        .y_f32 = y_f32,
+        .y_stride = w.n,
+        .m = m,
+        .f16 = f16_};
+    if (planned != nullptr) return cuda::launch_linear(*planned, params, exec_.gemm, launch_);
+    cuda::linear(params, exec_.gemm, launch_, exec_.choices != nullptr ? &exec_.choices->linear : nullptr);
   });
 }
 

@@ -1,5 +1,5 @@
-// The forward pass of the family on one GPU: launches a step's kernels on a stream, eagerly or while a graph
-// is being captured. Allocates nothing and never synchronises. There is one launching thread.
+// Runs the forward pass of the family on one GPU: it launches a step's kernels on a stream, eagerly or while
+// a graph is being captured. It allocates nothing and never synchronises. There is one launching thread.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@
 
 namespace hadal {
 
-// Scratch memory of a step: a bump allocator over one device allocation; the same sequence of calls gives the
-// same addresses, which graphs rely on. A Scope frees the memory allocated during its life.
+// Holds the scratch memory of a step: a bump allocator over one device allocation; the same sequence of calls
+// gives the same addresses, which graphs rely on. A Scope frees the memory allocated during its life.
 class DeviceArena {
  public:
   explicit DeviceArena(DeviceBuffer buffer);
   static DeviceArena
   measuring();  // no memory: allocations give addresses that must not be used, high_water() counts
 
-  // Aligned to 256 bytes. Throws when the arena is too small.
+  // Returns memory aligned to 256 bytes. Throws when the arena is too small.
   std::byte* allocate(size_t bytes);
   template <typename T>
   T* array(int64_t count) {
     return reinterpret_cast<T*>(allocate(static_cast<size_t>(count) * sizeof(T)));
   }
   size_t high_water() const { return high_water_; }
-  // A counter that is 0 between ops, for an op whose blocks count themselves and set it back. It is not part
-  // of the arena and never moves.
+  // Returns a counter that is 0 between ops, for an op whose blocks count themselves and set it back. It is
+  // not part of the arena and never moves.
   int32_t* arrived() const { return arrived_.as<int32_t>(); }
 
   class Scope {
@@ -57,7 +57,7 @@ class DeviceArena {
   size_t high_water_ = 0;
 };
 
-// Observes every op of an eager forward pass, for the per-op table of `hadal bench`. bytes and flops are
+// Observes every op of an eager forward pass, for the per-op table of `hadal bench`. `bytes` and `flops` are
 // those that the op must move and compute.
 class OpObserver {
  public:
@@ -76,7 +76,7 @@ struct DeviceExec {
   bool measure_only = false;       // runs the forward pass only to measure its workspace, without launches
 };
 
-// The pools of all layers, in one allocation.
+// Holds the pools of all layers, in one allocation.
 class DeviceKvCache {
  public:
   DeviceKvCache(int64_t num_layers, int64_t num_pages, KvLayout layout);
@@ -95,9 +95,9 @@ class DeviceKvCache {
   KvLayout layout_;
 };
 
-// A step's inputs: the contents of ForwardBatch, on the device. Rows [0, num_prefill_tokens) are prompt
-// tokens; then there is one row per decode sequence. Padding rows (graphs): token 0, position 0, slot −1,
-// kv_len 0, at the end.
+// Holds a step's inputs: the contents of ForwardBatch, on the device. Rows [0, num_prefill_tokens) are prompt
+// tokens; then there is one row per decode sequence. Padding rows (for graphs) are at the end and have token
+// 0, position 0, slot −1 and kv_len 0.
 struct DeviceStep {
   int64_t num_tokens = 0;  // rows, padding included
   int64_t num_prefill_tokens = 0;
@@ -132,11 +132,11 @@ class DeviceDecoder {
   // Both must outlive the decoder.
   DeviceDecoder(const ModelConfig& config, const DeviceWeights& weights);
 
-  // logits float32 [num_logit_rows, vocab]. Writes the step's records to the cache.
+  // Writes logits, float32 [num_logit_rows, vocab], and the step's records to the cache.
   void forward(const DeviceStep& step, const DeviceKvCache& cache, float* logits, DeviceExec& exec) const;
 
-  // Bytes of workspace for any step of up to this many rows, including eager prefill with passes of max_keys
-  // keys and absorbed prefill.
+  // Returns the bytes of workspace for any step of up to this many rows, including eager prefill with passes
+  // of max_keys keys and absorbed prefill.
   size_t workspace_bytes(int64_t max_tokens, int64_t max_prefill_tokens, int64_t max_keys,
                          int64_t max_logit_rows, KvLayout layout, cuda::GemmLibrary& gemm, int num_sms,
                          const cuda::ProductChoices* choices) const;
@@ -149,7 +149,8 @@ class DeviceDecoder {
   int64_t num_moe_layers_ = 0;
 };
 
-// The most keys of a prefill pass, which bounds the expanded keys and values ([keys, heads, 256] of 16 bits).
+// A prefill pass has at most this many keys, which bounds the expanded keys and values ([keys, heads, 256] of
+// 16 bits).
 inline constexpr int64_t kMaxPrefillKeys = 16384;
 
 }  // namespace hadal

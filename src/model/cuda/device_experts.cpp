@@ -1,5 +1,5 @@
-// The feed-forward half of an MoE layer: router, routed and shared experts. kernels/cuda/experts/plan.h
-// decides which kernels run; this file launches them.
+// Implements the feed-forward half of an MoE layer: router, routed and shared experts.
+// kernels/cuda/experts/plan.h decides which kernels run; this file launches them.
 #include <cmath>
 
 #include "kernels/cuda/experts/columns/columns.h"
@@ -12,7 +12,8 @@
 namespace hadal {
 namespace {
 
-// The weights, their scales, and the rows that they are multiplied with: those of 16 bits are k values wide.
+// Tests the weights, their scales, and the rows that they are multiplied with; rows of 16 bits are k values
+// wide.
 bool is_aligned(const MatrixWeight& w, int64_t expert_stride, int64_t expert_scale_stride) {
   return cuda::is_aligned(w, expert_stride) && cuda::has_aligned_scales(w, expert_scale_stride) &&
          (has_scales(w.type) || w.k % 8 == 0);
@@ -41,7 +42,7 @@ cuda::ExpertsShape shape_of(const DeviceMoe& weights, const Router& router, int6
 
 }  // namespace
 
-// One layer's plan, its inputs and its memory. Private to this file.
+// Holds one layer's plan, its inputs and its memory. Private to this file.
 class ExpertsRun {
  public:
   struct Output {
@@ -89,7 +90,7 @@ class ExpertsRun {
     hit_ = routed * (1.0 - missed) + weights.num_shared;
   }
 
-  // valid, num_distinct: as in RouteParams.
+  // Runs the plan; valid and num_distinct are those of RouteParams.
   void run(const int32_t* valid, int32_t* num_distinct) {
     route_.valid = valid;
     route_.num_distinct = num_distinct;
@@ -104,7 +105,7 @@ class ExpertsRun {
         return few(kernel);
       case cuda::ExpertsOp::kRouter:
         return f_.linear(to_string(kernel.op), {.x = x_.x, .x_quantized = {}}, hidden_, w_.gate, nullptr,
-                         array<float>(plan_.workspace.router_logits), route_.m);
+                         array<float>(plan_.workspace.router_logits), route_.m, &kernel.choice);
       case cuda::ExpertsOp::kRoute:
         return f_.op(to_string(kernel.op),
                      static_cast<double>(route_.m) * (4.0 * w_.num_experts + 16.0 * plan_.shape.num_slots()),
@@ -153,7 +154,7 @@ class ExpertsRun {
       return f_.op(to_string(kernel.op), gate * 2.0 + tokens * hidden * 2.0, 2.0 * tokens * gate,
                    [&] { few_experts(params, cuda::FewStage::kRouter, f_.launch_); });
     }
-    const double matrices = 1.5 * static_cast<double>(first.n) * hidden;  // of one expert
+    const double matrices = 1.5 * static_cast<double>(first.n) * hidden;  // of one expert's weights
     f_.op(to_string(kernel.op), hit_ * matrices * element_bytes(first) + rows * hidden * 2.0,
           2.0 * rows * matrices, [&] { few_experts(params, cuda::FewStage::kExperts, f_.launch_); });
   }
@@ -215,7 +216,7 @@ class ExpertsRun {
           });
   }
 
-  // y = x · W[e]ᵀ for the rows of each expert e.
+  // Computes y = x · W[e]ᵀ for the rows of each expert e.
   void product(const cuda::ExpertsKernel& kernel, const DeviceRows& x, const MatrixWeight& w, int64_t stride,
                int64_t scale_stride, Value16* y) {
     const double matrix = static_cast<double>(w.n) * static_cast<double>(w.k);
@@ -280,7 +281,7 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
   const cuda::ExpertsShape shape = shape_of(weights, router, m, launch_.num_sms);
   const cuda::ExpertsFlags flags{.fusion = exec_.fusion, .reference = launch_.reference};
 
-  // The rows that the next norm reads.
+  // These are the rows that the next norm reads.
   const ExpertsRun::Output out{.rows = arena_.array<Value16>(shape.num_rows() * hidden_),
                                .row_of = arena_.array<int32_t>(shape.num_rows()),
                                .topk_weights = arena_.array<float>(shape.num_rows())};

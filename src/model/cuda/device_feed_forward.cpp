@@ -1,4 +1,5 @@
-// The feed-forward half of a dense layer: a SwiGLU MLP. device_experts.cpp has that of an MoE layer.
+// Implements the feed-forward half of a dense layer, a SwiGLU MLP. device_experts.cpp has that of an MoE
+// layer.
 #include "model/cuda/device_forward.h"
 
 namespace hadal {

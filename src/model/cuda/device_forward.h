@@ -1,6 +1,6 @@
-// One forward pass in progress: the state that its blocks share. Private to model/cuda: device_decoder.cpp
-// has the layer loop, device_attention.cpp the first half of a layer, device_feed_forward.cpp (dense) and
-// device_experts.cpp the second.
+// Holds one forward pass in progress: the state that its blocks share. Private to model/cuda:
+// device_decoder.cpp has the layer loop, device_attention.cpp the first half of a layer,
+// device_feed_forward.cpp (dense) and device_experts.cpp the second.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 
 namespace hadal {
 
-// A 16-bit value of activations: bf16, or float16 with float16 weights.
+// Activations of 16 bits are bf16, or float16 with float16 weights.
 using Value16 = uint16_t;
 
-// Activations as the next linear reads them: 16-bit rows, quantised rows, or both.
+// Holds activations as the next linear reads them: 16-bit rows, quantised rows, or both.
 struct DeviceRows {
   Value16* x = nullptr;  // [m, n], dense
   cuda::QuantizedRows x_quantized;
@@ -46,31 +46,32 @@ class DeviceForward {
   // made.
   DeviceRows rows_for(const DeviceRows& x, const MatrixWeight& reader) const;
   cuda::QuantizedRows allocate_fp8(int64_t m, int64_t n);
-  // Rows of 8 bits without their memory.
+  // Returns rows of 8 bits without their memory.
   cuda::QuantizedRows quantized_shape(int64_t m, int64_t n) const;
+  // planned: the kernel that runs; null: the one that cuda::linear chooses.
   void linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w, Value16* y,
-              float* y_f32, int64_t m);
+              float* y_f32, int64_t m, const cuda::Choice* planned = nullptr);
   void quantize(const Value16* x, int64_t m, int64_t n, const cuda::QuantizedRows& y);
 
-  // residual += input; y = norm(residual): fused, or step by step with --disable-fusion. rows: see
-  // AddRmsNormParams.
+  // Computes residual += input; y = norm(residual), fused, or step by step with --disable-fusion.
+  // AddRmsNormParams describes `rows`.
   void add_norm(const char* name, const cuda::NormInput& input, const float* weight, int64_t m,
                 const DeviceRows& y, const int32_t* rows = nullptr, float* residual_out = nullptr);
 
-  // A plan of mla_decode, and how it is cut: chosen once per step.
+  // Holds a plan of mla_decode, and how it is cut; both are chosen once per step.
   struct DecodePlan {
     cuda::MlaPlanShape shape;
     cuda::DecodeGeometry geometry;  // not while measuring
     std::byte* plan = nullptr;
     size_t scratch_bytes = 0;
   };
-  // For decode rows and for absorbed prompt tokens.
+  // Makes the plans for decode rows and for absorbed prompt tokens.
   void plan_attention();
   DecodePlan make_plan(const cuda::MlaPlanShape& shape, const int32_t* kv_len);
   cuda::MlaPlanShape plan_shape(int64_t num_seqs, int q_len, int64_t most_keys) const;
   cuda::MlaPlanShape absorbed_shape(const AbsorbedPass& pass) const;
-  // The arguments of the kernels from q to the heads' outputs of absorbed rows; y: those of expand_value
-  // without its inputs.
+  // Holds the arguments of the kernels from q to the heads' outputs of absorbed rows; y has those of
+  // expand_value without its inputs.
   struct AbsorbedRows {
     const Value16* q = nullptr;
     int64_t q_stride = 0;
@@ -88,7 +89,7 @@ class DeviceForward {
   void absorbed_attention(const DeviceAttention& weights, std::byte* pool, const AbsorbedRows& in,
                           cuda::ExpandValueParams out);
 
-  // x → out [num_tokens, hidden].
+  // Computes attention from x to out [num_tokens, hidden].
   void attention(const DeviceAttention& weights, int64_t layer_idx, const DeviceRows& x, Value16* out);
   void prefill_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q, int64_t q_stride,
                          Value16* out, const cuda::QuantizedRows& out_fp8);
@@ -101,12 +102,12 @@ class DeviceForward {
   cuda::NormInput experts(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
                           int32_t* distinct_experts);
   friend class ExpertsRun;  // one layer's plan being carried out
-  // True if the kernel that computes the heads' outputs of decode rows also quantises them: a head is one
-  // group of e4m3.
+  // Returns true if the kernel that computes the heads' outputs of decode rows also quantises them: a head is
+  // one group of e4m3.
   bool expands_to_codes(const MatrixWeight& o) const {
     return o.type == WeightType::kFp8Block && exec_.fusion;
   }
-  // y = silu(gate) ⊙ up: codes if y has them and fusion is on, otherwise 16 bits.
+  // Computes y = silu(gate) ⊙ up, in codes if y has them and fusion is on, otherwise in 16 bits.
   void activate(const char* name, const Value16* gate_up, int64_t m, int64_t intermediate,
                 const DeviceRows& y);
 
@@ -125,10 +126,10 @@ class DeviceForward {
   const int64_t num_prefill_;
   const int64_t num_decode_;
   float* residual_ = nullptr;  // [num_tokens, hidden]; after the last attention [num_logit_rows, hidden]
-  bool settled_ = false;       // of the layer: see attention()
-  cuda::DevicePagedKv paged_;  // pool of no layer
-  DecodePlan plan_;            // of the decode rows
-  std::vector<DecodePlan> absorbed_plans_;  // of the prefill plan's absorbed passes
+  bool settled_ = false;       // for the layer: see attention()
+  cuda::DevicePagedKv paged_;  // with the pool of no layer
+  DecodePlan plan_;            // for the decode rows
+  std::vector<DecodePlan> absorbed_plans_;  // for the absorbed passes
 };
 
 }  // namespace hadal

@@ -24,18 +24,18 @@ namespace {
 constexpr int kMaxLanes = 8;
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
-// Rows of a placement's window.
+// Holds rows of a placement's window.
 struct Piece {
   const WeightPlacement* placement = nullptr;
   int64_t row = 0, rows = 0;
 
-  // The copied bytes: stored values, or values that the host has widened.
+  // Returns the number of copied bytes: stored values, or values that the host has widened.
   int64_t raw_bytes() const {
     return rows * placement->cols *
            dtype_bytes(placement->widened() ? DType::kBF16 : placement->source->dtype);
   }
-  // The piece passes through memory of a lane: pinned memory for files and for the host's work, device memory
-  // for conversions.
+  // These tell whether the piece passes through memory of a lane: pinned memory for files and for conversions
+  // on the host, device memory for conversions there.
   bool pinned() const { return !placement->source->random || placement->widened(); }
   bool staged() const { return !placement->direct() && !placement->widened(); }
 };
@@ -55,7 +55,7 @@ std::vector<Piece> cut(std::span<const WeightPlacement> placements) {
       pieces.push_back(piece);
     }
   }
-  // In the order of the files, because disks read ahead.
+  // The order is that of the files, because disks read ahead.
   std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
     return std::less<>()(a.placement->source->bytes.data(), b.placement->source->bytes.data());
   });
@@ -216,7 +216,8 @@ class Lane {
     slot.copied.record(stream_.handle());
   }
 
-  // Codes become bf16 on the host: those of kv_b, and of linears that are stacked with others in 16 bits.
+  // Converts codes to bf16 on the host: those of kv_b, and of linears that are stacked with others in 16
+  // bits.
   void upload_widened(const Piece& piece, std::byte* place) {
     const WeightPlacement& to = *piece.placement;
     const std::vector<std::byte> codes =

@@ -1,5 +1,5 @@
-// A model's weights on one GPU, laid out for its kernels. Filled by device_weights_loader; immutable
-// afterwards.
+// Holds a model's weights on one GPU, laid out for its kernels. device_weights_loader fills them; they are
+// immutable afterwards.
 //
 // Differences from the checkpoint
 // - Matrices that read the same activations are stacked: [q_proj or q_a | kv_a], [gate | up].
@@ -79,9 +79,9 @@ struct DeviceWeights {
   int64_t bytes = 0;                       // device memory
   std::vector<DeviceBuffer> storage;       // the memory of every pointer
 
-  // True if some linears use quantised activations.
+  // Returns true if some linears use quantised activations.
   bool w8a8() const { return has_scales(linears); }
-  // True if activations, and the cache, are float16.
+  // Returns true if activations, and the cache, are float16.
   bool is_f16() const { return plain == WeightType::kF16; }
 };
 

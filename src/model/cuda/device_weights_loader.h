@@ -25,8 +25,8 @@ namespace hadal {
 Result<DeviceWeights> load_device_weights(const std::filesystem::path& model_dir, const ModelConfig& config,
                                           const WeightLoadOptions& options, ThreadPool& pool);
 
-// Returns DeviceWeights::bytes of a checkpoint that is stored as `config` says. A pure function without a
-// device.
+// Returns DeviceWeights::bytes of a checkpoint that is stored as `config` says. It is a pure function and
+// needs no device.
 int64_t device_weight_bytes(const ModelConfig& config, LoadQuantization quantization,
                             DType compute_dtype = DType::kBF16);
 

@@ -19,7 +19,7 @@ int64_t whole_blocks(int64_t size) {
   return blocks(size) * kFp8BlockSize;
 }
 
-// A part of a stored matrix; rows 0 means all of it.
+// Describes a part of a stored matrix; rows 0 means all of it.
 struct Window {
   int64_t row = 0, col = 0, rows = 0, cols = 0;
 };
@@ -100,7 +100,8 @@ class PlanBuilder {
 
   static bool is_code(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kI8; }
 
-  // True if a linear is stored in 8 bits unless its stack prevents it, as on the CPU (weights_loader.cpp).
+  // Returns true if a linear is stored in 8 bits unless its stack prevents it, as on the CPU
+  // (weights_loader.cpp).
   bool wants_codes(const std::string& name) const {
     return is_code(source(name).dtype) || quantises_at_load(config_, quantization_, name);
   }

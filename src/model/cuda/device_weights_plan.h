@@ -1,6 +1,6 @@
-// The place of every tensor of a model in device memory: a plain list of placements, computed from shapes
-// alone, without a device. device_upload executes it. Pure functions; any thread. Private to the loader of
-// device weights.
+// Plans the place of every tensor of a model in device memory: a plain list of placements, computed from
+// shapes alone, without a device. device_upload executes it. The functions are pure, and any thread may call
+// them. This header is private to the loader of device weights.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace hadal {
 
-// A window of a stored tensor and its single destination.
+// Describes a window of a stored tensor and its single destination.
 struct WeightPlacement {
   const TensorSource* source = nullptr;
   int64_t row = 0, col = 0;    // begin of the window in the source
@@ -38,7 +38,7 @@ struct WeightPlacement {
   bool widened() const { return code_scales != nullptr; }
 };
 
-// W_UK's second copy, made after kv_b is in place.
+// Describes W_UK's second copy, which is made after kv_b is in place.
 struct KeyTranspose {
   MatrixWeight kv_b, w_uk;
   int64_t num_heads = 0;
@@ -56,7 +56,7 @@ using TensorSources = std::unordered_map<std::string, TensorSource>;
 // Places everything in one block of `weights.bytes` bytes at `base`, aligned to 256; null only counts the
 // bytes. The block must be zero before the placements, because padding is never written. `sources` and
 // `cos_sin` ([max_positions, 64] F32) must outlive the plan. compute_dtype: BF16, or F16 if nothing is
-// quantised. Error: a shared MLP that cannot be cut at block borders.
+// quantised. A shared MLP that cannot be cut at block borders is an error.
 DeviceWeightPlan plan_device_weights(const ModelConfig& config, const TensorSources& sources,
                                      const TensorSource& cos_sin, LoadQuantization quantization,
                                      std::byte* base, DType compute_dtype = DType::kBF16);

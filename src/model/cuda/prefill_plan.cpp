@@ -69,13 +69,13 @@ bool prefill_absorbed(int64_t q_len, int64_t kv_len, const PrefillPaths& paths) 
   if (paths.num_heads == 0 || q_len <= 0 || kv_len - q_len < kPageSize) return false;
   const auto keys = static_cast<double>(kv_len);
   const double heads = paths.num_heads;
-  // The un-absorbed path gathers and expands the keys and computes tiles of 128 queries over all of them, of
-  // which up to 132 run side by side.
+  // The un-absorbed path gathers and expands the keys and computes tiles of 128 queries over all of them; up
+  // to 132 tiles run side by side.
   const double expand = paths.fp8_weights ? 0.33e-3 : 0.43e-3;  // per key and head
   const double waves = std::max(1.0, static_cast<double>(q_len) * heads / (128.0 * 132.0));
   const double unabsorbed = 10.0 + keys * (heads * expand + 14e-3 * waves);
-  // Launches, a group's own products and its start, and the tensor cores' rate over rows that fill their
-  // tiles.
+  // These cover launches, a group's own products and its start, and the tensor cores' rate over rows that
+  // fill their tiles.
   const int64_t group = absorbed_group_rows(paths.num_heads);
   const auto groups = static_cast<double>((q_len + group - 1) / group);
   const double rows = groups * static_cast<double>(group) * heads;
@@ -103,8 +103,8 @@ void plan_prefill(std::span<const PrefillSegment> all_segments, int64_t max_keys
   for (int32_t first = 0; first < num_groups; first += groups_a_pass)
     plan.absorbed_passes.push_back({first, std::min(groups_a_pass, num_groups - first)});
 
-  // Segments that fit: the longest first, each in the first pass with room for it. The passes are filled one
-  // after the other, because their runs are adjacent in the arrays.
+  // Segments that fit are placed longest first, each in the first pass with room for it. The passes are
+  // filled one after the other, because their runs are adjacent in the arrays.
   std::vector<int32_t> waiting;
   for (size_t i = 0; i < segments.size(); ++i) {
     const PrefillSegment& segment = segments[i];

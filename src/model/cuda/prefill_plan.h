@@ -1,5 +1,5 @@
-// The plan of attention for a step's prompt segments: un-absorbed in passes over bounded numbers of keys,
-// merged by log-sum-exp; or, if a few tokens extend a long cached prefix, absorbed, as in decode. A pure
+// Plans attention for a step's prompt segments: un-absorbed in passes over bounded numbers of keys, merged by
+// log-sum-exp; or, if a few tokens extend a long cached prefix, absorbed, as in decode. The plan is a pure
 // function of the segments, on the host; its arrays are copied to the device with the step.
 #pragma once
 
@@ -12,7 +12,8 @@
 
 namespace hadal {
 
-// One pass: keys are gathered into a buffer, expanded by kv_b and attended. Ranges into the plan's arrays.
+// Describes one pass, in which keys are gathered into a buffer, expanded by kv_b and attended, by ranges into
+// the plan's arrays.
 struct PrefillPass {
   int32_t first_key_run = 0, num_key_runs = 0;
   int32_t first_segment_run = 0, num_segment_runs = 0;
@@ -21,7 +22,8 @@ struct PrefillPass {
   bool accumulate = false;  // queries of this pass were in an earlier one
 };
 
-// Groups of tokens that attend absorbed at once: [first_group, first_group + num_groups) of the plan's.
+// Describes groups of tokens that attend absorbed at once: [first_group, first_group + num_groups) of the
+// plan's.
 struct AbsorbedPass {
   int32_t first_group = 0, num_groups = 0;
 };
@@ -32,8 +34,8 @@ struct PrefillPlan {
   std::vector<cuda::PrefillSegmentRun> segment_runs;
   std::vector<PrefillPass> passes;
   // The absorbed path: a group is group_rows consecutive tokens of a segment, and a sequence of mla_decode
-  // with so many queries. If a segment's length is not a multiple of that, its first group begins with empty
-  // rows.
+  // with that many queries. If a segment's length is not a multiple of that, its first group begins with
+  // empty rows.
   int group_rows = 1;
   std::vector<int32_t> absorbed_rows;     // [groups · group_rows]: row of q; −1: empty
   std::vector<int32_t> absorbed_seq_idx;  // [groups]
@@ -43,33 +45,34 @@ struct PrefillPlan {
   void clear();
 };
 
-// The inputs of the choice between the paths, besides the segment.
+// Holds the inputs of the choice between the paths, besides the segment.
 struct PrefillPaths {
   int num_heads = 0;  // 0: all segments attend un-absorbed
   KvLayout layout;
   bool fp8_weights = false;
 };
 
-// Rows of an absorbed group: as many as give 128 queries over all heads, 1 to 8.
+// Returns the rows of an absorbed group: as many as give 128 queries over all heads, 1 to 8.
 constexpr int absorbed_group_rows(int num_heads) {
   int rows = 1;
   while (rows < 8 && rows * 2 * num_heads <= 128) rows *= 2;
   return rows;
 }
 
-// True if q_len new tokens after a cached prefix attend absorbed. Fitted to measured times of both paths on
-// one H200 (docs/kernels/cuda-mla-prefill.md). Depends only on the segment's own lengths.
+// Returns true if q_len new tokens after a cached prefix attend absorbed. The rule is fitted to measured
+// times of both paths on one H200 (docs/kernels/cuda-mla-prefill.md). It depends only on the segment's own
+// lengths.
 bool prefill_absorbed(int64_t q_len, int64_t kv_len, const PrefillPaths& paths);
 
-// Every segment sees all its keys [0, kv_len). Un-absorbed: at most max_keys per pass, in as few passes as
-// possible: segments whose keys fit share one; a segment with more keys is cut at multiples of 64 positions,
-// in ascending order, and has its passes to itself. Either all segments of a pass accumulate or none does.
-// Absorbed: at most kMaxAbsorbedRows rows per pass.
+// Every segment sees all its keys [0, kv_len). The un-absorbed path has at most max_keys per pass, in as few
+// passes as possible: segments whose keys fit share one; a segment with more keys is cut at multiples of 64
+// positions, in ascending order, and shares its passes with no other. Either all segments of a pass
+// accumulate or none does. The absorbed path has at most kMaxAbsorbedRows rows per pass.
 void plan_prefill(std::span<const PrefillSegment> segments, int64_t max_keys, const PrefillPaths& paths,
                   PrefillPlan& plan);
 
-// Rows of an absorbed pass, including empty ones: bounds its queries and outputs ([rows, heads, 576 and
-// 512]).
+// An absorbed pass has at most this many rows, including empty ones, which bounds its queries and outputs
+// ([rows, heads, 576 and 512]).
 inline constexpr int64_t kMaxAbsorbedRows = 512;
 
 }  // namespace hadal

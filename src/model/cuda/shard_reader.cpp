@@ -1,12 +1,12 @@
 #include "model/cuda/shard_reader.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace hadal {
 
@@ -14,26 +14,12 @@ ShardReader::ShardReader(std::span<const MappedFile> shards) {
   shards_.reserve(shards.size());
   for (const MappedFile& file : shards) {
     const auto bytes = file.bytes();
-    Shard shard{bytes.data(), bytes.data() + bytes.size(), -1, file.path().string()};
-    shard.fd = ::open(shard.path.c_str(), O_RDONLY | O_CLOEXEC);
-    const int error = errno;
-    shards_.push_back(shard);
-    if (shard.fd < 0) {
-      close_all();
-      throw ShardReadError(fmt::format("{}: cannot be opened: {}", shard.path, std::strerror(error)));
-    }
+    auto opened = RegularFile::open(file.path());
+    if (!opened.ok()) throw ShardReadError(opened.status().message);
+    shards_.push_back(
+        {bytes.data(), bytes.data() + bytes.size(), std::move(opened).value(), file.path().string()});
   }
   std::sort(shards_.begin(), shards_.end(), [](const Shard& a, const Shard& b) { return a.begin < b.begin; });
-}
-
-ShardReader::~ShardReader() {
-  close_all();
-}
-
-void ShardReader::close_all() {
-  for (const Shard& shard : shards_) {
-    if (shard.fd >= 0) ::close(shard.fd);
-  }
 }
 
 void ShardReader::read(std::span<const std::byte> range, std::byte* out) const {
@@ -47,7 +33,7 @@ void ShardReader::read(std::span<const std::byte> range, std::byte* out) const {
   const Shard& shard = *std::prev(after);
   auto offset = static_cast<off_t>(range.data() - shard.begin);
   for (size_t left = range.size(); left > 0;) {
-    const ssize_t count = ::pread(shard.fd, out, left, offset);
+    const ssize_t count = ::pread(shard.file.fd(), out, left, offset);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
       throw ShardReadError(fmt::format("{}: cannot be read at byte {}: {}", shard.path, offset,

@@ -10,22 +10,22 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "base/regular_file.h"
 
 namespace hadal {
 
-// A file that ends early or cannot be read: the message names it.
+// Reports a file that ends early or cannot be read; the message names it.
 class ShardReadError : public Error {
  public:
   using Error::Error;
 };
 
-// Reads ranges of mapped files through descriptors of its own. read() may be called from any thread. Throws
+// Reads ranges of mapped files through its own descriptors. read() may be called from any thread. Throws
 // ShardReadError.
 class ShardReader {
  public:
   // The mappings stay with the caller and outlive the reader; nothing is read through them.
   explicit ShardReader(std::span<const MappedFile> shards);
-  ~ShardReader();
   ShardReader(const ShardReader&) = delete;
   ShardReader& operator=(const ShardReader&) = delete;
 
@@ -37,10 +37,9 @@ class ShardReader {
   struct Shard {
     const std::byte* begin = nullptr;
     const std::byte* end = nullptr;
-    int fd = -1;
+    RegularFile file;
     std::string path;
   };
-  void close_all();
 
   std::vector<Shard> shards_;  // by address
 };

@@ -1,0 +1,124 @@
+// Makes the masks of constrained rows beside the engine thread. A mask may take long (an ambiguous grammar
+// has thousands of parser states), so each request has a task that one worker at a time carries out: it tells
+// the constraint the newest token, and then fills the mask of the next one.
+//
+// The client whose masks have used the least processor time since the queue was last empty comes first, and
+// of its tasks the one that has used the least. A task whose last mask took long, or that has not made one
+// yet, is slow, and only the slow lane's threads, which run at a lower priority of the operating system,
+// carry it out. So an expensive grammar delays neither cheap ones nor the forward pass.
+//
+// A request whose constraint has used more processor time than kMaskBaseSeconds plus kMaskSecondsPerToken for
+// each mask ends with an error.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace hadal {
+
+// A mask for a vocabulary of 129,280 tokens takes 0.3 ms for JSON, 2 ms for most expressions, and 20 ms in
+// grammars of 100 kB; so honest requests stay below a mean of 20 ms, and the base allows single slow ones.
+inline constexpr double kMaskBaseSeconds = 2.0;
+inline constexpr double kMaskSecondsPerToken = 0.02;
+inline constexpr double kSlowMaskSeconds = 0.005;  // a mask that takes longer makes its task a slow one
+
+// MaskTask is the constraint of one request and its newest mask. Everything but allows() is for MaskWorkers.
+class MaskTask {
+ public:
+  // `client` is that of the request.
+  MaskTask(std::unique_ptr<TokenConstraint> constraint, int64_t vocab_size, uint64_t client)
+      : constraint_(std::move(constraint)),
+        num_words_(static_cast<size_t>((vocab_size + 31) / 32)),
+        client_(client) {}
+
+  // Tells whether the newest mask, which must be ready, allows the token. The engine thread calls it.
+  bool allows(int32_t token_id) const { return (mask_[token_id / 32] >> (token_id % 32) & 1U) != 0; }
+
+ private:
+  friend class MaskWorkers;
+  enum class State { kIdle, kQueued, kRunning, kReady };
+
+  bool is_slow() const { return num_masks_ == 0 || last_s_ > kSlowMaskSeconds; }
+  // Runs on a worker, without the lock.
+  void make();
+  void set_error(const char* what, AbortReason reason);
+
+  const std::unique_ptr<TokenConstraint> constraint_;
+  const size_t num_words_;
+  const uint64_t client_;
+  State state_ = State::kIdle;  // guarded by MaskWorkers::mutex_, and so is everything below unless it runs
+  std::optional<int32_t> token_;
+  std::vector<uint32_t> mask_;
+  std::string error_;
+  AbortReason error_reason_ = AbortReason::kFault;
+  int64_t num_masks_ = 0;
+  double used_s_ = 0.0;  // processor time
+  double last_s_ = 0.0;
+  bool is_awaitable_ = true;    // wait() waits for it: it was not slow when it was begun
+  bool is_waited_for_ = false;  // a call of wait() is waiting for it
+  bool wakes_ = false;          // on_late is called when it is ready
+};
+
+// Only the engine thread calls it; the workers use its private part.
+class MaskWorkers {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // A worker calls `on_late` when a mask becomes ready that was late or is that of a slow task (see take).
+  // Threads start with the first task.
+  explicit MaskWorkers(std::function<void()> on_late) : on_late_(std::move(on_late)) {}
+  // Waits for the masks that are being made, and drops the others.
+  ~MaskWorkers();
+  MaskWorkers(const MaskWorkers&) = delete;
+  MaskWorkers& operator=(const MaskWorkers&) = delete;
+
+  // Begins the next mask: the one after `token_id`, or the first one if there is none. The task must be idle.
+  void post(const std::shared_ptr<MaskTask>& task, std::optional<int32_t> token_id);
+  // Forgets a request that has ended: a mask that has not begun will not be made.
+  void drop(const std::shared_ptr<MaskTask>& task);
+
+  // Waits until those masks of `tasks` that are not slow, first ones among them, are ready, or `deadline` is
+  // over.
+  void wait(std::span<MaskTask* const> tasks, Clock::time_point deadline);
+
+  struct Outcome {
+    bool is_ready = false;
+    bool is_slow = false;  // the next mask should not be waited for
+    std::string error;     // not empty: the constraint failed, so that there is no mask
+    AbortReason reason = AbortReason::kFault;
+  };
+  // Copies a mask that is ready into `words`, after which the task is idle. on_late will be called for the
+  // present mask if it is late, and for the next one if the task is slow.
+  Outcome take(MaskTask& task, std::span<uint32_t> words);
+  // Tells whether the mask is ready, or has failed.
+  bool is_ready(const MaskTask& task);
+
+ private:
+  void start_threads();
+  void work(bool slow_lane);
+  std::shared_ptr<MaskTask> next(bool slow_lane);
+
+  const std::function<void()> on_late_;
+  std::mutex mutex_;  // guards everything below, and the tasks that are not running
+  std::condition_variable to_quick_, to_slow_, to_engine_;
+  std::vector<std::shared_ptr<MaskTask>> queued_;
+  std::unordered_map<uint64_t, double> used_by_client_;  // seconds since queued_ was last empty
+  int64_t num_waited_for_ = 0;
+  bool stop_ = false;
+  int num_quick_ = 0, num_slow_ = 0;  // threads of each lane; engine thread
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace hadal
