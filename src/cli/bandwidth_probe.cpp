@@ -16,7 +16,7 @@ constexpr int64_t kGrainBytes = int64_t{4} << 20;
 
 constexpr int64_t kPrefetchBytes = 4096;  // the hardware's prefetcher alone does not reach the full bandwidth
 
-// Sixteen independent sums, so that loads are the limit and not additions.
+// Uses sixteen independent sums, so that loads are the limit and not additions.
 uint64_t sum_words(const uint64_t* words, int64_t count) {
   uint64_t sums[16] = {};
   for (int64_t i = 0; i + 16 <= count; i += 16) {

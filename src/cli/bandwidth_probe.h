@@ -9,11 +9,11 @@
 
 namespace hadal::cli {
 
-// All threads of the pool read memory that is much larger than the caches. The load of a shared machine
-// changes, so the bandwidth is measured again for every row, and the best result counts.
+// BandwidthProbe lets all threads of the pool read memory that is much larger than the caches. The load of a
+// shared machine changes, so the bandwidth is measured again for every row, and the best result counts.
 class BandwidthProbe {
  public:
-  // Throws hadal::Error if there is not enough memory.
+  // The constructor throws hadal::Error if there is not enough memory.
   BandwidthProbe(ThreadPool& pool, size_t size_bytes);
 
   // Measures five more times and returns the best of all results so far, in bytes per second.

@@ -1,4 +1,4 @@
-// The size of the KV cache for requests that are known beforehand.
+// Computes the size of the KV cache for requests that are known beforehand.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Turns the flags of load generators and scores into options of the client. Main thread.
+// Turns the flags of load generators and scores into options of the client. Only the main thread uses it.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,8 @@
 
 namespace hadal::cli {
 
-// Errors (kInvalidArgument): a file is missing, or flags contradict one another.
+// Reads the flags of a dataset. Errors (kInvalidArgument): a file is missing, or flags contradict one
+// another.
 Result<client::DatasetOptions> resolve_dataset(const ParsedFlags& flags);
 
 // Error (kInvalidArgument): the dataset needs a tokenizer and there is none.
@@ -21,11 +22,11 @@ Result<void> check_has_tokenizer(const client::DatasetOptions& options, const To
 // Reads --base-url, or --host and --port; --api-key, --insecure, --timeout.
 Result<client::ServerConnection> open_server(const ParsedFlags& flags, uint16_t default_port);
 
-// --model-path, else the first model that the server lists.
+// Returns --model-path, else the first model that the server lists.
 Result<std::string> model_name(const ParsedFlags& flags, client::ServerConnection& server);
 
-// --tokenizer-path, else the tokenizer that the server names, if it can be read here; else null. Error:
-// --tokenizer-path cannot be loaded.
+// Loads --tokenizer-path, else the tokenizer that the server names if it can be read here; otherwise returns
+// null. Error: --tokenizer-path cannot be loaded.
 Result<std::unique_ptr<Tokenizer>> tokenizer_for(const ParsedFlags& flags, client::ServerConnection& server);
 
 }  // namespace hadal::cli

@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 // Counts the answers. The engine thread writes, and the main thread waits.
 class Tally : public ChunkSink {
  public:
-  void on_chunks(std::vector<TokenChunk> chunks) override {
+  void on_chunks(std::vector<TokenChunk>& chunks) override {
     const std::lock_guard lock(mutex_);
     for (const TokenChunk& chunk : chunks) {
       if (chunk.finish_reason == FinishReason::kNone) continue;
@@ -42,7 +42,8 @@ class Tally : public ChunkSink {
     changed_.notify_one();
   }
 
-  // Waits until `count` requests have ended and reports their number to `on_progress`. False: interrupted.
+  // Waits until `count` requests have ended and reports their number to `on_progress`. Returns false if
+  // interrupted.
   bool wait(size_t count, const InterruptGuard& guard, const std::function<void(size_t)>& on_progress) {
     constexpr auto kLook = std::chrono::milliseconds(50);
     std::unique_lock lock(mutex_);
@@ -54,7 +55,7 @@ class Tally : public ChunkSink {
     return true;
   }
 
-  // Valid after wait.
+  // The result is valid after wait.
   client::OfflineResult result() const {
     return {.successful_requests = num_ok_,
             .total_input_tokens = input_tokens_,

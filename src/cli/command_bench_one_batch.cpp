@@ -33,12 +33,12 @@ struct Shape {
 
 struct Measured {
   double prefill_s = 0.0;                         // from the launch to the result
-  double prefill_gpu_s = 0.0;                     // of the kernels, as the executor reports
+  double prefill_gpu_s = 0.0;                     // time of the kernels, as the executor reports
   std::vector<double> decode_s, decode_gpu_s;     // per step
   double decode_bytes = 0.0;                      // mean over the steps
   double distinct_experts = 0.0;                  // mean over MoE layers and decode steps
   bool graphed = false;                           // the last decode step ran as a CUDA graph
-  std::vector<OpTiming> prefill_ops, decode_ops;  // of one more step of each kind, with --profile
+  std::vector<OpTiming> prefill_ops, decode_ops;  // one more step of each kind, with --profile
 };
 
 double median(std::vector<double> values) {
@@ -58,10 +58,10 @@ double mean_of(const std::vector<int32_t>& values) {
   return values.empty() ? 0.0 : sum / static_cast<double>(values.size());
 }
 
-// Prompt tokens per step on a GPU.
+// A step on a GPU has this many prompt tokens.
 constexpr int64_t kGpuPrefillTokens = 16384;
 
-// Runs the steps of one shape on an executor; the slots are its sequences.
+// BatchRun runs the steps of one shape on an executor; the slots are its sequences.
 class BatchRun {
  public:
   BatchRun(Session& session, const KvLayout& layout, const Shape& shape, StepExecutor& executor)
@@ -174,7 +174,7 @@ class BatchRun {
   StepExecutor& executor_;
   StaticBatch batch_;
   int64_t last_step_ = 0;
-  double wall_s_ = 0.0;  // of the last step
+  double wall_s_ = 0.0;  // time of the last step
 };
 
 // Makes an executor with room for the shape and with one graph, for its decode steps.
@@ -263,7 +263,7 @@ void print_row(const nlohmann::ordered_json& row) {
       value_or_zero(row, "distinct_experts_expected"), gpu));
 }
 
-// Matrix rates that libraries reach on an H200; an operation's share of the ceiling refers to them.
+// Libraries reach these matrix rates on an H200; an operation's share of the ceiling refers to them.
 constexpr double kBf16FlopS = 0.8e15;
 constexpr double kFp8FlopS = 1.5e15;
 

@@ -1,4 +1,4 @@
-// `hadal bench serving`: puts load on a server over HTTP and measures at the client, with a row per
+// `hadal bench serving` puts load on a server over HTTP and measures at the client, with a row per
 // concurrency.
 #include <charconv>
 #include <cmath>

@@ -1,4 +1,4 @@
-// `hadal chat`: a conversation in the terminal, or with the lines of a pipe.
+// `hadal chat` holds a conversation in the terminal, or with the lines of a pipe.
 #include <cstdio>
 
 #include "base/log.h"

@@ -1,4 +1,4 @@
-// `hadal eval gsm8k` and `hadal eval gpqa`: ask few-shot arithmetic and multiple-choice questions of local
+// `hadal eval gsm8k` and `hadal eval gpqa` ask few-shot arithmetic and multiple-choice questions of local
 // files, in this process or over HTTP, once or several times.
 #include <chrono>
 #include <fstream>
@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The score of one reply; an invalid one is never correct.
+// Verdict is the score of one reply; an invalid one is never correct.
 struct Verdict {
   bool correct = false;
   bool invalid = false;
@@ -29,7 +29,7 @@ struct Verdict {
   std::string expected;  // the right answer
 };
 
-// One round of questions, and how their answers are scored.
+// Round is one round of questions, and how their answers are scored.
 struct Round {
   std::vector<client::EvalAsk> asks;
   std::function<Verdict(size_t index, std::string_view answer)> judge;

@@ -1,4 +1,4 @@
-// `hadal generate`: prints the continuation of one prompt while it is generated.
+// `hadal generate` prints the continuation of one prompt while it is generated.
 #include <algorithm>
 #include <cstdio>
 

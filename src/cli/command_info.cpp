@@ -1,5 +1,5 @@
-// `hadal info`: what would be loaded and whether it fits, from config.json alone, except for files that are
-// quantised although config.json does not say so.
+// `hadal info` says what would be loaded and whether it fits. It reads config.json alone, and weight files
+// only if they are quantised although config.json does not say so.
 #include <optional>
 
 #include <nlohmann/json.hpp>
@@ -22,7 +22,7 @@
 namespace hadal::cli {
 namespace {
 
-// What `--device cuda` assumes on a machine without a usable GPU: one NVIDIA H200.
+// `--device cuda` assumes this on a machine without a usable GPU: one NVIDIA H200.
 constexpr const char* kAssumedGpu = "NVIDIA H200";
 constexpr int64_t kAssumedGpuBytes = 150'000'000'000;
 
@@ -34,7 +34,7 @@ struct Report {
   std::optional<GpuEstimate> gpu;  // with --device cuda, or where a GPU is found
   MemoryFit fit;
   std::string memory_place;  // as it follows an amount and "are" in a sentence
-  int64_t max_tokens = 0;    // of the KV cache; 0: the model does not fit
+  int64_t max_tokens = 0;    // tokens of the KV cache; 0: the model does not fit
   int64_t context_length = 0;
 };
 
@@ -44,7 +44,7 @@ std::string readable_count(int64_t count) {
   return fmt::format("{}", count);
 }
 
-// The estimate for the assumed GPU, which no other program uses.
+// Returns the estimate for the assumed GPU, which no other program uses.
 GpuEstimate estimate_assumed_gpu(const ModelInfo& model, double fraction) {
   DeviceMemoryPlan plan{.total_bytes = kAssumedGpuBytes, .fraction = fraction};
   plan.weight_bytes = model.weight_bytes;
@@ -124,15 +124,15 @@ Result<Report> make_report(const ParsedFlags& flags, const Session& session) {
   return report;
 }
 
-// The plans of --expert-plan, one for each number of tokens and each kind of layer, with the measured choices
-// that an engine would load for the card.
+// ExpertPlans holds the plans of --expert-plan, one for each number of tokens and each kind of layer, with
+// the measured choices that an engine would load for the card.
 struct ExpertPlans {
   std::string card;
   bool has_choices = false;  // there are measured choices for the card
   std::vector<cuda::ExpertsPlan> plans;
 };
 
-// For the GPU of the report; without a usable one for the assumed GPU.
+// Makes them for the GPU of the report, or without a usable one for the assumed GPU.
 Result<ExpertPlans> make_expert_plans(const ParsedFlags& flags, const Session& session,
                                       const Report& report) {
   ExpertPlans out;

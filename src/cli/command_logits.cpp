@@ -1,4 +1,4 @@
-// `hadal logits`: writes the float32 logits of every position to a safetensors file.
+// `hadal logits` writes the float32 logits of every position to a safetensors file.
 #include <algorithm>
 #include <filesystem>
 #include <system_error>

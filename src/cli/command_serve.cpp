@@ -1,17 +1,20 @@
-// `hadal serve`: the HTTP server. The socket listens before the weights are read, so that a port in use is an
-// error at once, and clients that wait get status 503 instead of a refused connection.
+// `hadal serve` runs the HTTP server. The socket listens before the weights are read, so that a port in use
+// is an error at once, and clients that wait get status 503 instead of a refused connection.
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <mutex>
 #include <optional>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "cli/commands.h"
 #include "cli/run.h"
 #include "cli/server_options.h"
 #include "cli/session.h"
 #include "cli/signal_watcher.h"
 #include "server/api_error.h"
+#include "server/audit_log.h"
 #include "server/server.h"
 #include "text/grammar.h"
 
@@ -20,11 +23,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long /health reports "stalled" or "failed" before the process ends; SGLang's watchdog also leaves some
-// time for inspection.
+// /health reports "stalled" or "failed" for this long before the process ends; SGLang's watchdog also leaves
+// some time for inspection.
 constexpr std::chrono::seconds kFaultGrace{5};
-// Time after --drain-timeout for aborts, last answers and the end of all threads; what then still runs has
-// hung.
+// After --drain-timeout, aborts, last answers and the end of all threads have this long; what then still runs
+// has hung.
 constexpr std::chrono::seconds kDrainGrace{20};
 
 double seconds_since(Clock::time_point begin) {
@@ -76,20 +79,32 @@ class FaultAttachment {
   FaultReporter& faults_;
 };
 
-// The server that gets the requests; null while the model is loaded. The transport shares it and outlives
-// both.
+// ServerSlot holds the server that gets the requests; null while the model is loaded. The transport shares it
+// and outlives both.
 using ServerSlot = std::atomic<server::Server*>;
 
-Result<std::unique_ptr<server::HttpServer>> start_transport(const server::HttpServerOptions& options,
+Result<std::unique_ptr<server::HttpServer>> start_transport(server::HttpServerOptions options,
                                                             const std::shared_ptr<ServerSlot>& slot) {
-  return server::HttpServer::start(options, [slot](std::shared_ptr<server::HttpExchange> exchange) {
-    if (server::Server* server = slot->load()) return server->handle(std::move(exchange));
-    exchange->respond(server::error_response(server::ErrorStyle::kSglang, 503,
-                                             "the server is starting and still loads the model"));
-  });
+  const auto starting = [] {
+    return server::error_response(server::ErrorStyle::kSglang, 503,
+                                  "the server is starting and still loads the model");
+  };
+  options.gate = [slot, starting](const server::HttpRequest& request) {
+    if (const server::Server* server = slot->load()) return server->admit(request);
+    server::HttpAdmission refused;
+    refused.reason = server::Refusal::kStarting;
+    refused.refusal = starting();
+    return refused;
+  };
+  return server::HttpServer::start(std::move(options),
+                                   [slot, starting](std::shared_ptr<server::HttpExchange> exchange) {
+                                     if (server::Server* server = slot->load())
+                                       return server->handle(std::move(exchange));
+                                     exchange->respond(starting());
+                                   });
 }
 
-// Returns the chat format. Without one there is a line in the log, and completions still work.
+// Returns the chat format. Without one it logs a line, and completions still work.
 std::optional<ChatFormat> find_chat_format(const ParsedFlags& flags, const Session& session) {
   if (session.tokenizer() == nullptr) return std::nullopt;
   const auto format = session.chat_format(flags);
@@ -123,6 +138,21 @@ Result<void> warm_up(Engine& engine, const Tokenizer* tokenizer) {
   return {};
 }
 
+// Returns what SIGHUP does: it reads the key file and opens the audit log again. It is empty without these
+// files.
+std::function<void()> reloader(const ParsedFlags& flags, const std::shared_ptr<server::KeyRing>& keys,
+                               const std::shared_ptr<server::AuditLog>& audit) {
+  if (!flags.has("api-key-file") && !audit) return {};
+  return [keys, audit, path = flags.text_or("api-key-file", "")] {
+    if (audit) audit->reopen();
+    if (path.empty()) return;
+    auto loaded = server::load_key_file(path);
+    if (!loaded.ok()) return log_error("keys not changed error=\"{}\"", loaded.status().message);
+    log_info("keys read again count={}", loaded->size());
+    keys->replace(std::move(loaded).value());
+  };
+}
+
 std::string url_of(const server::HttpServerOptions& http, uint16_t port) {
   const std::string host = http.host.find(':') == std::string::npos ? http.host : "[" + http.host + "]";
   return fmt::format("{}://{}:{}", http.tls_certfile.empty() ? "http" : "https", host, port);
@@ -132,13 +162,23 @@ std::string url_of(const server::HttpServerOptions& http, uint16_t port) {
 
 Result<int> run_serve(const ParsedFlags& flags, const Environment& environment) {
   const Clock::time_point begin = Clock::now();
+  const MemoryReserve reserve;
   HADAL_ASSIGN_OR_RETURN(const server::HttpServerOptions http, resolve_http_options(flags));
-  SignalWatcher signals;
+  HADAL_ASSIGN_OR_RETURN(const std::shared_ptr<server::KeyRing> keys, resolve_keys(flags, environment));
+  std::shared_ptr<server::AuditLog> audit;
+  if (flags.has("audit-log")) {
+    HADAL_ASSIGN_OR_RETURN(audit, server::AuditLog::open(flags.text_or("audit-log", "")));
+  }
+  SignalWatcher signals(reloader(flags, keys, audit));
   const AsyncLogging async_logging;  // so that a blocked reader of stderr cannot block the server
+  if (audit) audit->start();
   const TokenizerUse use = flags.has("skip-tokenizer-init") ? TokenizerUse::kNone : TokenizerUse::kRequired;
   HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::open(flags, environment, use));
   const std::optional<ChatFormat> chat_format = find_chat_format(flags, *session);
   HADAL_ASSIGN_OR_RETURN(server::ServerOptions options, resolve_server_options(flags, *session, chat_format));
+  options.keys = keys;
+  options.audit = audit;
+  options.memory = http.memory;
 
   const auto slot = std::make_shared<ServerSlot>(nullptr);
   auto transport = start_transport(http, slot);

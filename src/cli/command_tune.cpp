@@ -15,7 +15,7 @@ namespace hadal::cli {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-constexpr double kMostWeightGiB = 64.0;  // of the weights of one product
+constexpr double kMostWeightGiB = 64.0;  // weights of one product
 
 bool of_experts(const ParsedFlags& flags) {
   return flags.command() == Command::kTuneMoe;

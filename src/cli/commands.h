@@ -1,6 +1,6 @@
-// The commands, each in a file of its own (command_<name>.cpp). A command receives checked flags and returns
-// the exit code, or a status that run() turns into one line and an exit code: kInvalidArgument 2, kCancelled
-// 130, others 1.
+// Declares the commands, each in a file of its own (command_<name>.cpp). A command receives checked flags and
+// returns the exit code, or a status that run() turns into one line and an exit code: 2 for kInvalidArgument,
+// 130 for kCancelled, 1 for others.
 #pragma once
 
 #include "base/result.h"
@@ -23,7 +23,7 @@ Result<int> run_eval_gpqa(const ParsedFlags& flags, const Environment& environme
 Result<int> run_serve(const ParsedFlags& flags, const Environment& environment);
 Result<int> run_bench_serving(const ParsedFlags& flags, const Environment& environment);
 Result<int> run_bench_offline(const ParsedFlags& flags, const Environment& environment);
-// Both kinds of `tune`.
+// Runs both kinds of `tune`.
 Result<int> run_tune(const ParsedFlags& flags, const Environment& environment);
 
 // Reads --input-ids, or stdin if the flag is absent.

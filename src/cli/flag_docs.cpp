@@ -13,7 +13,7 @@
 namespace hadal::cli {
 namespace {
 
-// The headings in the order in which they are shown; groups that are not named here come last.
+// Returns the headings in the order in which they are shown; groups that are not named here come last.
 std::vector<std::string_view> flag_groups() {
   std::vector<std::string_view> groups = {"Server", "Load",     "Input", "Batch",
                                           "Output", "Sampling", "Model", "Running"};
@@ -26,7 +26,7 @@ std::vector<std::string_view> flag_groups() {
   return groups;
 }
 
-// "--top-p X", "--dtype auto|float32", "--json".
+// Returns a flag as help shows it: "--top-p X", "--dtype auto|float32", "--json".
 std::string signature(const Flag& flag) {
   std::string out = "--" + flag.name;
   if (flag.kind == ValueKind::kSwitch) return out;

@@ -1,4 +1,4 @@
-// The texts of --help and of docs/flags.md, both made from the flag table.
+// Writes the texts of --help and of docs/flags.md, both made from the flag table.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace hadal::cli {
 
-// `hadal --help`: lists the commands.
+// `hadal --help` lists the commands.
 std::string overview_help();
 
-// `hadal tune --help`: lists the commands that begin with "tune", each with an example.
+// `hadal tune --help` lists the commands that begin with "tune", each with an example.
 std::string group_help(std::string_view first_word);
 
-// `hadal <command> --help`: lists the flags of the command, by group.
+// `hadal <command> --help` lists the flags of the command, by group.
 std::string command_help(Command command);
 
-// The text of docs/flags.md, which has every row of the table.
+// Returns the text of docs/flags.md, which has every row of the table.
 std::string flags_markdown();
 
 }  // namespace hadal::cli

@@ -46,7 +46,7 @@ std::optional<T> number_from(std::string_view text) {
   return value;
 }
 
-// Whether this is a whole number, of any length.
+// Tells whether this is a whole number, of any length.
 bool is_whole_number(std::string_view text) {
   if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
@@ -75,8 +75,8 @@ std::string_view nearest_choice(std::string_view word, std::span<const std::stri
   return nearest;
 }
 
-// Whether a flag can be meant in a command. Flags of other commands alone cannot, unless they are written in
-// full.
+// Tells whether a flag can be meant in a command. Flags of other commands alone cannot, unless they are
+// written in full.
 bool known_in(const Flag& flag, Command command) {
   if (flag.flag_class != FlagClass::kHonoured || command == Command::kNone) return true;
   return (flag.commands & static_cast<CommandSet>(command)) != 0;
@@ -190,7 +190,7 @@ Result<void> check_value(const Flag& flag, const std::string& spelled, const std
   return {};
 }
 
-// Words that are never values. Values may be negative numbers, or texts that begin with one dash.
+// Tells whether a word is never a value. Values may be negative numbers, or texts that begin with one dash.
 bool is_flag_word(std::string_view word) {
   return (word.starts_with("--") && word.size() > 2) || word == "-h" || word == "-n";
 }
@@ -199,7 +199,7 @@ bool is_help(std::string_view word) {
   return word == "--help" || word == "-h";
 }
 
-// Whether the word after this one should be a value.
+// Tells whether the word after this one should be a value.
 bool awaits_value(Command command, std::string_view word) {
   if (word == "-n") return true;
   if (!is_flag_word(word) || is_help(word) || word.find('=') != std::string_view::npos) return false;

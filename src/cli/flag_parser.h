@@ -1,6 +1,6 @@
-// Command line words -> checked values, as argparse reads them: '-' or '_' inside names, --flag value or
-// --flag=value, unique prefixes. What may be given, and what each value may be, is in flag_table.h. Pure
-// functions: nothing is run, printed or logged.
+// Turns command line words into checked values, as argparse reads them: '-' or '_' inside names, --flag value
+// or --flag=value, unique prefixes. What may be given, and what each value may be, is in flag_table.h. The
+// functions are pure: nothing is run, printed or logged.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace hadal::cli {
 
-// One flag as it was given, after prefixes and aliases in its name are resolved.
+// FlagUse is one flag as it was given, after prefixes and aliases in its name are resolved.
 struct FlagUse {
   const Flag* flag = nullptr;  // never an alias row
   std::string spelled;         // "--tp", as the user wrote it
@@ -28,7 +28,7 @@ struct FlagUse {
 // missing value, a word that belongs to no flag.
 Result<std::vector<FlagUse>> resolve_flags(Command command, std::span<const std::string> words);
 
-// The values of a command's flags, which are all within what the table allows.
+// ParsedFlags holds the values of a command's flags, which are all within what the table allows.
 class ParsedFlags {
  public:
   bool has(std::string_view name) const { return values_.find(name) != values_.end(); }
@@ -36,7 +36,7 @@ class ParsedFlags {
   std::string text_or(std::string_view name, std::string_view otherwise) const;
   std::optional<int64_t> integer(std::string_view name) const;
   std::optional<double> number(std::string_view name) const;
-  // Every value of a flag that is repeated or a list, in order; values are not split at commas.
+  // Returns every value of a flag that is repeated or a list, in order; values are not split at commas.
   std::vector<std::string> texts(std::string_view name) const;
   Command command() const { return command_; }
 
@@ -49,7 +49,7 @@ class ParsedFlags {
   Command command_ = Command::kNone;
 };
 
-// Errors (kInvalidArgument) name the flag, its value and what is allowed.
+// Resolves and checks the flags. Errors (kInvalidArgument) name the flag, its value and what is allowed.
 Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words);
 
 // Reads token ids that are written as 1,2,3, as 1 2 3 or as a JSON list. `source` names them in errors.

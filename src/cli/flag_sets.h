@@ -1,4 +1,4 @@
-// Short names for the rows of the flag table; included by its files alone.
+// Gives short names to the sets of commands in the flag table; only the table's files include it.
 #pragma once
 
 #include "cli/flag_table.h"

@@ -1,5 +1,5 @@
-// The table of all command line flags: the project's own and every server flag of SGLang, each in one of four
-// classes. The parser, --help and docs/flags.md use it. Immutable; any thread may read it.
+// Holds the table of all command line flags: the project's own and every server flag of SGLang, each in one
+// of four classes. The parser, --help and docs/flags.md use it. It is immutable; any thread may read it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace hadal::cli {
 
-// The commands, as bits: a flag lists the commands that it applies to.
+// Command names the commands, as bits: a flag lists the commands that it applies to.
 enum class Command : uint16_t {
   kNone = 0,
   kGenerate = 1 << 0,
@@ -71,16 +71,18 @@ struct Flag {
   bool zero_is_out = false;  // -1 has a meaning of its own; other values begin at 1
   bool gpu_only = false;     // has no effect on the CPU, where a log line says so
   std::string default_text;
-  // kHonoured: help; kAlready: why it is so; kAlias: the other name; kError: what to do instead.
+  // Says, by class: kHonoured: help; kAlready: why it is so; kAlias: the other name; kError: what to do
+  // instead.
   std::string text;
 };
 
-// Sorted by name. A name may have several honoured rows for disjoint sets of commands, and one row of another
-// class for all other commands; honoured rows come first.
+// Returns the rows, sorted by name. A name may have several honoured rows for disjoint sets of commands, and
+// one row of another class for all other commands; honoured rows come first.
 const std::vector<Flag>& flag_table();
 
 // Returns the row of exactly this name (words joined by '-') that `command` honours; if there is none, the
-// row of another class; else the first row that other commands honour; else null. For kNone, the first row.
+// row of another class; else the first row that other commands honour; else null. With kNone it returns the
+// first row.
 const Flag* find_flag(std::string_view name, Command command = Command::kNone);
 
 // Append the project's own rows to `rows`: for the model and how it runs, for requests (input, sampling,

@@ -1,5 +1,5 @@
-// Flags of the load generators, and of the scores of few-shot and multiple-choice questions. The names are
-// those of SGLang's scripts; other files have the rows of the same names for other commands.
+// Holds the flags of the load generators, and of the scores of few-shot and multiple-choice questions. The
+// names are those of SGLang's scripts; other files have the rows of the same names for other commands.
 #include <iterator>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Flags of the model, of how it runs, and of the batches of `bench one-batch`.
+// Holds the flags of the model, of how it runs, and of the batches of `bench one-batch`.
 #include <fmt/format.h>
 
 #include <iterator>
@@ -14,7 +14,6 @@ using namespace flag_sets;
 void append_engine_rows(std::vector<Flag>& out) {
   using enum FlagClass;
   std::vector<Flag> rows = {
-      // Model
       {.name = "model-path",
        .kind = kOne,
        .commands = kAll | kTune,
@@ -61,7 +60,6 @@ void append_engine_rows(std::vector<Flag>& out) {
        .value_name = "JSON",
        .default_text = "{}",
        .text = "JSON object whose fields replace those of config.json"},
-      // Running
       {.name = "device",
        .kind = kOne,
        .commands = kConfig,
@@ -222,7 +220,6 @@ void append_engine_rows(std::vector<Flag>& out) {
        .choices = "debug|info|warning|error|critical|off",
        .default_text = "info",
        .text = "least severe level of the log lines that are printed to stderr"},
-      // Bench
       {.name = "batch-size",
        .kind = kList,
        .commands = kBench,

@@ -1,4 +1,4 @@
-// Flags of requests: input, sampling and output.
+// Holds the flags of requests: input, sampling and output.
 #include <fmt/format.h>
 
 #include <iterator>
@@ -14,7 +14,6 @@ using namespace flag_sets;
 void append_request_rows(std::vector<Flag>& out) {
   using enum FlagClass;
   std::vector<Flag> rows = {
-      // Input
       {.name = "prompt",
        .kind = kOne,
        .commands = kGen,
@@ -78,7 +77,6 @@ void append_request_rows(std::vector<Flag>& out) {
        .choices = "v2|v2.5|r1|v3.1",
        .default_text = "the one that tokenizer_config.json contains",
        .text = "chat format"},
-      // Sampling
       {.name = "max-new-tokens",
        .kind = kInteger,
        .commands = kGen | kChat | kEval,
@@ -215,7 +213,6 @@ void append_request_rows(std::vector<Flag>& out) {
        .choices = "model|openai",
        .default_text = "model",
        .text = "model: generation_config.json sets what no flag sets; openai: that file is not read"},
-      // Output
       {.name = "expert-plan",
        .kind = kList,
        .commands = kInfo,

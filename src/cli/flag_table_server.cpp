@@ -1,4 +1,4 @@
-// Flags of the scheduler and of `hadal serve`; those of the model are in flag_table_engine.cpp.
+// Holds the flags of the scheduler and of `hadal serve`; those of the model are in flag_table_engine.cpp.
 #include <iterator>
 #include <vector>
 
@@ -103,10 +103,34 @@ void append_http_rows(std::vector<Flag>& out) {
       text_row("ssl-keyfile-password", kServe, kGroup, "TEXT", "", "password of --ssl-keyfile"),
       text_row("api-key", kServe, kGroup, "KEY", "no key",
                "key that requests must send as `Authorization: Bearer KEY`, except for health checks and "
-               "/metrics"),
+               "/metrics; other processes cannot see it in the variable HADAL_API_KEY"),
+      text_row(
+          "api-key-file", kServe, kGroup, "FILE", "",
+          "file of keys instead of --api-key, one a line: `KEY`, or `NAME KEY`; # begins a comment. SIGHUP "
+          "makes the server read it again"),
       text_row("admin-api-key", kServe, kGroup, "KEY", "the value of --api-key",
                "key that /flush_cache, /abort_request, pausing and profiling demand instead of --api-key; "
-               "all other endpoints accept it too"),
+               "all other endpoints accept it too; HADAL_ADMIN_API_KEY gives it as well"),
+      switch_row("allow-get-admin", kServe, kGroup,
+                 "let GET, and not only POST, flush the cache and start or stop a profile, as old clients of "
+                 "SGLang do"),
+      text_row("allowed-hosts", kServe, kGroup, "NAMES", "",
+               "names, separated by commas, by which browsers may reach the server besides localhost and "
+               "addresses; *: any name"),
+      count_row("max-connections-per-peer", kServe, kGroup, 1, 1e6, "4096",
+                "largest number of open connections from one address; further ones get status 503"),
+      choice_row("cache-isolation", kServe, kGroup, "none|key", "none",
+                 "who shares cached prefixes: all clients (none), or only requests with the same key of "
+                 "--api-key-file; the field cache_salt of requests divides further"),
+      number_row("client-body-share", kServe, kGroup, 0, true, "0.25",
+                 "share of the 1 GiB for bodies of all requests that one client may hold"),
+      text_row(
+          "rate-limit", kServe, kGroup, "N,N", "no limit",
+          "requests a second and tokens a minute, of prompts and answers, that each key may use (without "
+          "named keys: each address), as in 5,60000; 0: no limit; beyond them requests get status 429"),
+      count_row("max-request-memory", kServe, kGroup, 1, 1e9, "an eighth of the machine's memory",
+                "memory in MiB that all requests together may hold (bodies, prompts, answers, "
+                "log-probabilities, grammars); requests beyond it are refused with status 503"),
       text_row("served-model-name", kServe, kGroup, "NAME", "the value of --model-path",
                "name of the model in the OpenAI API"),
       number_row("drain-timeout", kServe, kGroup, 0, false, "60",
@@ -133,6 +157,10 @@ void append_text_rows(std::vector<Flag>& out) {
                  "format by which reasoning_content is separated from content"),
       choice_row("tool-call-parser", kServe, kGroup, "auto|none|deepseekv3|deepseekv31",
                  "auto: the one of the chat format", "format by which tool calls are found in the text"),
+      choice_row(
+          "content-special-tokens", kServe, kGroup, "text|special", "special",
+          "what special tokens inside the messages of a chat become: tokens like the chat format's own "
+          "(special), or plain text; requests choose by the field content_special_tokens"),
       choice_row("grammar-backend", kServe, kGroup, "xgrammar|none", "xgrammar",
                  "library that restricts the output to JSON schemas, regular expressions and grammars; none: "
                  "refuse such requests"),
@@ -150,12 +178,16 @@ void append_log_rows(std::vector<Flag>& out) {
           "directory that /start_profile writes to; the output_dir of a request names a directory inside it"),
       switch_row("enable-cache-report", kServe, kGroup,
                  "report in OpenAI's usage field how many prompt tokens came from the cache"),
+      text_row("audit-log", kServe, kGroup, "FILE", "",
+               "file to which each request appends a line of JSON: when, who, which endpoint, how many "
+               "tokens, but "
+               "never a text; SIGHUP opens it again"),
       count_row("decode-log-interval", kServe | kOffline, kGroup, 1, 1e9, "40",
                 "number of decode steps between two `Decode batch` log lines"),
       switch_row("log-requests", kServe, kGroup, "log each request when it arrives and when it ends"),
       count_row("log-requests-level", kServe, kGroup, 0, 3, "2",
                 "what --log-requests logs. 0: the numbers of tokens; 1: also the sampling parameters; 2: "
-                "also the first 2048 bytes of the texts; 3: also the whole texts"),
+                "also the first 2048 bytes of the texts; 3: their first 65536 bytes"),
       choice_row("log-level-http", kServe, kGroup, "debug|info|warning|error|critical|off",
                  "the value of --log-level",
                  "log level of HTTP requests; each request is logged at info and below"),

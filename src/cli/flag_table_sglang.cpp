@@ -1,6 +1,6 @@
-// SGLang's server flags that need no code here: those that ask for what is always so, and those that nothing
-// here corresponds to. Names that share a reason share an entry. A flag that some command honours has no
-// refusal: the parser itself says which commands it belongs to.
+// Holds SGLang's server flags that need no code here: those that ask for what is always so, and those that
+// correspond to nothing here. Names that share a reason share an entry. A flag that some command honours is
+// not refused here: the parser itself says which commands it belongs to.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace hadal::cli {
 namespace {
 
-// names: separated by spaces; "name" is a switch, "name=" takes a value, "name=*" a list of values,
+// Names are separated by spaces; "name" is a switch, "name=" has a value, "name=*" a list of values,
 // "name=:a|b" a value of which only a and b are accepted.
 struct Entry {
   FlagClass flag_class;
@@ -53,7 +53,9 @@ constexpr Entry kEntries[] = {
     {kAlready, "new requests can start after every decode step", "num-continuous-decode-steps=:1"},
     {kAlready, "there is one tokenizer, which reads tokenizer.json",
      "tokenizer-mode=:auto|slow tokenizer-backend=:huggingface|fastokens"},
-    {kAlready, "a thread reads the mapped weight files ahead", "weight-loader-prefetch-checkpoints"},
+    {kAlready,
+     "weight files are mapped and read as they are needed, which is faster than a thread that reads ahead",
+     "weight-loader-prefetch-checkpoints"},
     {kAlready, "decoding always uses the absorbed form of attention", "enable-mla"},
     {kAlready, "this build runs on one device",
      "tp-size=:1 dp-size=:1 pp-size=:1 ep-size=:1 dcp-size=:1 attn-cp-size=:1 moe-dp-size=:1 dwdp-size=:1 "
@@ -66,7 +68,7 @@ constexpr Entry kEntries[] = {
     {kAlready, "weights stay in the memory of the device", "cpu-offload-gb=:0"},
     {kAlready, "the KV cache is not instrumented", "kv-canary=:none kv-canary-real-data=:none"},
 
-    // Nothing here corresponds to these flags.
+    // These flags correspond to nothing here.
     {kAlready, "the I/O threads of --tokenizer-worker-num do all work on text",
      "detokenizer-worker-num= batch-notify-size= enable-tokenizer-batch-encode "
      "disable-tokenizer-batch-decode "
@@ -193,7 +195,10 @@ constexpr Entry kEntries[] = {
      "constrained-json-whitespace-pattern= constrained-json-disable-any-whitespace"},
     {kError, "each request to `hadal serve` says this itself, in sampling_params",
      "json-schema= regex= ebnf= structural-tag="},
-    {kError, "only plain texts can stop an answer; use --stop", "stop-regex="},
+    {kError,
+     "a flag names plain texts only, by --stop; a request to `hadal serve` may have stop_regex in its "
+     "sampling_params",
+     "stop-regex="},
     {kError, "use --chat-template", "hf-chat-template-name="},
     {kError,
      "hidden states and routing are not returned; `hadal logits` writes logits, and `hadal generate "

@@ -1,4 +1,4 @@
-// Flags of `hadal tune`.
+// Holds the flags of `hadal tune`.
 #include <iterator>
 #include <vector>
 

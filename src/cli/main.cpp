@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "base/mapping_faults.h"
 #include "cli/run.h"
 #include "cli/terminal.h"
 
@@ -16,11 +17,14 @@ std::string variable(const char* name) {
 
 int main(int argc, char** argv) {
   hadal::cli::install_signal_handlers();
+  hadal::end_on_mapping_faults(hadal::cli::kExitFailure);
   hadal::cli::Environment environment;
   environment.hub.home = variable("HOME");
   environment.hub.hf_home = variable("HF_HOME");
   environment.hub.hf_hub_cache = variable("HF_HUB_CACHE");
   if (environment.hub.hf_hub_cache.empty()) environment.hub.hf_hub_cache = variable("HUGGINGFACE_HUB_CACHE");
+  if (const char* key = std::getenv("HADAL_API_KEY")) environment.api_key = key;
+  if (const char* key = std::getenv("HADAL_ADMIN_API_KEY")) environment.admin_api_key = key;
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
   return hadal::cli::run(words, environment);
 }

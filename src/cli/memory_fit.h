@@ -1,4 +1,4 @@
-// Whether a model fits into the memory of a device, for `hadal info`. Pure functions.
+// Judges whether a model fits into the memory of a device, for `hadal info`. The functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ MemoryFit judge_fit(int64_t weight_bytes, int64_t kv_bytes_per_token, int64_t me
 // Judges by what the plan's budget leaves for weights and KV cache.
 MemoryFit judge_fit(const DeviceMemoryPlan& plan, int64_t kv_bytes_per_token);
 
-// "12.34 GB", "1.50 MB", "17 B".
+// Writes a size like "12.34 GB", "1.50 MB" or "17 B".
 std::string readable_bytes(int64_t bytes);
 
-// Error (kResourceExhausted): the model does not fit, so that nothing would run. The message says what is
-// needed (with the page only if the weights alone fit), what is there and what is missing; `place` ends its
-// "23.00 GB are …", for example "available to the CPU".
+// Returns an error (kResourceExhausted) if the model does not fit, so that nothing would run. The message
+// says what is needed (with the page only if the weights alone fit), what is there and what is missing;
+// `place` ends its "23.00 GB are …", for example "available to the CPU".
 Result<void> check_fit(const MemoryFit& fit, const std::string& place);
 
 }  // namespace hadal::cli

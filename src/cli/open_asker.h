@@ -1,4 +1,4 @@
-// Chooses who answers the questions of `hadal eval`. Main thread.
+// Chooses who answers the questions of `hadal eval`. Only the main thread uses it.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace hadal::cli {
 
-// With --base-url that server answers, and otherwise the model of --model-path, which is loaded. Errors:
-// flags that apply to the other case alone; those of loading.
+// Opens the server of --base-url, or else loads the model of --model-path. Errors: flags that apply to the
+// other case alone; those of loading.
 Result<std::unique_ptr<client::EvalAsker>> open_asker(const ParsedFlags& flags,
                                                       const Environment& environment);
 

@@ -71,7 +71,7 @@ Result<void> choose_device(const ParsedFlags& flags, ModelOptions& options) {
   return {};
 }
 
-// Checked before weights are loaded, which takes minutes. Errors: those of check_gpu_batch.
+// Checks the flags before weights are loaded, which takes minutes. Errors: those of check_gpu_batch.
 Result<void> check_batch_flags(const ParsedFlags& flags) {
   if (const auto most = flags.integer("max-running-requests"))
     HADAL_RETURN_IF_ERROR(check_gpu_batch("--max-running-requests", *most));
@@ -211,7 +211,7 @@ Result<DeviceOptions> resolve_device_options(const ParsedFlags& flags) {
 EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOptions& model) {
   EngineOptions options;
   const bool on_gpu = model.device == DeviceType::kCuda;
-  if (on_gpu) options.max_running_requests = 0;  // by memory
+  if (on_gpu) options.max_running_requests = 0;  // the memory decides
   options.max_total_tokens = flags.integer("max-total-tokens").value_or(options.max_total_tokens);
   options.max_running_requests = flags.integer("max-running-requests").value_or(options.max_running_requests);
   options.chunked_prefill_size =

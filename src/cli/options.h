@@ -19,12 +19,14 @@
 
 namespace hadal::cli {
 
-// The environment variables that matter; main alone reads them.
+// Environment holds the variables that matter; main alone reads them.
 struct Environment {
   HubEnvironment hub;
+  std::optional<std::string> api_key;        // HADAL_API_KEY
+  std::optional<std::string> admin_api_key;  // HADAL_ADMIN_API_KEY
 };
 
-// What to load and how to run it.
+// ModelOptions say what to load and how to run it.
 struct ModelOptions {
   std::string model_path;      // directory or hub id
   std::string tokenizer_path;  // empty: the model's directory
@@ -43,8 +45,8 @@ struct ModelOptions {
   uint64_t random_seed = 42;
 };
 
-// Whether --enable-deterministic-inference can be kept. Error (kUnsupported): on a GPU an answer may still
-// depend on the requests that share its steps.
+// Tells whether --enable-deterministic-inference can be kept. Error (kUnsupported): on a GPU an answer may
+// still depend on the requests that share its steps.
 Result<void> check_deterministic_inference(bool wanted, DeviceType device);
 
 // Without --device, a usable GPU is chosen, and otherwise the CPU. Errors: no --model-path; --device cuda
@@ -56,30 +58,31 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags);
 // says so and nothing is stored in 8 bits.
 Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfig& config);
 
-// "auto" is the compute type if the device supports such a cache; a GPU has no float32 cache.
-// Error: scales are given for a format that has none.
+// Resolves --kv-cache-dtype. "auto" is the compute type if the device supports such a cache; a GPU has no
+// float32 cache. Error: scales are given for a format that has none.
 Result<KvLayout> resolve_kv_layout(const ModelOptions& options, DType compute_dtype);
 
-// "bfloat16", "fp8_e4m3", …, as in --kv-cache-dtype and in every report.
+// Returns "bfloat16", "fp8_e4m3", …, as in --kv-cache-dtype and in every report.
 const char* to_string(KvFormat format);
 
-// "per_token" or "per_128", as in --kv-cache-scales; "none" if records have no scales.
+// Returns "per_token" or "per_128", as in --kv-cache-scales; "none" if records have no scales.
 const char* scales_name(const KvLayout& layout);
 
-// Options for the graphs and the memory of a GPU. Error: a bad value of --cuda-graph-bs.
+// Returns the options for the graphs and the memory of a GPU. Error: a bad value of --cuda-graph-bs.
 Result<DeviceOptions> resolve_device_options(const ParsedFlags& flags);
 
-// Engine options, except kv_layout, which the caller sets, and `device`, which resolve_device_options
-// returns.
+// Returns the engine's options, except kv_layout, which the caller sets, and `device`, which
+// resolve_device_options returns.
 EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOptions& model);
 
-// The fields of generation_config.json that are used. A missing file counts as an empty one.
+// GenerationConfig holds the fields of generation_config.json that are used. A missing file counts as an
+// empty one.
 struct GenerationConfig {
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int64_t> top_k;
   std::vector<int64_t> eos_token_ids;
 };
-// Error: kDataLoss, because the file is not JSON, or a field has a wrong type or value.
+// Error: kDataLoss, if the file is not JSON, or a field has a wrong type or value.
 Result<GenerationConfig> load_generation_config(const std::filesystem::path& model_dir);
 
 struct SamplingOptions {

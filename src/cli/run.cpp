@@ -17,7 +17,7 @@
 namespace hadal::cli {
 namespace {
 
-// SGLang's module names.
+// These are SGLang's module names.
 constexpr std::pair<std::string_view, Command> kModules[] = {
     {"bench-one-batch", Command::kBenchOneBatch},
     {"bench-serving", Command::kBenchServing},
@@ -117,7 +117,8 @@ bool is_group(std::string_view first) {
   return !is_command(first) && !seconds_of(first).empty();
 }
 
-// `first` begins commands of two words, and no command has `words[1]` as its second one.
+// Returns the error for a `first` that begins commands of two words, none of which has `words[1]` as its
+// second one.
 Status no_second(const std::string& first, std::span<const std::string> words) {
   const std::vector<std::string_view> seconds = seconds_of(first);
   std::vector<std::string_view> list(seconds);

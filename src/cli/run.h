@@ -21,7 +21,7 @@ inline constexpr int kExitInterrupted = 130;
 // or an unknown one (the nearest one is named).
 Result<std::pair<Command, size_t>> find_command(std::span<const std::string> words);
 
-// Runs `words` (argv without the program's name) and returns the exit code. Never throws; an error is one
+// Runs `words` (argv without the program's name) and returns the exit code. It never throws; an error is one
 // line on stderr.
 int run(std::span<const std::string> words, const Environment& environment);
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <thread>
 
+#include "base/available_memory.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "cli/defaults.h"
@@ -70,6 +71,7 @@ Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session
   append_json_number(out["kv-record-bytes"], int64_t{layout.row_bytes()});
   text("metrics-prefix", flags.text_or("metrics-prefix", server::ServerOptions().metrics_prefix));
   if (engine.schedule_policy == SchedulePolicy::kPriority) text("schedule-policy", "priority");
+  append_json_number(out["max-request-memory"], static_cast<int64_t>(http.memory->limit() >> 20));
   append_json_number(out["tokenizer-worker-num"], int64_t{http.num_threads});
   text("device", to_string(session.options().device));
   append_json_number(out["chunked-prefill-size"], engine.chunked_prefill_size);
@@ -120,6 +122,13 @@ std::string flags_as_json(const ParsedFlags& flags, const InForce& in_force) {
   return out;
 }
 
+// Returns the limit in bytes: without the flag an eighth of the memory that this process can have, or 1 GiB
+// where that is not known.
+size_t max_request_memory(const ParsedFlags& flags) {
+  if (const auto mib = flags.integer("max-request-memory")) return static_cast<size_t>(*mib) << 20;
+  return total_memory_bytes().value_or(size_t{8} << 30) / 8;
+}
+
 }  // namespace
 
 Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags) {
@@ -136,6 +145,16 @@ Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags)
     return invalid_argument("--ssl-keyfile and --ssl-certfile belong together; {} is missing",
                             http.tls_keyfile.empty() ? "--ssl-keyfile" : "--ssl-certfile");
   }
+  http.limits.max_connections_per_peer = static_cast<int>(
+      flags.integer("max-connections-per-peer").value_or(http.limits.max_connections_per_peer));
+  http.limits.client_body_share = flags.number("client-body-share").value_or(http.limits.client_body_share);
+  const double least_share =
+      static_cast<double>(http.limits.body_bytes) / static_cast<double>(http.limits.total_body_bytes);
+  if (http.limits.client_body_share < least_share || http.limits.client_body_share > 1)
+    return invalid_argument(
+        "--client-body-share is {}; must be a number in [{}, 1], so that the largest body fits",
+        http.limits.client_body_share, least_share);
+  http.memory = std::make_shared<server::RequestMemory>(max_request_memory(flags));
   const std::string level = flags.text_or("log-level-http", flags.text_or("log-level", "info"));
   http.access_log = level == "debug" || level == "info";
   // An unset variable in a start script would otherwise open the server to everybody.
@@ -148,6 +167,32 @@ Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags)
   return http;
 }
 
+Result<std::shared_ptr<server::KeyRing>> resolve_keys(const ParsedFlags& flags,
+                                                      const Environment& environment) {
+  // Returns the value of a flag or of its variable.
+  const auto one_of = [&](const char* flag, const char* variable,
+                          const std::optional<std::string>& value) -> Result<std::string> {
+    if (value && value->empty())
+      return invalid_argument("{} is empty; must be a key, or unset it if no key is needed", variable);
+    if (value && flags.has(flag))
+      return invalid_argument("--{} and {} are both given; only one of them may be", flag, variable);
+    return value ? *value : flags.text_or(flag, "");
+  };
+  HADAL_ASSIGN_OR_RETURN(const std::string key, one_of("api-key", "HADAL_API_KEY", environment.api_key));
+  HADAL_ASSIGN_OR_RETURN(const std::string admin_key,
+                         one_of("admin-api-key", "HADAL_ADMIN_API_KEY", environment.admin_api_key));
+  std::vector<server::ApiKey> keys;
+  if (flags.has("api-key-file")) {
+    if (!key.empty())
+      return invalid_argument("--api-key-file and {} are both given; only one of them may be",
+                              environment.api_key ? "HADAL_API_KEY" : "--api-key");
+    HADAL_ASSIGN_OR_RETURN(keys, server::load_key_file(flags.text_or("api-key-file", "")));
+  } else if (!key.empty()) {
+    keys.push_back({"", key});
+  }
+  return std::make_shared<server::KeyRing>(std::move(keys), admin_key);
+}
+
 Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, const Session& session,
                                                      std::optional<ChatFormat> chat_format) {
   server::ServerOptions options;
@@ -156,8 +201,30 @@ Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, c
   options.tokenizer_path = absolute_directory(flags.text_or("tokenizer-path", model_path));
   options.served_model_name = flags.text_or("served-model-name", model_path);
   options.version = version();
-  options.api_key = flags.text_or("api-key", "");
-  options.admin_api_key = flags.text_or("admin-api-key", "");
+  // A path would tell strangers how the machine is set up.
+  const size_t slash = model_path.find_last_of('/', model_path.find_last_not_of('/'));
+  std::string folder = slash == std::string::npos ? model_path : model_path.substr(slash + 1);
+  while (folder.ends_with('/')) folder.pop_back();
+  options.model_label = flags.text_or("served-model-name", folder);
+  options.allow_get_admin = flags.has("allow-get-admin");
+  if (flags.has("rate-limit")) {
+    HADAL_ASSIGN_OR_RETURN(options.rate_limits,
+                           server::parse_rate_limits(flags.text_or("rate-limit", ""), "--rate-limit"));
+  }
+  options.content_as_text = flags.text_or("content-special-tokens", "special") == "text";
+  options.isolate_cache_by_key = flags.text_or("cache-isolation", "none") == "key";
+  if (options.isolate_cache_by_key && !flags.has("api-key-file")) {
+    return invalid_argument(
+        "--cache-isolation is key; needs --api-key-file, because the names of its keys tell "
+        "clients apart");
+  }
+  std::string hosts = flags.text_or("allowed-hosts", "");
+  for (std::replace(hosts.begin(), hosts.end(), ',', ' '); !hosts.empty();) {
+    const size_t end = std::min(hosts.find(' '), hosts.size());
+    if (end != 0) options.allowed_hosts.push_back(hosts.substr(0, end));
+    hosts.erase(0, end + 1);
+  }
+  options.allowed_hosts.push_back(flags.text_or("host", ""));  // a name that the operator has chosen
   if (chat_format) {
     const auto name_of = [](const auto format) {
       const std::string_view name = to_string(format);

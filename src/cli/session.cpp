@@ -80,7 +80,9 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
 
   const std::filesystem::path tokenizer_dir =
       options.tokenizer_path.empty() ? session->model_dir_ : std::filesystem::path(options.tokenizer_path);
-  const bool is_there = is_file(tokenizer_dir) || is_file(tokenizer_dir / "tokenizer.json");
+  std::error_code ignored;
+  const bool is_there =
+      is_file(tokenizer_dir) || std::filesystem::exists(tokenizer_dir / "tokenizer.json", ignored);
   if (tokenizer_use == TokenizerUse::kRequired ||
       (tokenizer_use == TokenizerUse::kIfThere && (is_there || !options.tokenizer_path.empty()))) {
     auto tokenizer = Tokenizer::load(tokenizer_dir);

@@ -1,5 +1,5 @@
-// Owns the objects of one command, which are built in this order: config, tokenizer, thread pool, model. Main
-// thread only.
+// Owns the objects of one command, which are built in this order: config, tokenizer, thread pool, model. Only
+// the main thread uses it.
 #pragma once
 
 #include <filesystem>
@@ -33,11 +33,12 @@ class Session {
   Result<std::unique_ptr<Engine>> make_engine(EngineOptions options);
 
   Result<DType> compute_dtype() const { return resolve_device_dtype(options_, config_); }
-  // Follows from --kv-cache-dtype, --kv-cache-scales, the compute type and the device.
+  // Returns the layout that follows from --kv-cache-dtype, --kv-cache-scales, the compute type and the
+  // device.
   Result<KvLayout> kv_layout() const;
   // Appends the directories of measured kernel choices: those that come with the program, and the user's.
   void add_kernel_configs(BackendOptions& options) const;
-  // --chat-template, else the format that the tokenizer's config has.
+  // Returns --chat-template, else the format that the tokenizer's config has.
   Result<ChatFormat> chat_format(const ParsedFlags& flags) const;
 
   const ModelOptions& options() const { return options_; }

@@ -13,18 +13,19 @@
 namespace hadal::cli {
 namespace {
 
-sigset_t watched_signals() {
+sigset_t watched_signals(bool hangup) {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
+  if (hangup) sigaddset(&set, SIGHUP);
   return set;
 }
 
 }  // namespace
 
-SignalWatcher::SignalWatcher() {
-  const sigset_t set = watched_signals();
+SignalWatcher::SignalWatcher(std::function<void()> on_hangup) : on_hangup_(std::move(on_hangup)) {
+  const sigset_t set = watched_signals(on_hangup_ != nullptr);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   std::signal(SIGPIPE, SIG_IGN);  // a client that disconnects causes an error of its connection alone
   thread_ = std::thread([this] { watch(); });
@@ -33,7 +34,7 @@ SignalWatcher::SignalWatcher() {
 SignalWatcher::~SignalWatcher() {
   stop_ = true;
   thread_.join();
-  const sigset_t set = watched_signals();
+  const sigset_t set = watched_signals(on_hangup_ != nullptr);
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
@@ -42,13 +43,17 @@ void SignalWatcher::arm() {
 }
 
 void SignalWatcher::watch() {
-  const sigset_t set = watched_signals();
+  const sigset_t set = watched_signals(on_hangup_ != nullptr);
   const timespec patience{.tv_sec = 0, .tv_nsec = 100'000'000};
   int seen = 0;
   while (!stop_) {
     exit_when_due();
     const int signal = sigtimedwait(&set, nullptr, &patience);
     if (signal < 0) continue;
+    if (signal == SIGHUP) {
+      on_hangup_();
+      continue;
+    }
     if (!armed_ || ++seen > 1) _exit(128 + signal);
     notify(signal == SIGTERM ? "SIGTERM" : "SIGINT");
   }

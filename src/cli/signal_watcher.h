@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -16,7 +17,9 @@ class SignalWatcher {
  public:
   using Clock = std::chrono::steady_clock;
 
-  SignalWatcher();
+  // SIGHUP runs `on_hangup` on the watching thread, before and after arm(). Without it the signal does what
+  // it does by default.
+  explicit SignalWatcher(std::function<void()> on_hangup = {});
   ~SignalWatcher();
   SignalWatcher(const SignalWatcher&) = delete;
   SignalWatcher& operator=(const SignalWatcher&) = delete;
@@ -27,17 +30,18 @@ class SignalWatcher {
 
   // Waits for a signal or for notify(), whichever comes first, and returns its name.
   std::string wait();
-  // May be called by any thread; the first call counts.
+  // Makes wait() return. Any thread may call it; the first call counts.
   void notify(std::string why);
 
   // Ends the process with kExitFailure at `time`, even if other threads hang. An earlier time from a previous
-  // call remains in force. May be called by any thread.
+  // call remains in force. Any thread may call it.
   void exit_at(Clock::time_point time, std::string why);
 
  private:
   void watch();
   void exit_when_due();
 
+  const std::function<void()> on_hangup_;
   std::mutex mutex_;  // guards the fields below
   std::condition_variable wake_;
   std::string why_;

@@ -1,5 +1,5 @@
-// The process's connection to its user: stdout, stdin, Ctrl-C and the progress bar. Main thread, except where
-// noted.
+// Connects the process to its user: stdout, stdin, Ctrl-C and the progress bar. Only the main thread calls
+// it, except where noted.
 #pragma once
 
 #include <chrono>
@@ -12,11 +12,11 @@
 
 namespace hadal::cli {
 
-// Writes all of `text` to stdout, unbuffered. Throws hadal::Error if that fails, for example on a full disk;
-// a closed pipe ends the process by SIGPIPE, without a message.
+// Writes all of `text` to stdout, unbuffered. It throws hadal::Error if that fails, for example on a full
+// disk; a closed pipe ends the process by SIGPIPE, without a message.
 void write_stdout(std::string_view text);
 
-// Reads all of stdin. Error: kInternal, because it cannot be read.
+// Reads all of stdin. Error: kInternal, if it cannot be read.
 Result<std::string> read_stdin();
 
 // Returns one line of stdin without its line break; nullopt at the end of the input or after Ctrl-C.
@@ -50,7 +50,7 @@ class InterruptGuard {
 void install_signal_handlers();
 
 // Shows progress: as a bar on a terminal, else as log lines at 25 %, 50 %, … if it takes longer than a
-// second. Any thread, but one at a time.
+// second. Any thread may call it, but one at a time.
 class Progress {
  public:
   explicit Progress(std::string_view title);

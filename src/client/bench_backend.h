@@ -1,5 +1,5 @@
-// The three ways to ask a server for text: SGLang's /generate and OpenAI's completions and chat. Request
-// bodies are written for them, and their answers are read. Pure functions; each request has an AnswerReader
+// Asks a server for text in three ways: SGLang's /generate and OpenAI's completions and chat. It writes
+// request bodies for them and reads their answers. The functions are pure; each request has an AnswerReader
 // of its own.
 #pragma once
 
@@ -20,11 +20,11 @@ struct Backend {
   ServerApi api;
   uint16_t default_port;
 };
-// Error: kInvalidArgument, because no backend has this name.
+// Error: kInvalidArgument, if no backend has this name.
 Result<Backend> find_backend(std::string_view name);
 std::string_view target_of(ServerApi api);  // its path, "/generate"
 
-// A request before it is written for an API. Its prompt is text or token ids.
+// LoadRequest is a request before it is written for an API. Its prompt is text or token ids.
 struct LoadRequest {
   std::string prompt;
   std::vector<int32_t> ids;   // sent instead of `prompt` unless empty
@@ -60,7 +60,7 @@ class AnswerReader {
   const std::string& text() const { return text_; }
   const std::string& error() const { return error_; }  // that the server reported; empty: none
   bool saw_done() const { return saw_done_; }          // the event "[DONE]" has ended the stream
-  // The number that the server counted; if it does not count, the number of events with text.
+  // Returns the number that the server counted; if it does not count, the number of events with text.
   int64_t output_tokens() const { return counted_.value_or(num_text_events_); }
   int64_t prompt_tokens() const { return prompt_tokens_; }  // 0: the server did not say
   int64_t cached_tokens() const { return cached_tokens_; }

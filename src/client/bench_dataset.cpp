@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/mapped_file.h"
 #include "client/bench_text.h"
+#include "client/text_lines.h"
 
 namespace hadal::client {
 namespace {
@@ -57,15 +58,9 @@ Result<std::vector<Turn>> load_turns(const std::string& path) {
     if (error) return data_loss("{}: not a JSON list: {}", path, error.message());
     for (const json::value& item : parsed.as_array()) take(item);
   } else {
-    int64_t number = 0;
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string_view line(text.data() + begin, end - begin);
-      begin = end + 1;
-      ++number;
-      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      const json::value parsed = json::parse(line, error);
-      if (error) return data_loss("{}:{}: not JSON: {}", path, number, error.message());
+    for (const TextLine& line : lines_of(text)) {
+      const json::value parsed = json::parse(line.text, error);
+      if (error) return data_loss("{}:{}: not JSON: {}", path, line.number, error.message());
       take(parsed);
     }
   }
@@ -100,7 +95,7 @@ Result<std::vector<LoadRequest>> make_random(const DatasetOptions& options, cons
 std::vector<LoadRequest> make_random_ids(const DatasetOptions& options, const Tokenizer* tokenizer,
                                          int64_t vocab_size) {
   std::mt19937_64 random(options.seed);
-  std::vector<int32_t> usable;  // with a tokenizer: all ids of tokens that are not special
+  std::vector<int32_t> usable;  // all ids of tokens that are not special, with a tokenizer
   for (int32_t id = 0; tokenizer != nullptr && id < tokenizer->vocab_size(); ++id) {
     if (!tokenizer->is_special(id) && !tokenizer->token_bytes(id).empty()) usable.push_back(id);
   }

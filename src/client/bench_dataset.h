@@ -34,11 +34,12 @@ struct DatasetOptions {
   bool ids_only = false;  // send prompts as token ids instead of text
   uint64_t seed = 1;
 };
-// True for all datasets except random-ids, because their prompts are texts of a given number of tokens.
+// Returns true for all datasets except random-ids, because their prompts are texts of a given number of
+// tokens.
 bool needs_tokenizer(const DatasetOptions& options);
 
 // `tokenizer` may be null if none is needed; token ids are then drawn below `vocab_size`. `format` is the one
-// for apply_chat_template. Error: kDataLoss, because of what the file contains.
+// for apply_chat_template. Error: kDataLoss, if the file's contents are wrong.
 Result<std::vector<LoadRequest>> make_dataset(const DatasetOptions& options, const Tokenizer* tokenizer,
                                               std::optional<ChatFormat> format, int64_t vocab_size);
 

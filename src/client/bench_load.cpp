@@ -14,7 +14,7 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 
 class Load;
 
-// The client's side of one request.
+// Sender is the client's side of one request.
 class Sender : public HttpHandler {
  public:
   Sender(Load* load, size_t index, ServerApi api);

@@ -1,4 +1,4 @@
-// Reports of a load, with the same lines and JSON keys as SGLang's scripts print. Pure functions.
+// Reports a load, with the same lines and JSON keys as SGLang's scripts print. The functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace hadal::client {
 
-// What was asked for, as far as the report shows it.
+// LoadSetup is what was asked for, as far as the report shows it.
 struct LoadSetup {
   std::string backend;
   std::string tag;
@@ -22,7 +22,7 @@ struct LoadSetup {
   int64_t max_concurrency = 0;  // 0: no limit
 };
 
-// Figures beside the metrics; nullopt if not known.
+// LoadExtras are figures beside the metrics; nullopt if not known.
 struct LoadExtras {
   std::optional<int64_t> output_retokenized;  // tokens of the answers, counted by our tokenizer
   std::optional<double> accept_length;        // tokens per speculative step, as the server reports

@@ -8,7 +8,7 @@ namespace hadal::client {
 namespace {
 
 double peak_tokens_a_second(std::span<const RequestOutcome> outcomes) {
-  std::map<int64_t, int64_t> tokens;  // by second
+  std::map<int64_t, int64_t> tokens;  // tokens by second
   for (const RequestOutcome& one : outcomes) {
     if (!one.ok || one.output_tokens == 0) continue;
     double at = one.start_s + one.ttft_s;

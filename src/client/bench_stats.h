@@ -1,4 +1,4 @@
-// The measurements of a load, request by request, and their summary. Pure functions.
+// Holds the measurements of a load, request by request, and their summary. The functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace hadal::client {
 
-// One request as its client saw it. Times are in seconds; ttft and latency count from its own start.
+// RequestOutcome is one request as its client saw it. Times are in seconds; ttft and latency count from its
+// own start.
 struct RequestOutcome {
   bool ok = false;
   std::string error;          // why it failed
@@ -22,11 +23,11 @@ struct RequestOutcome {
   std::string text;
 };
 
-// Statistics of one quantity, in its unit.
+// Spread holds statistics of one quantity, in its unit.
 struct Spread {
   double mean = 0.0;
   double median = 0.0;
-  double std = 0.0;  // of the population
+  double std = 0.0;  // standard deviation of the population
   double p90 = 0.0;
   double p95 = 0.0;
   double p99 = 0.0;

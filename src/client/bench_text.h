@@ -1,4 +1,4 @@
-// Synthetic prose of an exact number of tokens, the same for the same seed. One thread per object.
+// Makes synthetic prose of an exact number of tokens, the same for the same seed. One thread uses an object.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Puts questions to a model, wherever it runs. One thread.
+// Puts questions to a model, wherever it runs. One thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace hadal::client {
 
 struct EvalAsk {
-  std::vector<ChatMessage> messages;  // of a chat; if empty:
+  std::vector<ChatMessage> messages;  // messages of a chat; if empty:
   std::string prompt;                 // text to continue
   bool thinking = false;
   std::vector<std::string> stop;
@@ -33,14 +33,13 @@ struct EvalReply {
 
 class EvalAsker {
  public:
-  // Called for each reply, in any order.
+  // This is called for each reply, in any order.
   using OnReply = std::function<void(size_t index, const EvalReply& reply)>;
 
   virtual ~EvalAsker() = default;
 
   // Returns the replies in the order of the questions. `stop` is asked at least ten times per second. Errors:
-  // kCancelled, because `stop` returned true; kInternal, because the question that the message names got no
-  // answer.
+  // kCancelled (`stop` returned true), kInternal (the question that the message names got no answer).
   virtual Result<std::vector<EvalReply>> ask(std::span<const EvalAsk> asks, const OnReply& on_reply,
                                              const std::function<bool()>& stop) = 0;
 };

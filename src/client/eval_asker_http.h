@@ -1,4 +1,4 @@
-// Asks questions over OpenAI's HTTP interface. One thread.
+// Asks questions over OpenAI's HTTP interface. One thread uses it.
 #pragma once
 
 #include <cstdint>

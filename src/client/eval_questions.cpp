@@ -10,6 +10,7 @@
 
 #include "base/mapped_file.h"
 #include "client/bench_text.h"
+#include "client/text_lines.h"
 
 namespace hadal::client {
 namespace {
@@ -23,26 +24,19 @@ bool is_letter(char c) {
   return std::isalpha(static_cast<unsigned char>(c)) != 0;
 }
 
-// Calls `take` with the object of every line that is not empty, and with "file:line".
+// Calls `take` with the object of every line that is not blank, and with "file:line".
 Result<void> for_each_line(const std::string& path,
                            const std::function<Result<void>(const json::object&, const std::string&)>& take) {
   HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
-  int64_t number = 0;
-  int64_t count = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line(text.data() + begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string where = fmt::format("{}:{}", path, number);
+  const std::vector<TextLine> lines = lines_of(text);
+  for (const TextLine& line : lines) {
+    const std::string where = fmt::format("{}:{}", path, line.number);
     json::error_code error;
-    const json::value parsed = json::parse(line, error);
+    const json::value parsed = json::parse(line.text, error);
     if (error || !parsed.is_object()) return data_loss("{}: not a JSON object", where);
     HADAL_RETURN_IF_ERROR(take(parsed.as_object(), where));
-    ++count;
   }
-  if (count == 0) return data_loss("{}: contains no questions", path);
+  if (lines.empty()) return data_loss("{}: contains no questions", path);
   return {};
 }
 

@@ -1,5 +1,6 @@
-// Few-shot arithmetic and multiple choice: reads questions from local files, makes prompts of them, and finds
-// the answers in what a model wrote. Pure functions, except for those that read files.
+// Implements few-shot arithmetic and multiple choice: reads questions from local files, makes prompts of
+// them, and finds the answers in what a model wrote. The functions are pure, except for those that read
+// files.
 #pragma once
 
 #include <cstdint>

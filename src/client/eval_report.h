@@ -1,4 +1,4 @@
-// Reports of scores, with the same lines as SGLang's scripts print. Pure functions.
+// Reports scores, with the same lines as SGLang's scripts print. The functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace hadal::client {
 
-// The score of asking all questions once.
+// EvalRound is the score of asking all questions once.
 struct EvalRound {
   int64_t questions = 0;
   int64_t correct = 0;

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/mapped_file.h"
+#include "client/text_lines.h"
 
 namespace hadal::client {
 namespace {
@@ -60,15 +61,10 @@ std::string_view stripped(std::string_view text) {
 Result<std::vector<EvalQuestion>> load_questions(const std::string& path, int64_t limit) {
   HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
   std::vector<EvalQuestion> questions;
-  size_t begin = 0;
-  for (int64_t line_number = 1; begin < text.size() && static_cast<int64_t>(questions.size()) < limit;
-       ++line_number) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line(text.data() + begin, end - begin);
-    begin = end + 1;
-    if (stripped(line).empty()) continue;
+  for (const TextLine& line : lines_of(text)) {
+    if (static_cast<int64_t>(questions.size()) >= limit) break;
     HADAL_ASSIGN_OR_RETURN(EvalQuestion question,
-                           parse_question(line, fmt::format("{}:{}", path, line_number)));
+                           parse_question(line.text, fmt::format("{}:{}", path, line.number)));
     questions.push_back(std::move(question));
   }
   if (questions.empty()) return data_loss("{}: contains no questions", path);

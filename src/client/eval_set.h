@@ -1,5 +1,6 @@
-// Questions with exact answers. A file holds one JSON object per line: {"task", "messages": [{"role",
-// "content"}], "thinking", "answer", "compare"?}. Pure functions, except for the one that reads the file.
+// Reads questions with exact answers. A file holds one JSON object per line: {"task", "messages": [{"role",
+// "content"}], "thinking", "answer", "compare"?}. The functions are pure, except for the one that reads the
+// file.
 #pragma once
 
 #include <string>
@@ -28,7 +29,7 @@ Result<std::vector<EvalQuestion>> load_questions(const std::string& path, int64_
 // that begins in the reasoning and never leaves it has no answer.
 std::string_view extract_answer(std::string_view output, bool starts_in_reasoning);
 
-// Compares as text, or as JSON values, as the question demands.
+// Compares them as text, or as JSON values, as the question demands.
 bool is_correct(const EvalQuestion& question, std::string_view answer);
 
 }  // namespace hadal::client

@@ -99,7 +99,7 @@ class TlsStream : public Stream {
   asio::ssl::stream<tcp::socket> stream_;
 };
 
-// One request and what has arrived of its answer.
+// Exchange is one request and what has arrived of its answer.
 struct Exchange {
   Exchange(asio::io_context& io, std::string bytes_to_send, std::shared_ptr<HttpHandler> receiver)
       : bytes(std::move(bytes_to_send)), handler(std::move(receiver)), timer(io) {

@@ -1,6 +1,7 @@
-// A light HTTP/1.1 client for load, with or without TLS. One thread carries any number of requests at once,
-// connections are kept alive and used again, and server-sent events are passed on as they arrive. Everything,
-// including calls of handlers, happens inside run() or fetch(); one thread per object.
+// HttpClient is a light HTTP/1.1 client for load, with or without TLS. One thread carries any number of
+// requests at once, connections are kept alive and used again, and server-sent events are passed on as they
+// arrive. Everything, including calls of handlers, happens inside run() or fetch(); one thread uses an
+// object.
 #pragma once
 
 #include <chrono>
@@ -65,8 +66,8 @@ class HttpClient {
   // second; when it returns true, everything under way is dropped, and run() returns false.
   bool run(const std::function<bool()>& stop);
 
-  // Sends one request and waits for the answer; must not be called inside run(). The events of a stream are
-  // dropped.
+  // Sends one request and waits for the answer. The events of a stream are dropped. It must not be called
+  // inside run().
   HttpReply fetch(HttpRequest request);
 
   int64_t num_connections_opened() const;

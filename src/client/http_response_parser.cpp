@@ -57,7 +57,7 @@ class BeastParser final : public http::basic_parser<false> {
   bool event_stream_ = false;
 };
 
-// Returns the first line of what a server sent, short enough for a message.
+// Returns the first line that a server sent, short enough for a message.
 std::string begin_of(std::string_view bytes) {
   return printable(bytes.substr(0, std::min<size_t>(bytes.find_first_of("\r\n"), 40)));
 }
@@ -109,7 +109,7 @@ class HttpResponseParser::Impl {
  private:
   bool is_interim() const { return parser_->status() / 100 == 1; }
 
-  // Returns how many of `bytes` were read; the others must be passed again, with more behind them.
+  // Returns how many of `bytes` were read; the others must be passed again, with more after them.
   Result<size_t> take(std::string_view bytes) {
     size_t used = 0;
     while (used < bytes.size() && !done()) {

@@ -1,4 +1,4 @@
-// The address of a server. Pure functions.
+// Reads the address of a server. The functions are pure.
 #pragma once
 
 #include <cstdint>

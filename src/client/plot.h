@@ -1,4 +1,4 @@
-// Charts of a sweep as SVG text. Pure functions, except for the one that writes a file.
+// Writes charts of a sweep as SVG text. The functions are pure, except for the one that writes a file.
 #pragma once
 
 #include <string>
@@ -36,10 +36,10 @@ struct Plot {
 
 std::string plot_svg(const Plot& plot);
 
-// Error (kInvalidArgument): the file's name does not end in .svg. `source` names the path in it.
+// Returns an error (kInvalidArgument) if the file's name does not end in .svg. `source` names the path in it.
 Result<void> check_plot_path(const std::string& path, std::string_view source);
 
-// `path` has been checked. Error: kResourceExhausted, because the file cannot be written.
+// Writes to `path`, which has been checked. Error: kResourceExhausted, if the file cannot be written.
 Result<void> write_plot(const Plot& plot, const std::string& path);
 
 // Returns about `wanted` round values in ascending order, from zero to the first one that is not below `max`.

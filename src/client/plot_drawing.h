@@ -1,5 +1,5 @@
-// The parts of a chart, which plot.cpp lays out and plot_svg.cpp writes as SVG. Units are pixels; y points
-// downwards.
+// Defines the parts of a chart, which plot.cpp lays out and plot_svg.cpp writes as SVG. Units are pixels; y
+// points downwards.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct PlotColor {
 
 using PlotPosition = std::pair<double, double>;
 
-// A polyline with round joins and ends; one point alone is a dot of that diameter.
+// PlotStroke is a polyline with round joins and ends; one point alone is a dot of that diameter.
 struct PlotStroke {
   std::vector<PlotPosition> points;
   double width = 1.0;

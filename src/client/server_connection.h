@@ -1,5 +1,5 @@
-// A server that is asked or put under load: its address, what it reports about itself, and the calls before
-// and after a measurement. One thread.
+// ServerConnection is a server that is asked or put under load: its address, what it reports about itself,
+// and the calls before and after a measurement. One thread uses it.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ class ServerConnection {
   HttpClient& client() { return *client_; }
   const std::string& address() const { return address_; }  // for messages
 
-  // Sends a GET or POST and returns the body. Error: kNotFound, because it did not succeed.
+  // Sends a GET or POST and returns the body. Error: kNotFound, if it did not succeed.
   Result<std::string> call(const std::string& method, const std::string& target);
 
   // Returns the first model of /v1/models. Errors: kNotFound (the server does not answer), kDataLoss (it

@@ -1,4 +1,4 @@
-// The events of a text/event-stream as its bytes arrive. One thread per object.
+// Reads the events of a text/event-stream as its bytes arrive. One thread uses an object.
 #pragma once
 
 #include <functional>

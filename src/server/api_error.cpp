@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <new>
+
 #include "server/json_writer.h"
 
 namespace hadal::server {
@@ -24,6 +26,8 @@ std::string_view type_name(int status) {
       return "NotImplementedError";
     case 413:
       return "RequestTooLargeError";
+    case 429:
+      return "RateLimitError";
     case 503:
       return "ServiceUnavailableError";
     default:
@@ -34,6 +38,7 @@ std::string_view type_name(int status) {
 // Returns OpenAI's class of error by status.
 std::string_view openai_type_name(int status) {
   if (status == 503) return "service_unavailable_error";
+  if (status == 429) return "rate_limit_error";
   return status < 500 ? "invalid_request_error" : "server_error";
 }
 
@@ -43,6 +48,8 @@ std::string_view openai_code(int status) {
       return "\"invalid_api_key\"";
     case 404:
       return "\"not_found\"";
+    case 429:
+      return "\"rate_limit_exceeded\"";
     case 503:
       return "\"service_unavailable\"";
     default:
@@ -67,7 +74,21 @@ void append_openai_error(std::string& out, int status, std::string_view message,
   out += fmt::format(",\"code\":{}}}", openai_code(status));
 }
 
+// An answer carries no longer message than this: a value or two, and what is allowed instead.
+constexpr size_t kMaxMessageChars = 1000;
+
 }  // namespace
+
+std::string cut_text(std::string_view text, size_t max_chars) {
+  size_t at = 0;
+  for (size_t chars = 0; at < text.size(); ++at) {
+    const bool begins = (static_cast<unsigned char>(text[at]) & 0xC0U) != 0x80U;
+    if (begins && ++chars > max_chars) break;
+  }
+  std::string out(text.substr(0, at));
+  if (at < text.size()) out += "…";
+  return out;
+}
 
 int http_status(StatusCode code) {
   switch (code) {
@@ -86,7 +107,10 @@ int http_status(StatusCode code) {
   return 500;
 }
 
-HttpResponse error_response(ErrorStyle style, int status, std::string_view message, std::string_view param) {
+HttpResponse error_response(ErrorStyle style, int status, std::string_view whole_message,
+                            std::string_view whole_param) {
+  const std::string message = cut_text(whole_message, kMaxMessageChars);
+  const std::string param = cut_text(whole_param);
   HttpResponse response;
   response.status = status;
   std::string& out = response.body;
@@ -114,9 +138,15 @@ HttpResponse error_response(ErrorStyle style, const Status& status, std::string_
   return error_response(style, http_status(status.code), status.message, param);
 }
 
+Status status_of(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
+    return {StatusCode::kResourceExhausted, std::string(kOutOfMemory)};
+  return {StatusCode::kInternal, std::string(kInternalError)};
+}
+
 std::string error_event(int status, std::string_view message) {
   std::string out(1, '{');
-  append_openai_error(out, status, message, {});
+  append_openai_error(out, status, cut_text(message, kMaxMessageChars), {});
   out += "}";
   return out;
 }

@@ -1,6 +1,7 @@
-// Builds error answers. Pure functions.
+// Builds error answers. The functions are pure.
 #pragma once
 
+#include <exception>
 #include <string>
 #include <string_view>
 
@@ -10,8 +11,8 @@
 namespace hadal::server {
 
 enum class ErrorStyle {
-  // {"object": "error", "message", "type", "param", "code"}, then OpenAI's object, which clients of SGLang
-  // read too
+  // Writes {"object": "error", "message", "type", "param", "code"}, then OpenAI's object, which clients of
+  // SGLang read too.
   kSglang,
   kOpenAi,  // {"error": {"message", "type", "param", "code"}}, then SGLang's fields beside it
 };
@@ -25,6 +26,22 @@ int http_status(StatusCode code);
 HttpResponse error_response(ErrorStyle style, int status, std::string_view message,
                             std::string_view param = {});
 HttpResponse error_response(ErrorStyle style, const Status& status, std::string_view param = {});
+
+// A client is told only this about an exception; the log has its text.
+inline constexpr std::string_view kInternalError = "internal error; the server's log has the details";
+// What a client is told when an allocation for its request has failed.
+inline constexpr std::string_view kOutOfMemory =
+    "the server has no memory left for this request; try again later";
+// Returns what a client is told of an exception of its request: kResourceExhausted (503) for std::bad_alloc,
+// otherwise kInternal (500).
+Status status_of(const std::exception& error);
+inline HttpResponse exception_response(ErrorStyle style, const std::exception& error) {
+  return error_response(style, status_of(error));
+}
+
+// Returns the first `max_chars` characters of a client's text (UTF-8), with an ellipsis where something was
+// cut. Everything that an error repeats goes through it, because an answer must not grow with the request.
+std::string cut_text(std::string_view text, size_t max_chars = 100);
 
 // Returns the JSON of an error event inside a stream: {"error": {…}}, which is the same in both styles.
 std::string error_event(int status, std::string_view message);

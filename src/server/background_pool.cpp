@@ -5,26 +5,41 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/memory_reserve.h"
+#include "base/thread_priority.h"
 
 namespace hadal::server {
 
-BackgroundPool::BackgroundPool(int num_threads, size_t max_queued) : max_queued_(max_queued) {
-  HADAL_CHECK(num_threads >= 1, "num_threads {}", num_threads);
-  for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { work(); });
+BackgroundPool::BackgroundPool(const Options& options) : options_(options) {
+  HADAL_CHECK(options.num_threads >= 1, "num_threads {}", options.num_threads);
+  for (int i = 0; i < options.num_threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
 BackgroundPool::~BackgroundPool() {
   stop();
 }
 
-bool BackgroundPool::post(std::function<void()> task) {
+bool BackgroundPool::post(std::function<void()> task, const std::string& client) {
+  const MemoryReserve::Scope reserve;  // the queue is everybody's
   {
     const std::lock_guard lock(mutex_);
-    if (stopped_ || tasks_.size() >= max_queued_) return false;
-    tasks_.push_back(std::move(task));
+    if (stopped_ || num_queued_ >= options_.max_queued) return false;
+    const auto entry = clients_.try_emplace(client).first;
+    if (entry->second.tasks.size() >= options_.max_queued_per_client) return false;
+    entry->second.tasks.push_back(std::move(task));
+    ++num_queued_;
+    give_turn(*entry);
   }
   wake_.notify_one();
   return true;
+}
+
+// Queues the client behind the others if one of its tasks may begin.
+void BackgroundPool::give_turn(Clients::value_type& entry) {
+  Client& client = entry.second;
+  if (client.has_turn || client.tasks.empty() || client.running >= options_.max_running_per_client) return;
+  turns_.push_back(&entry);
+  client.has_turn = true;
 }
 
 void BackgroundPool::stop() {
@@ -33,7 +48,12 @@ void BackgroundPool::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
-    dropped.swap(tasks_);
+    for (auto& [name, client] : clients_) {
+      for (auto& task : client.tasks) dropped.push_back(std::move(task));
+      client.tasks.clear();
+    }
+    num_queued_ = 0;
+    turns_.clear();
   }
   wake_.notify_all();
   for (std::thread& thread : threads_) {
@@ -42,20 +62,33 @@ void BackgroundPool::stop() {
 }
 
 void BackgroundPool::work() {
+  const MemoryReserve::Scope reserve;
+  if (options_.low_priority) lower_thread_priority();
+  std::unique_lock lock(mutex_);
   for (;;) {
-    std::function<void()> task;
-    {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return stopped_ || !tasks_.empty(); });
-      if (stopped_) return;
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
-    }
+    wake_.wait(lock, [this] { return stopped_ || !turns_.empty(); });
+    if (stopped_) return;
+    Clients::value_type& entry = *turns_.front();
+    turns_.pop_front();
+    Client& client = entry.second;
+    client.has_turn = false;
+    std::function<void()> task = std::move(client.tasks.front());
+    client.tasks.pop_front();
+    --num_queued_;
+    ++client.running;
+    give_turn(entry);
+    lock.unlock();
     try {
+      const MemoryReserve::Pause own;
       task();
     } catch (const std::exception& error) {
       log_error("background task failed error=\"{}\"", error.what());
     }
+    task = nullptr;
+    lock.lock();
+    --client.running;
+    give_turn(entry);  // this thread takes the next turn itself
+    if (client.running == 0 && client.tasks.empty()) clients_.erase(clients_.find(entry.first));
   }
 }
 

@@ -1,5 +1,5 @@
-// A few threads for work that is too slow for an I/O thread and does not belong to the engine: one pool
-// compiles grammars, another executes operators' requests. Any thread may post.
+// Runs work that is too slow for an I/O thread and does not belong to the engine on a few threads: one pool
+// compiles grammars, another parses large bodies, a third executes operators' requests. Any thread may post.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,10 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <limits>
+#include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -15,31 +18,52 @@ namespace hadal::server {
 
 class BackgroundPool {
  public:
-  // num_threads ≥ 1; at most `max_queued` tasks may wait.
-  explicit BackgroundPool(int num_threads, size_t max_queued = 1024);
+  struct Options {
+    int num_threads = 1;       // ≥ 1
+    size_t max_queued = 1024;  // tasks that may wait
+    // These limit one client in the same way, and how many of its tasks may run at once, so that others find
+    // a free thread.
+    size_t max_queued_per_client = std::numeric_limits<size_t>::max();
+    int max_running_per_client = std::numeric_limits<int>::max();
+    bool low_priority = false;  // gives way to every other thread where the processors are busy
+  };
+
+  explicit BackgroundPool(const Options& options);
+  explicit BackgroundPool(int num_threads) : BackgroundPool(Options{.num_threads = num_threads}) {}
   // Calls stop().
   ~BackgroundPool();
   BackgroundPool(const BackgroundPool&) = delete;
   BackgroundPool& operator=(const BackgroundPool&) = delete;
 
-  // Returns false, and does nothing, if the queue is full or the pool has stopped. A task must not throw;
-  // exceptions are logged.
-  bool post(std::function<void()> task);
+  // Clients take turns, and the tasks of one client begin in order. Returns false, and does nothing, if the
+  // queue or the client's share of it is full or the pool has stopped. A task must not throw; exceptions are
+  // logged.
+  bool post(std::function<void()> task, const std::string& client = {});
 
-  // Finishes running tasks and drops waiting ones. Idempotent.
+  // Finishes running tasks and drops waiting ones. Repeated calls do nothing.
   void stop();
   // Announces that stop() will follow: tasks that check stopping() may return early. The others still run.
   void announce_stop() { stopping_ = true; }
-  // True if the end has been announced or has begun; a long task may check it to end early.
+  // Returns true if the end has been announced or has begun; a long task may check it to end early.
   bool stopping() const { return stopping_; }
 
  private:
-  void work();
+  struct Client {
+    std::deque<std::function<void()>> tasks;
+    int running = 0;
+    bool has_turn = false;  // its name is in turns_: it has a task that may begin
+  };
+  using Clients = std::map<std::string, Client>;
 
-  const size_t max_queued_;
+  void work();
+  void give_turn(Clients::value_type& entry);
+
+  const Options options_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::function<void()>> tasks_;
+  Clients clients_;  // those with a task that waits or runs
+  std::deque<Clients::value_type*> turns_;
+  size_t num_queued_ = 0;
   bool stopped_ = false;
   std::atomic<bool> stopping_ = false;
   std::vector<std::thread> threads_;

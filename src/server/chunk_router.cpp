@@ -21,19 +21,21 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
     if (!closed_) io_ = &io;
   }
 
-  void on_chunks(std::vector<TokenChunk> chunks) override {  // engine thread
+  void on_chunks(std::vector<TokenChunk>& chunks) override {  // engine thread
     const std::lock_guard lock(mutex_);
     if (io_ == nullptr) return;
     if (pending_.empty()) {
-      pending_ = std::move(chunks);
+      pending_.swap(chunks);
     } else {
       pending_.insert(pending_.end(), std::make_move_iterator(chunks.begin()),
                       std::make_move_iterator(chunks.end()));
+      chunks.clear();
     }
     if (task_posted_) return;
-    task_posted_ = true;
-    // Under the lock, because close() must not return during a post. post never waits for the I/O thread.
+    // The call is made under the lock, because close() must not return during a post. post never waits for
+    // the I/O thread.
     io_->post([self = shared_from_this()] { self->deliver(); });
+    task_posted_ = true;
   }
 
   void close() {

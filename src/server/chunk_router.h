@@ -12,7 +12,7 @@
 
 namespace hadal::server {
 
-// Receives the chunks of one request. Called on its I/O thread.
+// ChunkReceiver receives the chunks of one request. It is called on its I/O thread.
 class ChunkReceiver {
  public:
   virtual ~ChunkReceiver() = default;
@@ -31,13 +31,14 @@ class ChunkRouter {
 
   // Returns the sink for requests of this thread (GenerateRequest::sink).
   std::shared_ptr<ChunkSink> sink(IoThread& io);
-  // From now on chunks of request `id` go to `receiver`, which the router keeps alive until its last chunk or
-  // remove(). Call it right after Engine::submit, in the same task: no chunk can have been delivered before.
+  // Sends chunks of request `id` from now on to `receiver`, which the router keeps alive until its last chunk
+  // or remove(). Call it right after Engine::submit, in the same task: no chunk can have been delivered
+  // before.
   void add(IoThread& io, RequestId id, std::shared_ptr<ChunkReceiver> receiver);
   // Drops later chunks of the request.
   void remove(IoThread& io, RequestId id);
 
-  // Nothing is posted after this call; it must precede the end of the I/O threads. Any thread.
+  // Posts nothing after this call, which must precede the end of the I/O threads. Any thread may call it.
   void close();
 
  private:

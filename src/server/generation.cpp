@@ -1,14 +1,23 @@
 #include "server/generation.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <iterator>
+#include <new>
+#include <stdexcept>
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
+#include "server/api_error.h"
+#include "server/cache_salt.h"
 #include "server/chunk_router.h"
+#include "server/memory_costs.h"
 #include "server/metrics.h"
 #include "server/request_registry.h"
+#include "server/request_tally.h"
 #include "server/stop_condition.h"
 #include "server/text_stream.h"
 
@@ -30,7 +39,7 @@ void append_all(std::vector<T>& to, std::vector<T>&& from) {
   }
 }
 
-// A reserved rid, which is freed again unless a request uses it.
+// RidReservation is a reserved rid, which is freed again unless a request uses it.
 class RidReservation {
  public:
   RidReservation(RequestRegistry& requests, std::string rid) : requests_(requests), rid_(std::move(rid)) {
@@ -55,6 +64,12 @@ class RidReservation {
   bool held_ = false;
 };
 
+// The limit of all requests is reached.
+class NoMemory : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 class EngineGeneration final : public Generation, public ChunkReceiver {
  public:
   EngineGeneration(ServerContext& context, IoThread& io, const GenerationRequest& request,
@@ -65,20 +80,41 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
         on_delta_(std::move(on_delta)),
         text_(context.tokenizer, std::move(stops),
               {.skip_special_tokens = request.skip_special_tokens, .no_stop_trim = request.no_stop_trim}),
+        charge_(context.memory),
+        logprobs_(request.logprobs),
+        max_new_tokens_(request.sampling.max_new_tokens),
+        block_(std::max(kTokenBlock, request.stream ? context.options.stream_interval : 0)),
         stream_(request.stream),
+        keeps_answer_(request.keeps_answer),
+        long_logprobs_(request.long_logprobs),
         log_metrics_(request.log_metrics && context.metrics.enabled()),
         begin_(Clock::now()) {}
 
   RequestId id() const override { return id_; }
   void set_id(RequestId id) { id_ = id; }
+  void start_tally(std::shared_ptr<RequestTally> tally, int64_t prompt_tokens) {
+    tally_.start(std::move(tally), prompt_tokens);
+  }
+
+  // Counts the tokens up to this number, before the engine makes them. The first block is the request's.
+  Result<void> charge_until(int64_t num_tokens) {
+    num_tokens = std::min(num_tokens, max_new_tokens_);
+    if (num_tokens <= charged_tokens_) return {};
+    const int64_t more = std::min(num_tokens + kTokenBlock, max_new_tokens_) - charged_tokens_;
+    HADAL_RETURN_IF_ERROR(charge_.add(MemoryKind::kOutput, output_bytes(keeps_answer_, more)));
+    if (keeps_answer_)
+      HADAL_RETURN_IF_ERROR(charge_.add(MemoryKind::kLogprob,
+                                        num_logprobs(logprobs_, more) * bytes_per_logprob(long_logprobs_)));
+    charged_tokens_ += more;
+    return {};
+  }
 
   void pause() override { paused_ = true; }
 
   void resume() override {
     paused_ = false;
     if (!held_) return;
-    GenerationDelta delta = std::move(*held_);
-    held_.reset();
+    GenerationDelta delta = take_held();
     deliver(std::move(delta));
   }
 
@@ -89,21 +125,25 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
       return;
     }
     done_ = true;
-    context_.chunks.remove(io_, id_);
-    context_.engine.abort(id_);
+    stop_engine();
     leave();
     drop_callback();
   }
 
   // An exception here is a fault of this request alone: the request ends, and its client is informed.
   void on_chunk(TokenChunk chunk) override {
+    tally_.count(chunk);
     if (done_) return;
     const bool was_last = chunk.finish_reason != FinishReason::kNone;
     try {
       take(std::move(chunk));
+    } catch (const NoMemory& error) {
+      fail(was_last, AbortReason::kMemory, error.what());
+    } catch (const std::bad_alloc&) {
+      fail(was_last, AbortReason::kMemory, std::string(kOutOfMemory));
     } catch (const std::exception& error) {
       log_error("an answer could not be made id={} error=\"{}\"", id_, error.what());
-      fail(was_last, error.what());
+      fail(was_last, AbortReason::kFault, error.what());
     }
   }
 
@@ -120,17 +160,12 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     delta.abort_reason = chunk.abort_reason;
     delta.matched_token = chunk.matched_token;
     delta.matched = std::move(chunk.matched);
-    if (delta.finish_reason == FinishReason::kStopCondition && !text_.failure().empty()) {
-      // Nothing matched, so the engine's search failed at the same token.
-      delta.finish_reason = FinishReason::kAbort;
-      delta.abort_reason = AbortReason::kClient;
-      delta.is_bad_request = true;
-    }
     delta.prompt_tokens = chunk.prompt_tokens;
     delta.completion_tokens = chunk.completion_tokens;
     delta.cached_tokens = chunk.cached_tokens;
     delta.timings = chunk.timings;
     delta.e2e_s = seconds_between(begin_, now);
+    if (delta.finish_reason == FinishReason::kNone) need(charge_until(delta.completion_tokens + block_));
     const bool last = delta.finish_reason != FinishReason::kNone;
     if (last) {
       done_ = true;
@@ -139,23 +174,30 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     if (held_ || paused_ || (!stream_ && !last)) {
       hold(std::move(delta));
       if (paused_ || !last) return;
-      delta = std::move(*held_);
-      held_.reset();
+      delta = take_held();
     }
     deliver(std::move(delta));
   }
 
-  void fail(bool engine_is_done, const std::string& why) {
-    if (!engine_is_done) {
-      context_.chunks.remove(io_, id_);
-      context_.engine.abort(id_);
-    }
+  // Ends the request in the engine. An open tally stays, because the last chunk is only counted.
+  void stop_engine() {
+    if (!tally_.is_open()) context_.chunks.remove(io_, id_);
+    context_.engine.abort(id_);
+  }
+
+  static void need(const Result<void>& charged) {
+    if (!charged.ok()) throw NoMemory(charged.status().message);
+  }
+
+  void fail(bool engine_is_done, AbortReason reason, const std::string& why) {
+    const MemoryReserve::Scope reserve;
+    if (!engine_is_done) stop_engine();
     if (!done_) leave();
     done_ = true;
     held_.reset();
     GenerationDelta delta;
     delta.finish_reason = FinishReason::kAbort;
-    delta.abort_reason = AbortReason::kFault;
+    delta.abort_reason = reason;
     delta.matched = why;
     delta.e2e_s = seconds_between(begin_, Clock::now());
     deliver(std::move(delta));
@@ -164,10 +206,14 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
   void observe(const TokenChunk& chunk, Clock::time_point now) {
     const auto count = static_cast<int64_t>(chunk.token_ids.size());
     const RequestTimings& timings = chunk.timings;
-    if (count > 0 && !last_token_ && chunk.finish_reason != FinishReason::kNone) {
-      // The whole answer comes in one piece, so its arrival does not tell when its tokens were generated.
-      context_.metrics.observe_first_token(timings.queue_s + timings.prefill_s);
-      context_.metrics.observe_tokens(timings.decode_s, count - 1);
+    const bool last = chunk.finish_reason != FinishReason::kNone;
+    const bool one_piece = !stream_ || (last && !last_token_);
+    if (one_piece) {
+      // Its arrival does not tell when its tokens were generated.
+      if (last && chunk.completion_tokens > 0) {
+        context_.metrics.observe_first_token(timings.queue_s + timings.prefill_s);
+        context_.metrics.observe_tokens(timings.decode_s, chunk.completion_tokens - 1);
+      }
     } else if (count > 0 && !last_token_) {
       context_.metrics.observe_first_token(seconds_between(begin_, now));
       // Tokens that arrived with the first one have no latency of their own.
@@ -175,12 +221,14 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
       context_.metrics.observe_tokens(seconds_between(*last_token_, now), count);
     }
     if (count > 0) last_token_ = now;
-    if (chunk.finish_reason != FinishReason::kNone) {
+    if (last) {
       context_.metrics.observe_finished(seconds_between(begin_, now), timings.queue_s);
     }
   }
 
   void hold(GenerationDelta delta) {
+    // The answer of a stream is counted only while its client does not read.
+    if (!keeps_answer_) need(charge_.add(MemoryKind::kLogprob, held_bytes(delta, long_logprobs_)));
     if (!held_) {
       held_ = std::move(delta);
       return;
@@ -192,7 +240,6 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     append_all(to.prompt_logprobs, std::move(delta.prompt_logprobs));
     to.finish_reason = delta.finish_reason;
     to.abort_reason = delta.abort_reason;
-    to.is_bad_request = delta.is_bad_request;
     to.matched_token = delta.matched_token;
     to.matched = std::move(delta.matched);
     to.prompt_tokens = delta.prompt_tokens;
@@ -200,6 +247,13 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     to.cached_tokens = delta.cached_tokens;
     to.timings = delta.timings;
     to.e2e_s = delta.e2e_s;
+  }
+
+  GenerationDelta take_held() {
+    GenerationDelta delta = std::move(*held_);
+    held_.reset();
+    if (!keeps_answer_) charge_.set(MemoryKind::kLogprob, 0);
+    return delta;
   }
 
   void deliver(GenerationDelta delta) {
@@ -241,10 +295,18 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
   std::string rid_;
   OnDelta on_delta_;
   TextStream text_;
+  GenerationTally tally_;
   std::optional<GenerationDelta> held_;
   std::optional<Clock::time_point> last_token_;
-  bool stream_;
-  bool log_metrics_;
+  MemoryCharge charge_;  // beyond what the request has counted at its beginning
+  const LogprobOptions logprobs_;
+  const int64_t max_new_tokens_;
+  int64_t charged_tokens_ = kTokenBlock;
+  const int64_t block_;  // what the engine makes at most before its next chunk
+  const bool stream_;
+  const bool keeps_answer_;
+  const bool long_logprobs_;
+  const bool log_metrics_;
   bool paused_ = false;
   bool done_ = false;
   bool delivering_ = false;
@@ -253,6 +315,13 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
 };
 
 }  // namespace
+
+void set_origin(GenerationRequest& request, const ServerContext& context, const HttpRequest& from) {
+  request.tally = from.tally;
+  request.client = std::hash<std::string>{}(from.client) >> 1;  // below 2^63
+  if (context.options.isolate_cache_by_key)
+    request.cache_salt = salt_of_key(key_name_of(from.client), request.cache_salt);
+}
 
 Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, IoThread& io,
                                                       GenerationRequest request, OnDelta on_delta) {
@@ -265,13 +334,18 @@ Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, Io
     return invalid_argument("rid '{}' is in use by a request that is still running", request.rid);
   }
   auto generation = std::make_shared<EngineGeneration>(context, io, request, stops, std::move(on_delta));
+  const auto prompt_tokens = request.further_choice ? 0 : std::ssize(request.input_ids);
 
   GenerateRequest engine_request;
   engine_request.input_ids = std::move(request.input_ids);
   engine_request.sampling = std::move(request.sampling);
   engine_request.logprobs = request.logprobs;
   engine_request.priority = request.priority;
-  engine_request.stream_interval = request.stream ? context.options.stream_interval : int64_t{1} << 40;
+  engine_request.client = request.client;
+  engine_request.cache_salt = request.cache_salt;
+  // An answer in one piece comes in blocks too, because each of them is counted before it is made.
+  engine_request.stream_interval = request.stream ? context.options.stream_interval : kTokenBlock;
+  HADAL_RETURN_IF_ERROR(generation->charge_until(engine_request.stream_interval));
   engine_request.sink = context.chunks.sink(io);
   if (stops != nullptr) {
     engine_request.stop = make_stop_condition(*context.tokenizer, stops, request.skip_special_tokens);
@@ -280,7 +354,9 @@ Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, Io
     engine_request.constraint = make_grammar_constraint(request.grammar, request.grammar_after_token);
   }
   HADAL_ASSIGN_OR_RETURN(const RequestId id, context.engine.submit(std::move(engine_request)));
+  const MemoryReserve::Scope reserve;  // it runs already, and only what is known can be cancelled
   generation->set_id(id);
+  generation->start_tally(std::move(request.tally), prompt_tokens);
   context.chunks.add(io, id, generation);
   reservation.keep_for(id);
   return std::shared_ptr<Generation>(std::move(generation));

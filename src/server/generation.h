@@ -1,6 +1,6 @@
-// One prompt that is generated for a client: an engine request, its text, its pauses. This is everything an
-// endpoint needs between a validated request and its own JSON. Belongs to one I/O thread; all callbacks run
-// there.
+// A Generation is one prompt that is generated for a client: an engine request, its text, its pauses. It is
+// everything an endpoint needs between a validated request and its own JSON. It belongs to one I/O thread, on
+// which all callbacks run.
 #pragma once
 
 #include <functional>
@@ -22,8 +22,8 @@ class StopPatterns;
 namespace hadal::server {
 
 struct GenerationRequest {
-  // The client's name for the request, found by /abort_request; two requests must not share one at a time.
-  // Empty: not registered.
+  // This is the client's name for the request, which /abort_request finds; two requests must not share one at
+  // a time. An empty one is not registered.
   std::string rid;
   std::vector<int32_t> input_ids;
   SamplingParams sampling;
@@ -34,12 +34,20 @@ struct GenerationRequest {
   std::shared_ptr<const CompiledGrammar> grammar;  // may be null
   std::optional<int32_t> grammar_after_token;      // the grammar begins after this token (</think>)
   int32_t priority = 0;
-  bool stream = false;      // false: only the last delta is delivered, and it contains everything
-  bool log_metrics = true;  // false for a health check's request
+  CacheSalt cache_salt;                 // the client's field; set_origin() adds the client's key
+  uint64_t client = 0;                  // set_origin()
+  std::shared_ptr<RequestTally> tally;  // set_origin(); null: nobody counts
+  bool further_choice = false;          // an earlier one has the same prompt, which counts once
+  bool stream = false;                  // false: only the last delta is delivered, and it contains everything
+  // True if what it delivers is kept until the request ends: it is no stream, or one whose events repeat
+  // everything.
+  bool keeps_answer = true;
+  bool long_logprobs = false;  // log-probabilities become objects with texts and bytes (chat)
+  bool log_metrics = true;     // false for a health check's request
 };
 
-// What is new since the last delta. Text never ends inside a UTF-8 character or inside a possible stop
-// string, and contains nothing from a stop string on.
+// GenerationDelta is what is new since the last delta. Its text never ends inside a UTF-8 character or inside
+// a possible stop string, and contains nothing from a stop string on.
 struct GenerationDelta {
   std::string text;
   std::vector<int32_t> token_ids;                    // includes a matched stop or end token
@@ -47,7 +55,6 @@ struct GenerationDelta {
   std::vector<TokenLogprob> prompt_logprobs;         // in the first delta only
   FinishReason finish_reason = FinishReason::kNone;  // set in the last delta only
   AbortReason abort_reason = AbortReason::kNone;     // for kAbort; `matched` has the details
-  bool is_bad_request = false;                       // for kAbort: the request itself was at fault
   int32_t matched_token = -1;
   std::string matched;  // the stop string, or the reason of an abort
   int64_t prompt_tokens = 0;
@@ -57,13 +64,16 @@ struct GenerationDelta {
   double e2e_s = 0.0;      // since start()
 };
 
+// Sets who is behind the request: its tally, the number by which the engine tells clients apart
+// (HttpRequest::client), and with --cache-isolation key the salt of that client's key.
+void set_origin(GenerationRequest& request, const ServerContext& context, const HttpRequest& from);
+
 class Generation {
  public:
   using OnDelta = std::function<void(GenerationDelta delta)>;
 
-  // Submits to the engine. Errors: those of Engine::submit, stops without a tokenizer, a rid
-  // in use; nothing was started then. `on_delta` is destroyed with its last call or with
-  // cancel().
+  // Submits to the engine. Errors: those of Engine::submit, stops without a tokenizer, a rid in use. After an
+  // error nothing was started. `on_delta` is destroyed with its last call or with cancel().
   static Result<std::shared_ptr<Generation>> start(ServerContext& context, IoThread& io,
                                                    GenerationRequest request, OnDelta on_delta);
   virtual ~Generation() = default;
@@ -73,7 +83,7 @@ class Generation {
   // by max_new_tokens.
   virtual void pause() = 0;
   virtual void resume() = 0;
-  // The client has gone: aborts the request in the engine and delivers nothing more.
+  // Tells that the client has gone: aborts the request in the engine and delivers nothing more.
   virtual void cancel() = 0;
 };
 

@@ -2,42 +2,97 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 
 #include "server/background_pool.h"
+#include "server/memory_costs.h"
 
 namespace hadal::server {
 namespace {
 
-Result<CompiledGrammars> compile_all(GrammarCompiler& compiler, const GrammarSpecs& specs,
-                                     const std::function<bool()>& unwanted) {
-  CompiledGrammars compiled(specs.size());
-  // Equal objects have equal texts, and usually it is the same object.
-  std::map<std::pair<GrammarKind, std::string_view>, size_t> seen;
-  const GrammarSpec* last = nullptr;
-  for (size_t i = 0; i < specs.size(); ++i) {
-    const GrammarSpec* spec = specs[i].get();
-    if (spec == nullptr) continue;
-    if (spec == last) {
-      compiled[i] = compiled[i - 1];
-      continue;
-    }
-    const auto [at, is_new] = seen.emplace(std::pair(spec->kind, std::string_view(spec->text)), i);
-    if (is_new) {
-      if (unwanted()) return make_status(StatusCode::kCancelled, "the grammar is no longer needed");
-      HADAL_ASSIGN_OR_RETURN(compiled[i], compiler.compile(*spec));
-    } else {
-      compiled[i] = compiled[at->second];
-    }
-    last = i + 1 < specs.size() && specs[i + 1].get() == spec ? spec : nullptr;
+constexpr const char* kTooMany = "too many grammars are waiting to be compiled; try again";
+
+// GrammarJob compiles the grammars of one request one at a time: after each the request waits for its
+// client's next turn.
+class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
+ public:
+  using Done = std::function<void(Result<CompiledGrammars>)>;
+
+  GrammarJob(ServerContext& context, IoThread& io, std::string client, GrammarSpecs specs,
+             std::shared_ptr<const std::atomic<bool>> cancelled, Done done)
+      : context_(context),
+        io_(io),
+        client_(std::move(client)),
+        specs_(std::move(specs)),
+        compiled_(specs_.size()),
+        cancelled_(std::move(cancelled)),
+        done_(std::move(done)) {}
+
+  // Returns false if too much is waiting.
+  bool post() {
+    return context_.background.post([self = shared_from_this()] { self->run(); }, client_);
   }
-  return compiled;
-}
+  void end(Result<CompiledGrammars> result) {
+    io_.post([self = shared_from_this(), result = std::move(result)]() mutable {
+      self->done_(std::move(result));
+    });
+  }
+
+ private:
+  void run() {
+    try {
+      const Result<bool> complete = advance();
+      if (!complete.ok()) return end(complete.status());
+      if (*complete) return end(std::move(compiled_));
+      if (!post()) end(make_status(StatusCode::kResourceExhausted, kTooMany));
+    } catch (const std::exception& error) {
+      end(make_status(StatusCode::kInternal, "the grammar could not be compiled: {}", error.what()));
+    }
+  }
+
+  // Compiles the next grammar. Returns whether all are compiled.
+  Result<bool> advance() {
+    for (bool has_compiled = false; next_ < specs_.size(); ++next_) {
+      const GrammarSpec* spec = specs_[next_].get();
+      if (spec == nullptr) continue;
+      // Equal objects have equal texts, and usually it is the same object.
+      if (next_ > 0 && specs_[next_ - 1].get() == spec) {
+        compiled_[next_] = compiled_[next_ - 1];
+        continue;
+      }
+      const auto [at, is_new] = seen_.emplace(std::pair(spec->kind, std::string_view(spec->text)), next_);
+      if (!is_new) {
+        compiled_[next_] = compiled_[at->second];
+        continue;
+      }
+      if (has_compiled) {
+        seen_.erase(at);
+        return false;
+      }
+      has_compiled = true;
+      if (*cancelled_ || context_.background.stopping())
+        return make_status(StatusCode::kCancelled, "the grammar is no longer needed");
+      HADAL_ASSIGN_OR_RETURN(compiled_[next_], context_.grammars->compile(*spec));
+    }
+    return true;
+  }
+
+  ServerContext& context_;
+  IoThread& io_;
+  const std::string client_;
+  const GrammarSpecs specs_;
+  CompiledGrammars compiled_;
+  const std::shared_ptr<const std::atomic<bool>> cancelled_;
+  const Done done_;
+  size_t next_ = 0;
+  std::map<std::pair<GrammarKind, std::string_view>, size_t> seen_;
+};
 
 }  // namespace
 
-void compile_grammars(ServerContext& context, IoThread& io, GrammarSpecs specs,
+void compile_grammars(ServerContext& context, IoThread& io, const std::string& client, GrammarSpecs specs,
                       std::shared_ptr<const std::atomic<bool>> cancelled,
                       std::function<void(Result<CompiledGrammars>)> done) {
   const auto first =
@@ -49,23 +104,32 @@ void compile_grammars(ServerContext& context, IoThread& io, GrammarSpecs specs,
                             grammar_available() ? "--grammar-backend none, or it runs without a tokenizer"
                                                 : "it was built without xgrammar"));
   }
-  const auto callback = std::make_shared<std::function<void(Result<CompiledGrammars>)>>(std::move(done));
-  const bool posted = context.background.post([&context, &io, specs = std::move(specs),
-                                               cancelled = std::move(cancelled), callback] {
-    Result<CompiledGrammars> compiled =
-        make_status(StatusCode::kInternal, "the grammar could not be compiled");
-    try {
-      compiled =
-          compile_all(*context.grammars, specs, [&] { return *cancelled || context.background.stopping(); });
-    } catch (const std::exception& error) {
-      compiled = make_status(StatusCode::kInternal, "the grammar could not be compiled: {}", error.what());
-    }
-    io.post([callback, compiled = std::move(compiled)]() mutable { (*callback)(std::move(compiled)); });
-  });
-  if (!posted) {
-    (*callback)(make_status(StatusCode::kResourceExhausted,
-                            "too many grammars are waiting to be compiled; try again"));
+  const auto job = std::make_shared<GrammarJob>(context, io, client, std::move(specs), std::move(cancelled),
+                                                std::move(done));
+  if (!job->post()) job->end(make_status(StatusCode::kResourceExhausted, kTooMany));
+}
+
+Result<void> charge_grammars(MemoryCharge& charge, const GrammarSpecs& specs) {
+  std::set<const GrammarSpec*> seen;
+  size_t bytes = 0;
+  for (const auto& spec : specs) {
+    if (spec != nullptr && seen.insert(spec.get()).second)
+      bytes += kCompileBytes + spec->text.size() * kCompileBytesPerByte;
   }
+  return charge.add(MemoryKind::kGrammar, bytes);
+}
+
+Result<void> charge_grammars(MemoryCharge& charge, const CompiledGrammars& grammars) {
+  std::set<const CompiledGrammar*> seen;
+  size_t bytes = 0;
+  for (const auto& grammar : grammars) {
+    if (grammar != nullptr && seen.insert(grammar.get()).second)
+      bytes += static_cast<size_t>(grammar->size_bytes());
+  }
+  const size_t counted = charge.bytes(MemoryKind::kGrammar);
+  if (bytes > counted) return charge.add(MemoryKind::kGrammar, bytes - counted);
+  charge.set(MemoryKind::kGrammar, bytes);
+  return {};
 }
 
 }  // namespace hadal::server

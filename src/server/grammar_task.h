@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "server/http.h"
+#include "server/request_memory.h"
 #include "server/server_context.h"
 #include "text/grammar.h"
 
@@ -21,9 +22,16 @@ using GrammarSpecs = std::vector<std::shared_ptr<const GrammarSpec>>;
 // is called on `io`: immediately if nothing has to be compiled, otherwise later. Work that has not begun is
 // skipped, with kCancelled, once `*cancelled` is true (the client has gone; any thread may set it) or the
 // background threads stop. Errors: that of the first failing spec (see GrammarCompiler::compile);
-// kUnsupported without a compiler; kResourceExhausted when too many are waiting.
-void compile_grammars(ServerContext& context, IoThread& io, GrammarSpecs specs,
+// kUnsupported without a compiler; kResourceExhausted when too many are waiting, or too many
+// of `client` (HttpRequest::client). Clients take turns, and a client's grammars are compiled one after
+// another.
+void compile_grammars(ServerContext& context, IoThread& io, const std::string& client, GrammarSpecs specs,
                       std::shared_ptr<const std::atomic<bool>> cancelled,
                       std::function<void(Result<CompiledGrammars>)> done);
+
+// Counts what the different grammars of a request take, in a charge of their own: an estimate by their texts
+// before they are compiled, and in its place their sizes afterwards.
+Result<void> charge_grammars(MemoryCharge& charge, const GrammarSpecs& specs);
+Result<void> charge_grammars(MemoryCharge& charge, const CompiledGrammars& grammars);
 
 }  // namespace hadal::server

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "server/api_error.h"
 #include "server/http_message.h"
 #include "server/random_id.h"
@@ -18,6 +21,7 @@ constexpr std::chrono::seconds kLinger{2};
 // A buffer that grew beyond this for one answer is freed when it is empty.
 constexpr size_t kKeepCapacity = 32 << 10;
 constexpr size_t kPipelineSlack = 4 << 10;
+constexpr size_t kDiscardedBody = 64 << 10;  // what a path that needs no body may be sent nevertheless
 
 void clear_buffer(std::string& buffer) {
   if (buffer.capacity() > kKeepCapacity)
@@ -28,16 +32,21 @@ void clear_buffer(std::string& buffer) {
 
 }  // namespace
 
-HttpConnection::HttpConnection(std::shared_ptr<HttpIoThread> thread, std::string peer, bool refuse)
+HttpConnection::HttpConnection(std::shared_ptr<HttpIoThread> thread, HttpPeer peer,
+                               std::optional<Refusal> refuse)
     : thread_(std::move(thread)),
       peer_(std::move(peer)),
       refuse_(refuse),
       parser_(thread_->transport().options.limits.header_bytes,
-              thread_->transport().options.limits.body_bytes),
+              thread_->transport().options.limits.body_bytes,
+              {.on_headers = [this](const HttpRequest& request) { return admit(request); },
+               .on_growth = [this](size_t bytes) { return charge_body(bytes); }}),
+      account_(peer_.slot.account()),
+      unread_(thread_->transport().options.memory),
       since_(Clock::now()) {}
 
 HttpConnection::~HttpConnection() {
-  release_body();
+  thread_->note_busy(*this);
 }
 
 // ---- input ---------------------------------------------------------------------------------------------
@@ -45,8 +54,14 @@ HttpConnection::~HttpConnection() {
 void HttpConnection::on_open() {
   opening_ = false;
   since_ = Clock::now();
-  if (refuse_) return fail(503, "too many connections; try again later");
-  if (thread_->draining()) cut("server drains");
+  if (refuse_) {
+    return fail(*refuse_, 503,
+                *refuse_ == Refusal::kPeerConnections
+                    ? "too many connections from your address; try again later"
+                    : "too many connections; try again later");
+  }
+  if (thread_->draining()) return cut("server drains");
+  thread_->note_idle(*this);
 }
 
 bool HttpConnection::wants_data() const {
@@ -59,6 +74,7 @@ void HttpConnection::on_data(std::string_view data) {
   if (closed_ || closing_) return;
   const bool direct = input_begin_ == input_.size();  // nothing is waiting, so a large body is not copied
   if (direct) data.remove_prefix(parse(data));
+  if (!idle()) thread_->note_busy(*this);
   if (closed_ || closing_ || data.empty()) return;
   if (input_begin_ != 0) {
     input_.erase(0, input_begin_);
@@ -90,18 +106,23 @@ size_t HttpConnection::parse(std::string_view data) {
   size_t used = 0;
   while (used < data.size() && !exchange_ && !closing_ && !closed_ && queued() <= high_water) {
     const bool started = parser_.started();
-    used += parser_.feed(data.substr(used));
-    if (!started && parser_.started()) received_at_ = Clock::now();
-    if (parser_.state() != HttpRequestParser::State::kFailed && !charge_body()) {
-      fail(503, "the server's limit for bodies of all requests is reached; try again later");
+    try {
+      const MemoryReserve::Pause own;  // the body is the request's
+      used += parser_.feed(data.substr(used));
+    } catch (const std::bad_alloc&) {
+      fail(Refusal::kMemory, 503, kOutOfMemory);
       break;
     }
+    if (!started && parser_.started()) received_at_ = Clock::now();
     if (parser_.state() == HttpRequestParser::State::kNeedMore) {
       if (parser_.take_expect_continue()) buffer().append("HTTP/1.1 100 Continue\r\n\r\n");
       break;
     }
     if (parser_.state() == HttpRequestParser::State::kFailed)
-      fail(parser_.error_status(), parser_.error_message());
+      fail(parser_.error_status() == 413 ? Refusal::kBodySize : Refusal::kMalformed, parser_.error_status(),
+           parser_.error_message());
+    else if (parser_.state() == HttpRequestParser::State::kRefused)
+      refuse(admission_.reason, *std::exchange(admission_.refusal, std::nullopt));
     else
       dispatch();
   }
@@ -109,66 +130,126 @@ size_t HttpConnection::parse(std::string_view data) {
   return used;
 }
 
-// Counts the growth of the request's body. Returns false if there is no room for it.
-bool HttpConnection::charge_body() {
-  HttpTransport& transport = thread_->transport();
-  const size_t size = parser_.request().body.size();
-  if (size <= charged_) return true;
-  const size_t total = transport.body_bytes += size - charged_;
-  charged_ = size;
-  return total <= transport.options.limits.total_body_bytes;
+// Decides about a request whose headers are complete. If it returns nothing, admission_ has the answer that
+// refuses it.
+std::optional<HttpRequestParser::BodyRule> HttpConnection::admit(const HttpRequest& request) {
+  const HttpServerOptions& options = thread_->transport().options;
+  admission_ = {};
+  const bool preflight = !options.cors_allow_origin.empty() && request.method == "OPTIONS";
+  if (preflight)
+    admission_.max_body_bytes = 0;
+  else if (options.gate) {
+    parser_.request().client = peer_.slot.account()->name;
+    parser_.request().peer = peer_.address;
+    admission_ = options.gate(request);
+  }
+  const std::string& client = admission_.client;
+  if (client.empty())
+    account_ = peer_.slot.account();
+  else if (account_->name != client)  // usually the key of the connection's last request
+    account_ = thread_->transport().ledger->account(client);
+  if (admission_.refusal) return std::nullopt;
+  if (admission_.max_body_bytes == 0)
+    return HttpRequestParser::BodyRule{.limit = kDiscardedBody, .keep = false};
+  return HttpRequestParser::BodyRule{.limit = std::min(admission_.max_body_bytes, options.limits.body_bytes)};
 }
 
-void HttpConnection::release_body() {
-  thread_->transport().body_bytes -= charged_;
-  charged_ = 0;
+// Counts the body's memory before it is taken.
+bool HttpConnection::charge_body(size_t bytes) {
+  const HttpTransport& transport = thread_->transport();
+  const HttpLimits& limits = transport.options.limits;
+  if (!charge_) charge_ = std::make_shared<BodyCharge>(transport.ledger, account_, transport.options.memory);
+  const auto outcome = charge_->grow_to(bytes, limits.total_body_bytes, limits.client_body_bytes());
+  if (outcome == BodyCharge::Outcome::kGranted) return true;
+  if (outcome == BodyCharge::Outcome::kMemoryReached) {
+    admission_.reason = Refusal::kMemory;
+    admission_.refusal = error_response(
+        admission_.style, memory_exhausted(*transport.options.memory, MemoryKind::kBody, bytes));
+    return false;
+  }
+  const bool total = outcome == BodyCharge::Outcome::kTotalReached;
+  admission_.reason = total ? Refusal::kBodies : Refusal::kClientBodies;
+  admission_.refusal = error_response(
+      admission_.style, 503,
+      fmt::format("the {} is reached; try again later", total ? "server's limit for bodies of all requests"
+                                                              : "limit for bodies of one client's requests"));
+  return false;
 }
 
 void HttpConnection::dispatch() {
   HttpTransport& transport = thread_->transport();
   const bool http11 = parser_.http11();
   const bool keep_alive = parser_.keep_alive();
-  HttpRequest request = std::move(parser_.request());
+  HttpRequest request = take_request();
   parser_.reset();
-  const auto client_id = request.header("x-request-id");
-  request.id = client_id && valid_request_id(*client_id) ? std::string(*client_id) : random_id();
-  request.peer = peer_;
+  request.body_charge = std::move(charge_);
+  request.route = admission_.route;
+  account_ = peer_.slot.account();  // until the key of the next request is known
   exchange_ = std::make_shared<Exchange>(shared_from_this(), std::move(request), http11, keep_alive);
   const auto exchange = exchange_;
   exchange->started_at_ = received_at_;
   const auto handle = exchange->handle();
   // Handlers read the body before they return and keep the parts that they need.
   struct Release {
-    HttpConnection& connection;
-    ~Release() { connection.release_body(); }
-  } release{*this};
+    HttpRequest& request;
+    ~Release() {
+      std::string().swap(request.body);
+      request.body_charge.reset();
+    }
+  } release{exchange->request_};
   if (!transport.options.cors_allow_origin.empty() && exchange->method_ == "OPTIONS")
     return exchange->respond(preflight_response(exchange->request_));
   try {
+    const MemoryReserve::Pause own;
     transport.handler(handle);
   } catch (const std::exception& error) {
     log_error("http_handler_failed path={} error=\"{}\"", for_log(exchange->path_), error.what());
     if (exchange->streaming_)
       cut("handler failed");
     else
-      exchange->respond(
-          error_response(ErrorStyle::kSglang, 500, "internal error; the server's log has the details"));
+      exchange->respond(exception_response(ErrorStyle::kSglang, error));
   }
 }
 
+HttpRequest HttpConnection::take_request() {
+  HttpRequest request = std::move(parser_.request());
+  request.tally = std::exchange(admission_.tally, nullptr);
+  request.answer_headers = std::exchange(admission_.answer_headers, {});
+  const auto client_id = request.header("x-request-id");
+  request.id = client_id && valid_request_id(*client_id) ? std::string(*client_id) : random_id();
+  request.peer = peer_.address;
+  request.client = account_->name;
+  return request;
+}
+
 // Sends an answer of the transport itself, after which the connection cannot continue.
-void HttpConnection::fail(int status, std::string_view message) {
-  HttpResponse response = error_response(ErrorStyle::kSglang, status, message);
-  HttpRequest request = std::move(parser_.request());  // as far as it has arrived
+void HttpConnection::fail(Refusal reason, int status, std::string_view message) {
+  refuse(reason, error_response(ErrorStyle::kSglang, status, message));
+}
+
+void HttpConnection::refuse(Refusal reason, HttpResponse response) {
+  thread_->transport().ledger->count(reason);
+  HttpRequest request = take_request();
   std::string().swap(request.body);
-  release_body();
-  request.id = random_id();
-  request.peer = peer_;
-  const auto exchange = std::make_shared<Exchange>(shared_from_this(), std::move(request), /*http11=*/true,
+  charge_.reset();
+  const auto exchange = std::make_shared<Exchange>(shared_from_this(), std::move(request), parser_.http11(),
                                                    /*keep_alive=*/false);
   exchange->started_at_ = parser_.started() ? received_at_ : Clock::now();
   exchange_ = exchange;
   exchange->respond(std::move(response));
+}
+
+void HttpConnection::on_fault(const std::exception& error) noexcept {
+  try {
+    const MemoryReserve::Scope reserve;
+    const HttpIoThread::Batch batch(*thread_);
+    log_error("http_connection_failed peer={} error=\"{}\"", peer_.address, error.what());
+    if (closed_ || closing_ || opening_ || exchange_ || flushing_ || queued() != 0) return cut("failed");
+    const Status status = status_of(error);
+    fail(Refusal::kMemory, http_status(status.code), status.message);
+  } catch (const std::exception&) {
+    cut("failed");
+  }
 }
 
 void HttpConnection::on_end() {
@@ -211,10 +292,12 @@ void HttpConnection::flush() {
     send(std::string_view(sending_).substr(sent_));
   }
   flushing_ = false;
+  if (!closed_) unread_.set(MemoryKind::kOutput, queued());
 }
 
 void HttpConnection::on_sent(size_t n) {
   sent_ += n;
+  if (!flushing_) unread_.set(MemoryKind::kOutput, queued());
   send_in_flight_ = false;
   if (n != 0) progress_at_ = thread_->coarse_now();
   const size_t high_water = thread_->transport().options.limits.stream_high_water;
@@ -229,6 +312,7 @@ void HttpConnection::on_sent(size_t n) {
 
 void HttpConnection::drained() {
   if (!closing_ && thread_->draining()) return close_if_idle();
+  if (idle()) thread_->note_idle(*this);
   if (!closing_ || lingering_ || exchange_) return;
   if (ended_) return cut("done");
   lingering_ = true;
@@ -268,16 +352,20 @@ void HttpConnection::check_deadlines(Clock::time_point now) {
   } else if (closing_ || queued() != 0) {
     return;  // the write time-out above is its deadline
   } else if (parser_.started()) {
-    if (now - received_at_ > limits.read_timeout) fail(408, "the request did not arrive in time");
+    if (now - received_at_ > limits.read_timeout)
+      fail(Refusal::kTimeout, 408, "the request did not arrive in time");
   } else if (now - since_ > limits.idle_timeout) {
     cut("idle");
   }
 }
 
+bool HttpConnection::idle() const {
+  return !closed_ && !opening_ && !closing_ && !exchange_ && !parser_.started() &&
+         input_begin_ == input_.size() && queued() == 0;
+}
+
 void HttpConnection::close_if_idle() {
-  if (!closed_ && !opening_ && !closing_ && !exchange_ && !parser_.started() &&
-      input_begin_ == input_.size() && queued() == 0)
-    cut("server drains");
+  if (idle()) cut("server drains");
 }
 
 void HttpConnection::cut(const char* why) {
@@ -285,158 +373,13 @@ void HttpConnection::cut(const char* why) {
   closed_ = true;
   const auto self = shared_from_this();
   close_socket();
+  peer_.slot.release();
+  charge_.reset();
+  admission_.tally.reset();
+  unread_.clear();
   resume_reading();
   thread_->remove(*this);
   if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->lost(why);
-}
-
-// ---- exchange ------------------------------------------------------------------------------------------
-
-Exchange::Exchange(std::shared_ptr<HttpConnection> connection, HttpRequest request, bool http11,
-                   bool keep_alive)
-    : thread_(connection->thread_),
-      connection_(std::move(connection)),
-      request_(std::move(request)),
-      method_(request_.method),
-      path_(request_.path),
-      id_(request_.id),
-      cors_(!thread_->transport().options.cors_allow_origin.empty() && request_.header("origin").has_value()),
-      head_only_(request_.method == "HEAD"),
-      http11_(http11),
-      keep_alive_(keep_alive) {}
-
-std::shared_ptr<HttpExchange> Exchange::handle() {
-  return {this, [self = shared_from_this()](HttpExchange*) mutable {
-            HttpIoThread& thread = *self->thread_;
-            if (thread.is_current()) return self->released();
-            thread.post([self = std::move(self)] { self->released(); });
-          }};
-}
-
-void Exchange::released() {
-  if (!connection_) return;
-  const HttpIoThread::Batch batch(*thread_);
-  log_error("http_request_unanswered path={} id={}", for_log(path_), for_log(id_));
-  if (streaming_)
-    connection_->cut("the handler gave up");
-  else
-    respond(error_response(ErrorStyle::kSglang, 500, "the request was dropped without an answer"));
-}
-
-void Exchange::append_head(const HttpResponse& response, bool streaming) {
-  HttpTransport& transport = thread_->transport();
-  status_ = response.status;
-  bodiless_ = head_only_ || status_ == 204 || status_ == 304 || status_ < 200;
-  chunked_ = streaming && http11_;
-  if ((streaming && !http11_) || thread_->draining()) keep_alive_ = false;
-  ResponseHead head;
-  head.http11 = http11_;
-  head.close = !keep_alive_;
-  if (!streaming && status_ != 204 && status_ != 304) head.content_length = response.body.size();
-  head.chunked = chunked_ && status_ != 204 && status_ != 304;
-  head.cors = cors_;
-  head.cors_allow_origin = transport.options.cors_allow_origin;
-  head.request_id = id_;
-  head.date = thread_->date();
-  server::append_head(connection_->buffer(), response, head);
-}
-
-void Exchange::respond(HttpResponse response) {
-  if (!connection_) return;
-  if (streaming_) return log_error("http_misuse: respond() after start_stream() path={}", for_log(path_));
-  append_head(response, false);
-  if (!bodiless_) {
-    connection_->buffer().append(response.body);
-    body_bytes_ = response.body.size();
-  }
-  complete();
-}
-
-void Exchange::start_stream(HttpResponse head) {
-  if (!connection_) return;
-  if (streaming_) return log_error("http_misuse: start_stream() twice path={}", for_log(path_));
-  streaming_ = true;
-  append_head(head, true);
-  if (!head.body.empty()) write(head.body);
-}
-
-void Exchange::write(std::string_view data) {
-  if (!connection_ || data.empty() || bodiless_) return;
-  if (!streaming_) return log_error("http_misuse: write() before start_stream() path={}", for_log(path_));
-  std::string& out = connection_->buffer();
-  body_bytes_ += data.size();
-  if (!chunked_) {
-    out.append(data);
-    return;
-  }
-  char size[20];
-  char* begin = size + sizeof(size);
-  *--begin = '\n';
-  *--begin = '\r';
-  for (size_t rest = data.size(); rest != 0; rest >>= 4) *--begin = "0123456789abcdef"[rest & 15];
-  out.append(begin, size + sizeof(size));
-  out.append(data);
-  out.append("\r\n", 2);
-}
-
-bool Exchange::writable() const {
-  return !connection_ || connection_->queued() <= thread_->transport().options.limits.stream_high_water;
-}
-
-void Exchange::finish() {
-  if (!connection_) return;
-  if (!streaming_) return log_error("http_misuse: finish() before start_stream() path={}", for_log(path_));
-  if (chunked_ && !bodiless_) connection_->buffer().append("0\r\n\r\n");
-  complete();
-}
-
-void Exchange::log_access(int status, std::string_view note) const {
-  if (!thread_->transport().options.access_log || log_level() > LogLevel::kInfo) return;
-  const double seconds = std::chrono::duration<double>(Clock::now() - started_at_).count();
-  log_info("http method={} path={} status={} bytes={} seconds={:.4f} peer={} id={}{}{}{}", for_log(method_),
-           for_log(path_), status, body_bytes_, seconds, connection_ ? connection_->peer_ : "-", for_log(id_),
-           note.empty() ? "" : " note=\"", note, note.empty() ? "" : "\"");
-}
-
-void Exchange::complete() {
-  log_access(status_, "");
-  const auto connection = std::exchange(connection_, nullptr);
-  // The callbacks often own the exchange, so dropping them here breaks the cycle.
-  const auto writable_callback = std::exchange(writable_callback_, nullptr);
-  const auto disconnect_callback = std::exchange(disconnect_callback_, nullptr);
-  connection->exchange_done(keep_alive_);
-}
-
-void Exchange::lost(const char* why) {
-  if (!connection_) return;
-  disconnected_ = true;
-  log_access(499, why);
-  const auto connection = std::exchange(connection_, nullptr);
-  const auto writable_callback = std::exchange(writable_callback_, nullptr);
-  const auto disconnect_callback = std::exchange(disconnect_callback_, nullptr);
-  if (!disconnect_callback) return;
-  const HttpIoThread::Batch batch(*thread_);
-  try {
-    disconnect_callback();
-  } catch (const std::exception& error) {
-    log_error("http_disconnect_callback_failed path={} error=\"{}\"", for_log(path_), error.what());
-  }
-}
-
-void Exchange::on_writable(std::function<void()> callback) {
-  if (!connection_) return;
-  writable_callback_ = std::move(callback);
-  if (writable() && writable_callback_) thread_->post([self = shared_from_this()] { self->run_writable(); });
-}
-
-void Exchange::run_writable() {
-  if (!connection_ || !writable_callback_ || !writable()) return;
-  const auto callback = std::exchange(writable_callback_, nullptr);
-  callback();
-}
-
-void Exchange::on_disconnect(std::function<void()> callback) {
-  if (connection_) disconnect_callback_ = std::move(callback);
 }
 
 }  // namespace hadal::server

@@ -1,16 +1,18 @@
-// One client's connection: the protocol half. It parses requests, runs one exchange at a time, frames and
-// buffers answers and enforces the time-outs. The socket half (http_connection_plain.cpp,
+// HttpConnection is the protocol half of one client's connection. It parses requests, runs one exchange at a
+// time, frames and buffers answers and enforces the time-outs. The socket half (http_connection_plain.cpp,
 // http_connection_tls.cpp) derives from it and only moves bytes. Everything runs on the connection's I/O
 // thread.
 //
-// Life cycle: opening → (idle → receiving → answering)* → flushing the last answer → lingering → closed. In
-// lingering our side is shut and the client's further data are discarded for a moment, so that a reset does
-// not destroy the answer on its way. Any failure leads straight to closed.
+// The life cycle is opening → (idle → receiving → answering)* → flushing the last answer → lingering →
+// closed. In lingering our side is shut and the client's further data are discarded for a moment, so that a
+// reset does not destroy the answer on its way. Any failure leads straight to closed.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
+#include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -23,11 +25,18 @@ namespace hadal::server {
 
 class HttpConnection;
 
+// HttpPeer is the other side of a connection.
+struct HttpPeer {
+  std::string address;  // "127.0.0.1:54321"
+  ConnectionSlot slot;  // held until the connection is closed
+};
+
 class Exchange final : public HttpExchange, public std::enable_shared_from_this<Exchange> {
  public:
   Exchange(std::shared_ptr<HttpConnection> connection, HttpRequest request, bool http11, bool keep_alive);
 
-  // The handler's pointer: if its last copy is dropped before the answer is complete, the client gets a 500.
+  // Returns the handler's pointer: if its last copy is dropped before the answer is complete, the client gets
+  // a 500.
   std::shared_ptr<HttpExchange> handle();
 
   const HttpRequest& request() const override { return request_; }
@@ -50,13 +59,13 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   void lost(const char* why);
   void released();
   void run_writable();
-  void log_access(int status, std::string_view note) const;
+  void answered(int status, std::string_view note);
 
   const std::shared_ptr<HttpIoThread> thread_;
   std::shared_ptr<HttpConnection> connection_;  // null once the answer is complete or the client is gone
   HttpRequest request_;
   // These are copies, because the handler may take the request apart; they serve the log and the head.
-  std::string method_, path_, id_;
+  std::string method_, path_, id_, key_;  // key_: the name of the client's key, or empty
   bool cors_;
   bool head_only_;  // the method is HEAD
   bool http11_;
@@ -74,32 +83,35 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  // `refuse`: the server is full, so the client gets a 503.
-  HttpConnection(std::shared_ptr<HttpIoThread> thread, std::string peer, bool refuse);
+  // `refuse` says that the server is full (kConnections, kPeerConnections), so the client gets a 503.
+  HttpConnection(std::shared_ptr<HttpIoThread> thread, HttpPeer peer, std::optional<Refusal> refuse);
   virtual ~HttpConnection();
 
   virtual void start() = 0;
 
-  // Called by HttpIoThread.
+  // HttpIoThread calls these.
   void flush();
   void check_deadlines(HttpIoThread::Clock::time_point now);
+  bool idle() const;  // open and without a request, whole or in part
   void close_if_idle();
   void cut(const char* why);
 
  protected:
-  // Called by the socket half, inside a Batch. `data` is read before on_data returns.
+  // The socket half calls these, inside a Batch. `data` is read before on_data returns.
   void on_open();
   void on_data(std::string_view data);
+  // Memory has run out, or something else was thrown: answers 503 if no answer has begun, otherwise cuts.
+  void on_fault(const std::exception& error) noexcept;
   void on_end();           // the client closed, or the connection broke
   void on_sent(size_t n);  // n bytes given to send() have reached the kernel; the rest is given again
 
   HttpIoThread& thread() { return *thread_; }
   bool closed() const { return closed_; }
   bool lingering() const { return lingering_; }
-  // False while enough pipelined bytes are waiting: reading pauses until resume_reading().
+  // Returns false while enough pipelined bytes are waiting: reading pauses until resume_reading().
   bool wants_data() const;
 
-  // Implemented by the socket half. After send, on_sent() follows, within the call or later, or on_end().
+  // The socket half implements these. After send, on_sent() or on_end() follows, within the call or later.
   // `data` stays valid until then.
   virtual void send(std::string_view data) = 0;
   virtual void resume_reading() = 0;
@@ -116,25 +128,32 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void mark_dirty();
   void process_input();
   size_t parse(std::string_view data);
-  bool charge_body();
-  void release_body();
+  std::optional<HttpRequestParser::BodyRule> admit(const HttpRequest& request);
+  bool charge_body(size_t bytes);
   void dispatch();
-  void fail(int status, std::string_view message);
+  void fail(Refusal reason, int status, std::string_view message);
+  // Returns the request as far as it has arrived, with its id, its client and what its admission decided.
+  HttpRequest take_request();
+  void refuse(Refusal reason, HttpResponse response);
   void exchange_done(bool keep_alive);
   void close_after_flush();
   void drained();
 
   const std::shared_ptr<HttpIoThread> thread_;
-  const std::string peer_;
-  const bool refuse_;
+  HttpPeer peer_;
+  const std::optional<Refusal> refuse_;
   HttpRequestParser parser_;
   std::shared_ptr<Exchange> exchange_;  // the request being answered
   std::string input_;                   // bytes that the parser has not read yet, from input_begin_ on
   size_t input_begin_ = 0;
-  size_t charged_ = 0;   // body bytes counted in HttpTransport::body_bytes
+  // These belong to the request that is arriving.
+  std::shared_ptr<ClientAccount> account_;  // the client's
+  std::shared_ptr<BodyCharge> charge_;      // null while it has no body
+  HttpAdmission admission_;
   std::string pending_;  // answers not yet given to the socket
   std::string sending_;  // given to the socket; not sent yet from sent_ on
   size_t sent_ = 0;
+  MemoryCharge unread_;  // answers that the client has not read when a batch ends
   bool send_in_flight_ = false;
   bool opening_ = true;
   bool dirty_ = false;
@@ -148,17 +167,21 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpIoThread::Clock::time_point received_at_;  // time of the request's first byte
   HttpIoThread::Clock::time_point progress_at_;  // when the client last received a byte
   size_t slot_ = 0;                              // index in the thread's list
+  // The node of the thread's list of idle connections: here while the connection is busy, and idle_at_ for
+  // ever refers to it.
+  std::list<HttpConnection*> idle_place_{this};
+  const std::list<HttpConnection*>::iterator idle_at_ = idle_place_.begin();
 };
 
-// TLS certificates and keys, loaded; opaque here.
+// TlsContext holds loaded TLS certificates and keys; it is opaque here.
 struct TlsContext;
 Result<std::shared_ptr<TlsContext>> load_tls(const HttpServerOptions& options);
 
-// These take over the accepted, non-blocking socket `fd`; to be called on the thread itself.
+// These take over the accepted, non-blocking socket `fd`. Only the thread itself may call them.
 std::shared_ptr<HttpConnection> make_plain_connection(std::shared_ptr<HttpIoThread> thread, int fd,
-                                                      std::string peer, bool refuse);
+                                                      HttpPeer peer, std::optional<Refusal> refuse);
 std::shared_ptr<HttpConnection> make_tls_connection(std::shared_ptr<HttpIoThread> thread, int fd,
-                                                    std::string peer, bool refuse,
+                                                    HttpPeer peer, std::optional<Refusal> refuse,
                                                     std::shared_ptr<TlsContext> tls);
 
 }  // namespace hadal::server

@@ -1,8 +1,9 @@
-// The socket half of an unencrypted connection. A waiting connection needs no buffer: it awaits readiness,
-// and then the bytes are read into the thread's own buffer. Sends are tried at once and wait only when the
-// kernel's buffer is full.
+// This is the socket half of an unencrypted connection. A waiting connection needs no buffer: it awaits
+// readiness, and then the bytes are read into the thread's own buffer. Sends are tried at once and wait only
+// when the kernel's buffer is full.
 #include <poll.h>
 
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -27,7 +28,7 @@ using boost::system::error_code;
 
 class PlainConnection final : public HttpConnection {
  public:
-  PlainConnection(std::shared_ptr<HttpIoThread> owner, int fd, std::string peer, bool refuse)
+  PlainConnection(std::shared_ptr<HttpIoThread> owner, int fd, HttpPeer peer, std::optional<Refusal> refuse)
       : HttpConnection(std::move(owner), std::move(peer), refuse), socket_(thread().context()) {
     error_code ignored;
     socket_.assign(tcp::v4(), fd, ignored);  // the family is used only for accept and connect
@@ -44,6 +45,15 @@ class PlainConnection final : public HttpConnection {
 
   // It is static because the frame owns the connection through its argument.
   static asio::awaitable<void> serve(std::shared_ptr<PlainConnection> c) {
+    try {
+      co_await converse(*c);
+    } catch (const std::exception& error) {
+      c->on_fault(error);
+    }
+  }
+
+  static asio::awaitable<void> converse(PlainConnection& connection) {
+    PlainConnection* const c = &connection;
     {
       const HttpIoThread::Batch batch(c->thread());
       c->on_open();
@@ -112,7 +122,7 @@ class PlainConnection final : public HttpConnection {
 }  // namespace
 
 std::shared_ptr<HttpConnection> make_plain_connection(std::shared_ptr<HttpIoThread> thread, int fd,
-                                                      std::string peer, bool refuse) {
+                                                      HttpPeer peer, std::optional<Refusal> refuse) {
   return std::make_shared<PlainConnection>(std::move(thread), fd, std::move(peer), refuse);
 }
 

@@ -1,11 +1,10 @@
-// The socket half of a TLS connection, and the server's certificates. OpenSSL has its own buffers, so reads
-// and writes are asynchronous operations of the stream, at most one of each at a time.
+// This is the socket half of a TLS connection, and the server's certificates. OpenSSL has its own buffers, so
+// reads and writes are asynchronous operations of the stream, at most one of each at a time.
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 
 #include <array>
-#include <fstream>
 #include <optional>
 #include <utility>
 
@@ -21,6 +20,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "base/regular_file.h"
 #include "server/http_connection.h"
 
 namespace hadal::server {
@@ -38,15 +38,20 @@ Result<std::shared_ptr<TlsContext>> load_tls(const HttpServerOptions& options) {
     return invalid_argument("TLS needs both a key and a certificate: the {} file is missing",
                             options.tls_keyfile.empty() ? "key" : "certificate");
   for (const std::string* path : {&options.tls_keyfile, &options.tls_certfile}) {
-    std::ifstream file(*path);
-    if (!file || file.peek() == std::ifstream::traits_type::eof())
-      return invalid_argument("TLS file '{}' cannot be read or is empty", *path);
+    const auto file = RegularFile::open(*path);
+    if (!file.ok() || file->size() == 0)
+      return invalid_argument("TLS file '{}' cannot be read or is empty{}{}", *path, file.ok() ? "" : ": ",
+                              file.ok() ? "" : file.status().message);
   }
   auto tls = std::make_shared<TlsContext>();
   asio::ssl::context& context = tls->context;
   SSL_CTX* const native = context.native_handle();
   SSL_CTX_set_min_proto_version(native, TLS1_2_VERSION);
   SSL_CTX_set_options(native, SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
+  // With TLS 1.2 only suites with forward secrecy are allowed. A client that has TLS 1.3 gets it, with its
+  // own suites.
+  if (SSL_CTX_set_cipher_list(native, "ECDHE+AESGCM:ECDHE+CHACHA20") != 1)
+    return make_status(StatusCode::kInternal, "this OpenSSL has no ECDHE suites with AES-GCM or ChaCha20");
   SSL_CTX_set_session_cache_mode(native, SSL_SESS_CACHE_OFF);
   error_code ec;
   // This is always set, because otherwise OpenSSL would prompt on the terminal.
@@ -76,7 +81,7 @@ namespace {
 
 class TlsConnection final : public HttpConnection {
  public:
-  TlsConnection(std::shared_ptr<HttpIoThread> owner, int fd, std::string peer, bool refuse,
+  TlsConnection(std::shared_ptr<HttpIoThread> owner, int fd, HttpPeer peer, std::optional<Refusal> refuse,
                 std::shared_ptr<TlsContext> tls)
       : HttpConnection(std::move(owner), std::move(peer), refuse),
         tls_(std::move(tls)),
@@ -97,6 +102,15 @@ class TlsConnection final : public HttpConnection {
   tcp::socket& socket() { return stream_.next_layer(); }
 
   static asio::awaitable<void> serve(std::shared_ptr<TlsConnection> c) {
+    try {
+      co_await converse(*c);
+    } catch (const std::exception& error) {
+      c->on_fault(error);
+    }
+  }
+
+  static asio::awaitable<void> converse(TlsConnection& connection) {
+    TlsConnection* const c = &connection;
     error_code ec;
     auto token = asio::redirect_error(asio::use_awaitable, ec);
     co_await c->stream_.async_handshake(asio::ssl::stream_base::server, token);
@@ -179,7 +193,7 @@ class TlsConnection final : public HttpConnection {
 }  // namespace
 
 std::shared_ptr<HttpConnection> make_tls_connection(std::shared_ptr<HttpIoThread> thread, int fd,
-                                                    std::string peer, bool refuse,
+                                                    HttpPeer peer, std::optional<Refusal> refuse,
                                                     std::shared_ptr<TlsContext> tls) {
   return std::make_shared<TlsConnection>(std::move(thread), fd, std::move(peer), refuse, std::move(tls));
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <ctime>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -14,6 +15,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "server/http_connection.h"
 #include "server/http_message.h"
 
@@ -29,9 +31,10 @@ std::chrono::milliseconds sweep_period(const HttpLimits& limits) {
   return std::clamp(shortest / 4, std::chrono::milliseconds(5), std::chrono::milliseconds(500));
 }
 
-// A task that throws has a bug; the others continue.
+// A task that throws has a bug, or has had no memory; the others continue.
 void run_task(std::function<void()>& task) {
   try {
+    const MemoryReserve::Pause own;  // tasks are the work of requests
     task();
   } catch (const std::exception& error) {
     log_error("io_task_failed error=\"{}\"", error.what());
@@ -65,13 +68,16 @@ asio::io_context& HttpIoThread::context() {
 }
 
 void HttpIoThread::start() {
-  arm_sweep();
   thread_ = std::thread([this] {
+    const MemoryReserve::Scope reserve;  // what the thread itself needs, and error answers
     id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
     const std::string name = fmt::format("hadal-io-{}", index_);
     pthread_setname_np(pthread_self(), name.c_str());
     for (;;) {
       try {
+        // Also after an exception, which may have come between a timer's handler and its next wait.
+        arm_sweep();
+        arm_delayed();
         loop_->context.run();
         return;
       } catch (const std::exception& error) {
@@ -114,20 +120,26 @@ void HttpIoThread::shut_down() {
 }
 
 void HttpIoThread::post(std::function<void()> task) {
-  bool wake;
+  const MemoryReserve::Scope reserve;  // the queue is everybody's
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
-    wake = queue_.empty();
     queue_.push_back(std::move(task));
+    if (std::exchange(is_woken_, true)) return;
   }
-  if (wake) asio::post(loop_->context, [this] { drain_queue(); });
+  try {
+    asio::post(loop_->context, [this] { drain_queue(); });
+  } catch (const std::bad_alloc&) {
+    const std::lock_guard lock(mutex_);
+    is_woken_ = false;  // by the next post, or by the sweep
+  }
 }
 
 void HttpIoThread::drain_queue() {
   {
     const std::lock_guard lock(mutex_);
     std::swap(queue_, running_);
+    is_woken_ = false;
   }
   const Batch batch(*this);
   for (auto& task : running_) run_task(task);
@@ -164,7 +176,13 @@ void HttpIoThread::flush_dirty() {
   // A flush may start the next pipelined request, whose answer marks the connection again.
   while (!dirty_.empty()) {
     std::swap(dirty_, flushing_);
-    for (auto& connection : flushing_) connection->flush();
+    for (auto& connection : flushing_) {
+      try {
+        connection->flush();
+      } catch (const std::exception& error) {
+        connection->on_fault(error);
+      }
+    }
     flushing_.clear();
   }
 }
@@ -177,6 +195,7 @@ void HttpIoThread::add(std::shared_ptr<HttpConnection> connection) {
 }
 
 void HttpIoThread::remove(HttpConnection& connection) {
+  note_busy(connection);
   const size_t slot = connection.slot_;
   if (slot >= connections_.size() || connections_[slot].get() != &connection) return;
   const auto keep = std::move(connections_[slot]);
@@ -187,6 +206,45 @@ void HttpIoThread::remove(HttpConnection& connection) {
   connections_.pop_back();
   num_connections_.fetch_sub(1, std::memory_order_relaxed);
   transport_->num_connections.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void HttpIoThread::note_idle(HttpConnection& connection) {
+  std::list<HttpConnection*>& own = connection.idle_place_;
+  if (own.empty()) return;
+  idle_.splice(idle_.end(), own, own.begin());
+  num_idle_.fetch_add(1, std::memory_order_relaxed);
+  publish_idlest();
+}
+
+void HttpIoThread::note_busy(HttpConnection& connection) {
+  std::list<HttpConnection*>& own = connection.idle_place_;
+  if (!own.empty()) return;
+  own.splice(own.end(), idle_, connection.idle_at_);
+  num_idle_.fetch_sub(1, std::memory_order_relaxed);
+  publish_idlest();
+}
+
+void HttpIoThread::publish_idlest() {
+  const auto since = idle_.empty() ? Clock::time_point::max() : idle_.front()->since_;
+  idlest_since_.store(since.time_since_epoch().count(), std::memory_order_relaxed);
+}
+
+HttpIoThread::Clock::time_point HttpIoThread::idlest_since() const {
+  const bool any = num_cuts_.load(std::memory_order_relaxed) < num_idle_.load(std::memory_order_relaxed);
+  return any ? Clock::time_point(Clock::duration(idlest_since_.load(std::memory_order_relaxed)))
+             : Clock::time_point::max();
+}
+
+void HttpIoThread::cut_idlest(std::chrono::milliseconds min_idle) {
+  num_cuts_.fetch_add(1, std::memory_order_relaxed);
+  post([this, min_idle] {
+    num_cuts_.fetch_sub(1, std::memory_order_relaxed);
+    if (idle_.empty()) return;
+    HttpConnection& idlest = *idle_.front();
+    if (Clock::now() - idlest.since_ < min_idle) return;
+    transport_->ledger->count_idle_cut();
+    idlest.cut("the idlest when the server was full");
+  });
 }
 
 void HttpIoThread::drain_connections() {
@@ -201,6 +259,8 @@ void HttpIoThread::arm_sweep() {
   loop_->sweep_timer.expires_after(sweep_period_);
   loop_->sweep_timer.async_wait([this](const boost::system::error_code& ec) {
     if (ec || stopped_) return;
+    MemoryReserve::refill();
+    drain_queue();  // a post that had no memory to wake the thread
     sweep();
     arm_sweep();
   });

@@ -1,6 +1,6 @@
-// One I/O thread: its io_context, its task queue, its connections, its clock.
+// HttpIoThread is one I/O thread: its io_context, its task queue, its connections, its clock.
 //
-// Threads: post and request_stop may be called anywhere; everything else on the thread itself, or before it
+// Any thread may call post and request_stop; everything else is called on the thread itself, or before it
 // runs. Handlers run inside a Batch: their output is sent when the outermost Batch ends, with one system call
 // per connection however many writes there were.
 #pragma once
@@ -9,6 +9,8 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,12 +29,12 @@ namespace hadal::server {
 
 class HttpConnection;
 
-// Shared by all connections of a server; immutable except for the atomics.
+// HttpTransport is shared by all connections of a server and immutable except for the atomics.
 struct HttpTransport {
   HttpServerOptions options;
   HttpHandler handler;
   std::atomic<int64_t> num_connections{0};
-  std::atomic<size_t> body_bytes{0};  // see HttpLimits::total_body_bytes
+  const std::shared_ptr<HttpLedger> ledger = std::make_shared<HttpLedger>();
 };
 
 class HttpIoThread final : public IoThread, public std::enable_shared_from_this<HttpIoThread> {
@@ -54,9 +56,14 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
 
   class Batch {
    public:
-    explicit Batch(HttpIoThread& thread) : thread_(thread) { ++thread_.batch_depth_; }
+    explicit Batch(HttpIoThread& thread) : thread_(thread) {
+      if (++thread_.batch_depth_ == 1) thread_.batch_began_ = Clock::now();
+    }
     ~Batch() {
-      if (thread_.batch_depth_ == 1) thread_.flush_dirty();
+      if (thread_.batch_depth_ == 1) {
+        thread_.flush_dirty();
+        thread_.note_duration(Clock::now() - thread_.batch_began_);
+      }
       --thread_.batch_depth_;
     }
     Batch(const Batch&) = delete;
@@ -72,22 +79,42 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   void add(std::shared_ptr<HttpConnection> connection);
   void remove(HttpConnection& connection);
   int num_connections() const { return num_connections_.load(std::memory_order_relaxed); }
-  // Closes connections after their answers, and idle ones now. Any thread.
+  // These two keep the connections that wait for a request in order, the idlest first. Both calls may be
+  // repeated.
+  void note_idle(HttpConnection& connection);
+  void note_busy(HttpConnection& connection);
+  // These two are for the thread that accepts. The first says since when the idlest connection is idle (max()
+  // if there is none, or if as many cuts as there are idle ones are on their way); the second closes it
+  // unless it is busy by then or has been idle for less than `min_idle`. Any thread may call them.
+  Clock::time_point idlest_since() const;
+  void cut_idlest(std::chrono::milliseconds min_idle);
+  // Closes connections after their answers, and idle ones now. Any thread may call it.
   void drain_connections();
   bool draining() const { return draining_; }
   bool stopped() const { return stopped_; }
 
+  // Returns the duration of the longest Batch since the last call. Any thread may call it.
+  double take_longest_task_seconds() {
+    return std::chrono::duration<double>(Clock::duration(longest_.exchange(0, std::memory_order_relaxed)))
+        .count();
+  }
+
   HttpTransport& transport() { return *transport_; }
   boost::asio::io_context& context();
-  // The current time, at most one sweep (half a second) old: for time-outs.
+  // Returns the current time, at most one sweep (half a second) old, for time-outs.
   Clock::time_point coarse_now() const { return now_; }
   const std::string& date();
-  // One buffer for all reads of this thread, valid until the next suspension.
+  // Returns one buffer for all reads of this thread, valid until the next suspension.
   std::vector<char>& scratch() { return scratch_; }
 
  private:
   struct Loop;
 
+  void note_duration(Clock::duration duration) {
+    if (duration.count() > longest_.load(std::memory_order_relaxed))
+      longest_.store(duration.count(), std::memory_order_relaxed);
+  }
+  void publish_idlest();
   void drain_queue();
   void flush_dirty();
   void sweep();
@@ -104,6 +131,7 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   std::atomic<std::thread::id> id_{};
 
   std::mutex mutex_;
+  bool is_woken_ = false;                     // guarded by mutex_: drain_queue will run
   std::vector<std::function<void()>> queue_;  // guarded by mutex_
   bool closed_ = false;                       // guarded by mutex_; post drops tasks when true
 
@@ -113,7 +141,13 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   std::vector<std::shared_ptr<HttpConnection>> sweeping_;
   std::vector<std::shared_ptr<HttpConnection>> dirty_;
   std::vector<std::shared_ptr<HttpConnection>> flushing_;
+  std::list<HttpConnection*> idle_;  // all are in connections_
   std::atomic<int> num_connections_{0};
+  std::atomic<int> num_idle_{0};
+  std::atomic<int> num_cuts_{0};  // ordered and not yet made
+  std::atomic<Clock::rep> idlest_since_{std::numeric_limits<Clock::rep>::max()};
+  std::atomic<Clock::rep> longest_{0};
+  Clock::time_point batch_began_;
   int batch_depth_ = 0;
   bool draining_ = false;
   bool stopped_ = false;

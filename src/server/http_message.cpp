@@ -6,6 +6,8 @@
 #include <array>
 #include <iterator>
 
+#include "base/printable.h"
+
 namespace hadal::server {
 namespace {
 
@@ -127,11 +129,15 @@ void append_head(std::string& out, const HttpResponse& response, const ResponseH
   if (!head.request_id.empty()) append_field(out, "X-Request-Id", head.request_id);
   if (head.cors) {
     append_field(out, "Access-Control-Allow-Origin", head.cors_allow_origin);
-    out.append("Access-Control-Expose-Headers: X-Request-Id\r\n");
+    out.append("Access-Control-Expose-Headers: X-Request-Id, Retry-After");
+    for (const auto& [name, value] : head.more)
+      if (is_token(name)) out.append(", ").append(name);
+    out.append("\r\n");
     if (head.cors_allow_origin != "*") out.append("Vary: Origin\r\n");
   }
-  for (const auto& [name, value] : response.headers)
-    if (is_token(name) && !belongs_to_transport(name)) append_field(out, name, value);
+  for (const auto list : {std::span(response.headers), head.more})
+    for (const auto& [name, value] : list)
+      if (is_token(name) && !belongs_to_transport(name)) append_field(out, name, value);
   out.append("\r\n");
 }
 
@@ -162,8 +168,7 @@ std::string for_log(std::string_view text, size_t max_bytes) {
 }
 
 bool valid_request_id(std::string_view id) {
-  return !id.empty() && id.size() <= 128 &&
-         std::all_of(id.begin(), id.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+  return !id.empty() && id.size() <= 128 && is_visible_ascii(id);
 }
 
 }  // namespace hadal::server

@@ -1,9 +1,10 @@
-// The texts of answers: status lines, sanitised headers, error bodies. No sockets.
+// Writes the texts of answers: status lines, sanitised headers, error bodies. It uses no sockets.
 #pragma once
 
 #include <cstdint>
 #include <ctime>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -13,10 +14,10 @@ namespace hadal::server {
 
 std::string_view reason_phrase(int status);
 
-// Formats a time: "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110, 5.6.7).
+// Formats a time as in "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110, 5.6.7).
 std::string http_date(std::time_t time);
 
-// The parts of an answer's head that do not come from the handler.
+// ResponseHead holds the parts of an answer's head that do not come from the handler.
 struct ResponseHead {
   bool http11 = true;
   bool close = false;                      // the connection ends with this answer
@@ -26,6 +27,7 @@ struct ResponseHead {
   std::string_view cors_allow_origin;
   std::string_view request_id;
   std::string_view date;
+  std::span<const HeaderList::value_type> more;  // headers besides those of the response
 };
 
 // Appends status line and headers up to and including the empty line. Names that are not tokens and names
@@ -40,7 +42,7 @@ HttpResponse preflight_response(const HttpRequest& request);
 // of it.
 std::string for_log(std::string_view text, size_t max_bytes = 256);
 
-// True if a client's X-Request-Id may be used: 1 to 128 printable ASCII characters without a space.
+// Returns true if a client's X-Request-Id may be used: 1 to 128 printable ASCII characters without a space.
 bool valid_request_id(std::string_view id);
 
 }  // namespace hadal::server

@@ -22,9 +22,9 @@ using beast::error_code;
 using beast::string_view;
 
 constexpr size_t kMaxHeaders = 1000;
-// A body is reserved in one piece up to this size, because a size that a client merely announces must not
-// cost memory.
-constexpr size_t kMaxReserve = size_t{1} << 20;
+// A body gets this much memory before any of it has arrived, because a size that a client merely announces
+// must not cost memory.
+constexpr size_t kFirstReserve = size_t{64} << 10;
 
 std::string lower(string_view text) {
   std::string out(text);
@@ -64,6 +64,7 @@ std::optional<std::string> decode_path(std::string_view path) {
 }
 
 struct Failure {
+  bool refused = false;
   int status = 0;  // 0: none
   std::string message;
 };
@@ -71,10 +72,16 @@ struct Failure {
 // Beast finds the structure, and its parts go straight into an HttpRequest.
 class BeastParser final : public http::basic_parser<true> {
  public:
-  BeastParser(HttpRequest& request, Failure& failure, size_t header_limit, size_t body_limit)
-      : request_(request), failure_(failure), header_limit_bytes_(header_limit) {
+  BeastParser(HttpRequest& request, Failure& failure, size_t header_limit, size_t body_limit,
+              const HttpRequestParser::Hooks& hooks)
+      : request_(request),
+        failure_(failure),
+        hooks_(hooks),
+        header_limit_bytes_(header_limit),
+        rule_{.limit = body_limit} {
     this->header_limit(static_cast<uint32_t>(std::min<size_t>(header_limit, UINT32_MAX)));
-    this->body_limit(body_limit);
+    this->body_limit(
+        boost::none);  // set when the headers are complete: a wrong key is told before a wrong size
     eager(true);
   }
 
@@ -82,10 +89,11 @@ class BeastParser final : public http::basic_parser<true> {
   size_t header_bytes() const { return header_bytes_; }
   bool expect_continue() const { return expect_continue_; }
   void answered_expect() { expect_continue_ = false; }
+  size_t body_limit_bytes() const { return rule_.limit; }
 
  private:
   void fail(error_code& ec, int status, std::string message) {
-    failure_ = {status, std::move(message)};
+    failure_ = {false, status, std::move(message)};
     ec = http::error::bad_value;  // any error ends the parse; the failure has the details
   }
 
@@ -155,27 +163,68 @@ class BeastParser final : public http::basic_parser<true> {
     if (http11 && num_hosts_ == 0) return fail(ec, 400, "no Host header, which HTTP/1.1 requires");
     if (!http11 && num_encodings_ > 0) return fail(ec, 400, "Transfer-Encoding in an HTTP/1.0 request");
     if (!http11) expect_continue_ = false;
+    if (hooks_.on_headers) {
+      const auto rule = hooks_.on_headers(request_);
+      if (!rule) return refuse(ec);
+      rule_ = *rule;
+    }
+    const auto length = content_length();
+    if (length && *length > rule_.limit) {
+      ec = http::error::body_limit;
+      return;
+    }
+    announced_ = length ? static_cast<size_t>(*length) : 0;
+    this->body_limit(rule_.limit);
   }
 
-  void on_body_init_impl(const boost::optional<uint64_t>& length, error_code&) override {
-    if (length) request_.body.reserve(static_cast<size_t>(std::min<uint64_t>(*length, kMaxReserve)));
+  void on_body_init_impl(const boost::optional<uint64_t>&, error_code& ec) override {
+    if (rule_.keep && announced_ != 0) grow(std::min(announced_, kFirstReserve), ec);
   }
-  size_t on_body_impl(string_view data, error_code&) override {
+  size_t on_body_impl(string_view data, error_code& ec) override {
     expect_continue_ = false;
-    request_.body.append(data);
+    append(data, ec);
     return data.size();
   }
   void on_chunk_header_impl(uint64_t, string_view, error_code&) override { expect_continue_ = false; }
-  size_t on_chunk_body_impl(uint64_t, string_view data, error_code&) override {
-    request_.body.append(data);
+  size_t on_chunk_body_impl(uint64_t, string_view data, error_code& ec) override {
+    append(data, ec);
     return data.size();
   }
   void on_finish_impl(error_code&) override { expect_continue_ = false; }
   void on_response_impl(int, string_view, int, error_code&) override {}
 
+  void refuse(error_code& ec) {
+    failure_.refused = true;
+    ec = http::error::bad_value;
+  }
+
+  void append(std::string_view data, error_code& ec) {
+    if (!rule_.keep) return;
+    const size_t needed = request_.body.size() + data.size();
+    if (needed > reserved_) {
+      // An announced body gets all of its memory once a quarter has arrived. The other sizes are doubled, as
+      // std::string would do it by itself.
+      const bool all = announced_ >= needed && announced_ / 4 <= needed;
+      grow(all ? announced_ : std::max(needed, 2 * reserved_), ec);
+      if (ec) return;
+    }
+    request_.body.append(data);
+  }
+
+  void grow(size_t bytes, error_code& ec) {
+    if (bytes > reserved_ && bytes < 2 * reserved_) bytes = 2 * reserved_;  // what std::string allocates
+    if (hooks_.on_growth && !hooks_.on_growth(bytes)) return refuse(ec);
+    request_.body.reserve(bytes);
+    reserved_ = bytes;
+  }
+
   HttpRequest& request_;
   Failure& failure_;
+  const HttpRequestParser::Hooks& hooks_;
   size_t header_limit_bytes_;
+  HttpRequestParser::BodyRule rule_;
+  size_t announced_ = 0;  // Content-Length
+  size_t reserved_ = 0;   // memory of the body
   size_t header_bytes_ = 0;
   int num_hosts_ = 0;
   int num_encodings_ = 0;
@@ -188,7 +237,8 @@ class BeastParser final : public http::basic_parser<true> {
 
 class HttpRequestParser::Impl {
  public:
-  Impl(size_t header_limit, size_t body_limit) : header_limit_(header_limit), body_limit_(body_limit) {
+  Impl(size_t header_limit, size_t body_limit, Hooks hooks)
+      : header_limit_(header_limit), body_limit_(body_limit), hooks_(std::move(hooks)) {
     reset();
   }
 
@@ -198,7 +248,7 @@ class HttpRequestParser::Impl {
     scanned_ = 0;
     started_ = false;
     state_ = State::kNeedMore;
-    parser_.emplace(request_, failure_, header_limit_, body_limit_);
+    parser_.emplace(request_, failure_, header_limit_, body_limit_, hooks_);
   }
 
   size_t feed(std::string_view data) {
@@ -211,7 +261,7 @@ class HttpRequestParser::Impl {
       const size_t taken = parser_->put({data.data() + used, data.size() - used}, ec);
       used += taken;
       if (ec == http::error::need_more) {
-        // Data that wait for the end of their line belong to the header or to a chunk's head: both are
+        // Data that waits for the end of its line belongs to the header or to a chunk's head: both are
         // limited.
         const size_t waiting = data.size() - used;
         if (!parser_->is_header_done() && parser_->header_bytes() + waiting > header_limit_)
@@ -222,7 +272,9 @@ class HttpRequestParser::Impl {
           fail(400, "a chunk's header is too long");
         break;
       }
-      if (ec)
+      if (failure_.refused)
+        state_ = State::kRefused;
+      else if (ec)
         failure_.status != 0 ? set_failed() : fail_with(ec);
       else if (parser_->is_done())
         state_ = State::kComplete;
@@ -242,14 +294,14 @@ class HttpRequestParser::Impl {
 
   void set_failed() { state_ = State::kFailed; }
   void fail(int status, std::string message) {
-    failure_ = {status, std::move(message)};
+    failure_ = {false, status, std::move(message)};
     set_failed();
   }
   void fail_with(const error_code& ec) {
     if (ec == http::error::header_limit)
       fail(431, fmt::format("request line and headers exceed {} bytes", header_limit_));
     else if (ec == http::error::body_limit)
-      fail(413, fmt::format("the request's body exceeds {} bytes", body_limit_));
+      fail(413, fmt::format("the request's body exceeds {} bytes", parser_->body_limit_bytes()));
     else if (ec == http::error::bad_version)
       fail(400, "malformed request: only HTTP/1.0 and HTTP/1.1 are supported");
     else
@@ -258,6 +310,7 @@ class HttpRequestParser::Impl {
 
   size_t header_limit_;
   size_t body_limit_;
+  const Hooks hooks_;
   HttpRequest request_;
   Failure failure_;
   std::optional<BeastParser> parser_;
@@ -266,8 +319,8 @@ class HttpRequestParser::Impl {
   State state_ = State::kNeedMore;
 };
 
-HttpRequestParser::HttpRequestParser(size_t header_limit, size_t body_limit)
-    : impl_(std::make_unique<Impl>(header_limit, body_limit)) {}
+HttpRequestParser::HttpRequestParser(size_t header_limit, size_t body_limit, Hooks hooks)
+    : impl_(std::make_unique<Impl>(header_limit, body_limit, std::move(hooks))) {}
 HttpRequestParser::~HttpRequestParser() = default;
 
 size_t HttpRequestParser::feed(std::string_view data) {

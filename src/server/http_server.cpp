@@ -1,7 +1,7 @@
-// Listening, accepting, starting and stopping. The code for sockets of connections is in
-// http_connection*.cpp.
+// Listens, accepts, starts and stops. The code for sockets of connections is in http_connection*.cpp.
 #include "server/http_server.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -12,7 +12,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <future>
+#include <limits>
+#include <new>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -30,6 +33,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "server/http_connection.h"
 #include "server/http_io_thread.h"
 
@@ -44,8 +48,9 @@ using Clock = HttpIoThread::Clock;
 constexpr int kBacklog = 4096;
 constexpr int kAcceptBurst = 64;  // after this many the thread's connections are served
 constexpr std::chrono::milliseconds kAcceptBackOff{100};
+constexpr int kRefusedOfPeer = 64;  // connections of one peer that are open while they get their 503
 
-// A descriptor on its way to its thread, which is closed if it never arrives.
+// Descriptor is a descriptor on its way to its thread, which is closed if it never arrives.
 struct Descriptor {
   explicit Descriptor(int value) : fd(value) {}
   ~Descriptor() {
@@ -67,14 +72,53 @@ std::string describe(const sockaddr_storage& address, socklen_t length) {
                                                                       : fmt::format("{}:{}", name, port);
 }
 
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+// Returns the name of the client to whom a peer's connections are accounted. With IPv6 that is a network of
+// 64 bits, because a host may choose any address of its network.
+std::string client_of(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    ::inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
+    return fmt::format("peer:{}", text);
+  }
+  in6_addr v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  if (IN6_IS_ADDR_V4MAPPED(&v6)) {
+    ::inet_ntop(AF_INET, &v6.s6_addr[12], text, sizeof(text));
+    return fmt::format("peer:{}", text);
+  }
+  std::fill(v6.s6_addr + 8, v6.s6_addr + 16, uint8_t{0});
+  ::inet_ntop(AF_INET6, &v6, text, sizeof(text));
+  return fmt::format("peer:{}/64", text);
 }
 
-// One listening socket and the coroutine that accepts connections from it, on one I/O thread.
+// Raises the limit of this process as far as it may, and returns it.
+int64_t raise_descriptor_limit() {
+  constexpr auto kNone = std::numeric_limits<int64_t>::max();
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kNone;
+  if (limit.rlim_cur < limit.rlim_max) {
+    const rlim_t before = std::exchange(limit.rlim_cur, limit.rlim_max);
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = before;
+  }
+  return limit.rlim_cur == RLIM_INFINITY ? kNone : static_cast<int64_t>(limit.rlim_cur);
+}
+
+int64_t open_descriptors() {
+  std::error_code error;
+  int64_t count = 0;
+  for (std::filesystem::directory_iterator it("/proc/self/fd", error), end; !error && it != end;
+       it.increment(error))
+    ++count;
+  return count;
+}
+
+// Returns how many descriptors connections leave to the rest of the process: to shards (a checkpoint may have
+// 160, which may be open at the same time), devices, logs and traces, and to connections that get a 503.
+int64_t reserved_descriptors(int64_t limit) {
+  return std::min<int64_t>(limit / 4, 512);
+}
+
+// Listener is one listening socket and the coroutine that accepts connections from it, on one I/O thread.
 struct Listener {
   explicit Listener(asio::io_context& context) : acceptor(context), timer(context) {}
   tcp::acceptor acceptor;
@@ -99,7 +143,10 @@ class HttpServerImpl final : public HttpServer {
     }
     // If a client (or a reader of the log) goes away, that must be an error code and not a signal.
     ::signal(SIGPIPE, SIG_IGN);
-    raise_descriptor_limit();
+    descriptor_limit_ = raise_descriptor_limit();
+    reserved_ = reserved_descriptors(descriptor_limit_);
+    connection_limit_ = std::clamp<int64_t>(descriptor_limit_ - reserved_ - open_descriptors(), 1,
+                                            options.limits.max_connections);
     for (int i = 0; i < options.num_threads; ++i)
       threads_.push_back(std::make_shared<HttpIoThread>(i, transport_));
     HADAL_RETURN_IF_ERROR(listen());
@@ -114,6 +161,10 @@ class HttpServerImpl final : public HttpServer {
   int num_threads() const override { return static_cast<int>(threads_.size()); }
   IoThread& io_thread(int index) override { return *threads_.at(static_cast<size_t>(index)); }
   int64_t num_connections() const override { return transport_->num_connections.load(); }
+  HttpLedger& ledger() override { return *transport_->ledger; }
+  double take_longest_task_seconds(int thread) override {
+    return threads_.at(static_cast<size_t>(thread))->take_longest_task_seconds();
+  }
 
   void stop_accepting() override {
     if (stopped_) return;
@@ -211,11 +262,15 @@ class HttpServerImpl final : public HttpServer {
     error_code ec;
     auto token = asio::redirect_error(asio::use_awaitable, ec);
     while (listener->acceptor.is_open()) {
-      co_await listener->acceptor.async_wait(tcp::acceptor::wait_read, token);
-      if (!listener->acceptor.is_open()) break;
-      if (accept_burst(listener->acceptor.native_handle())) continue;
-      listener->timer.expires_after(kAcceptBackOff);
-      co_await listener->timer.async_wait(token);
+      try {
+        co_await listener->acceptor.async_wait(tcp::acceptor::wait_read, token);
+        if (!listener->acceptor.is_open()) break;
+        if (accept_burst(listener->acceptor.native_handle())) continue;
+        listener->timer.expires_after(kAcceptBackOff);
+        co_await listener->timer.async_wait(token);
+      } catch (const std::bad_alloc&) {
+        // A connection was lost for lack of memory; the next one is tried.
+      }
     }
   }
 
@@ -227,12 +282,15 @@ class HttpServerImpl final : public HttpServer {
       const int fd =
           ::accept4(listening, reinterpret_cast<sockaddr*>(&address), &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
       if (fd >= 0) {
-        hand_over(fd, describe(address, length));
+        Descriptor owned(fd);
+        const MemoryReserve::Pause own;  // a connection is its client's
+        hand_over(owned, describe(address, length), client_of(address));
         continue;
       }
       if (errno == EAGAIN || errno == EWOULDBLOCK) return true;
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
         complain("http_accept_failed", std::system_category().message(errno));
+        make_room();
         return false;
       }
       // After any other error (ECONNABORTED, EINTR, a network error of one client) the next connection is
@@ -241,27 +299,62 @@ class HttpServerImpl final : public HttpServer {
     return true;
   }
 
-  void hand_over(int fd, std::string peer) {
+  void hand_over(Descriptor& owned, std::string peer, const std::string& client) {
     const int64_t connections =
         transport_->num_connections.load(std::memory_order_relaxed) + in_transit_.load();
-    const int limit = transport_->options.limits.max_connections;
-    const bool refuse = connections >= limit;
-    auto descriptor = std::make_shared<Descriptor>(fd);
-    if (refuse) complain("http_too_many_connections", fmt::format("limit={}", limit));
+    const HttpLimits& limits = transport_->options.limits;
+    auto descriptor = std::make_shared<Descriptor>(-1);
+    descriptor->fd = std::exchange(owned.fd, -1);
+    const auto account = transport_->ledger->account(client);
+    const int of_peer = account->connections.load(std::memory_order_relaxed);
+    std::optional<Refusal> refuse;
+    if (of_peer >= limits.max_connections_per_peer) refuse = Refusal::kPeerConnections;
+    // The kernel gives the lowest number that is free, so at least as many descriptors are in use.
+    const int64_t left = descriptor_limit_ - descriptor->fd;
+    const bool full = connections >= connection_limit_ || left <= reserved_;
+    if (!refuse && full && !make_room()) refuse = Refusal::kConnections;
+    if (refuse) {
+      complain("http_too_many_connections",
+               fmt::format("limit={} limit_of_peer={} last_peer={}", connection_limit_,
+                           limits.max_connections_per_peer, peer));
+    }
     // Connections that get a 503 also cost a descriptor for a moment, so beyond a margin they are just
-    // closed.
-    if (connections >= int64_t{limit} + 1024) return;
+    // closed. One for which another is closed may be above the margin until that has happened.
+    const int64_t margin = std::min<int64_t>(refuse ? reserved_ / 2 : reserved_ * 3 / 4, 1024);
+    if (connections >= connection_limit_ + margin || left <= reserved_ - margin ||
+        of_peer >= limits.max_connections_per_peer + kRefusedOfPeer) {
+      return transport_->ledger->count(refuse.value_or(Refusal::kConnections));
+    }
     const auto thread = threads_[next_thread_++ % threads_.size()];
-    in_transit_.fetch_add(1);
-    asio::post(thread->context(), [this, thread, descriptor, peer = std::move(peer), refuse]() mutable {
+    auto other = std::make_shared<HttpPeer>(HttpPeer{std::move(peer), ConnectionSlot(account)});
+    asio::post(thread->context(), [this, thread, descriptor, other, refuse] {
       in_transit_.fetch_sub(1);
       if (thread->stopped() || thread->draining()) return;
       const int taken = std::exchange(descriptor->fd, -1);
-      const auto connection = tls_ ? make_tls_connection(thread, taken, std::move(peer), refuse, tls_)
-                                   : make_plain_connection(thread, taken, std::move(peer), refuse);
+      const auto connection = tls_ ? make_tls_connection(thread, taken, std::move(*other), refuse, tls_)
+                                   : make_plain_connection(thread, taken, std::move(*other), refuse);
       thread->add(connection);
       connection->start();
     });
+    in_transit_.fetch_add(1);
+  }
+
+  // Has the idlest connection closed; false if none has been idle for long enough.
+  bool make_room() {
+    HttpIoThread* idlest = nullptr;
+    auto since = Clock::time_point::max();
+    for (const auto& thread : threads_) {
+      if (thread->idlest_since() >= since) continue;
+      since = thread->idlest_since();
+      idlest = thread.get();
+    }
+    const std::chrono::milliseconds min_idle = transport_->options.limits.min_idle;
+    if (idlest == nullptr || Clock::now() - since < min_idle) return false;
+    complain("http_idle_connection_closed",
+             fmt::format("connections={} limit={} descriptors={}", transport_->num_connections.load(),
+                         connection_limit_, descriptor_limit_));
+    idlest->cut_idlest(min_idle);
+    return true;
   }
 
   void complain(std::string_view event, std::string_view detail) {  // on thread 0
@@ -277,6 +370,9 @@ class HttpServerImpl final : public HttpServer {
   std::vector<std::shared_ptr<HttpIoThread>> threads_;
   std::vector<std::shared_ptr<Listener>> listeners_;  // on thread 0
   uint16_t port_ = 0;
+  int64_t descriptor_limit_ = 0;
+  int64_t reserved_ = 0;  // of descriptor_limit_
+  int64_t connection_limit_ = 0;
   bool started_ = false;
   bool stopped_ = false;
   size_t next_thread_ = 0;

@@ -1,7 +1,7 @@
-// The HTTP/1.1 transport: listening socket, I/O threads, TLS, time-outs, limits, access log.
+// HttpServer is the HTTP/1.1 transport: listening socket, I/O threads, TLS, time-outs, limits, access log.
 //
-// Threads: start, stop_accepting and stop are called by the owner (main). Each connection belongs to one of
-// `num_threads` I/O threads from accept to close.
+// The owner (main) calls start, stop_accepting and stop. Each connection belongs to one of `num_threads` I/O
+// threads from accept to close.
 #pragma once
 
 #include <chrono>
@@ -11,19 +11,29 @@
 
 #include "base/result.h"
 #include "server/http.h"
+#include "server/request_memory.h"
 
 namespace hadal::server {
 
 struct HttpLimits {
   size_t header_bytes = 64 << 10;        // request line and headers; more: 431
   size_t body_bytes = size_t{64} << 20;  // more: 413
-  // Limit for all bodies together that are arriving or being read by their handlers; more: 503.
+  // Limits the memory of all bodies together that are arriving or being read by their handlers; more: 503.
   size_t total_body_bytes = size_t{1} << 30;
+  double client_body_share = 0.25;         // one client's share of total_body_bytes; more: 503
   size_t stream_high_water = 256 << 10;    // bytes buffered for a slow reader before writers must pause
   std::chrono::seconds read_timeout{30};   // from the first byte of a request to its last (slow loris)
   std::chrono::seconds idle_timeout{75};   // keep-alive without a request
   std::chrono::seconds write_timeout{60};  // a client that reads nothing for so long is cut off
-  int max_connections = 16384;             // more: accepted, answered 503 with Retry-After and closed
+  // When so many are open, or the process is about to run out of descriptors, the connection that has been
+  // idle for longest is closed for a new one. If none is idle, the new one gets 503 with Retry-After.
+  int max_connections = 16384;
+  std::chrono::milliseconds min_idle{1000};  // shorter idle connections are not closed for new ones
+  int max_connections_per_peer = 4096;       // the same, for one address (IPv6: one network of 64 bits)
+
+  size_t client_body_bytes() const {
+    return static_cast<size_t>(client_body_share * static_cast<double>(total_body_bytes));
+  }
 };
 
 struct HttpServerOptions {
@@ -36,12 +46,16 @@ struct HttpServerOptions {
   HttpLimits limits;
   std::string cors_allow_origin = "*";  // empty: no CORS headers, OPTIONS is not answered
   bool access_log = true;  // one line per request: method, path, status, bytes, seconds, peer, id
+  std::shared_ptr<RequestMemory>
+      memory;     // counts bodies and unread answers; null: only HttpLimits bound them
+  HttpGate gate;  // none: every request is admitted
 };
 
 class HttpServer {
  public:
-  // The server is listening when this returns. `handler` may be called before start returns. Errors:
-  // kInvalidArgument (bad TLS files, unknown host), kResourceExhausted (port in use, named in the message).
+  // Starts the server, which is listening when this returns. `handler` may be called before start returns.
+  // Errors: kInvalidArgument (bad TLS files, unknown host), kResourceExhausted (port in use, named in the
+  // message).
   static Result<std::unique_ptr<HttpServer>> start(HttpServerOptions options, HttpHandler handler);
   virtual ~HttpServer() = default;
 
@@ -49,11 +63,14 @@ class HttpServer {
   virtual int num_threads() const = 0;
   virtual IoThread& io_thread(int index) = 0;
   virtual int64_t num_connections() const = 0;
+  virtual HttpLedger& ledger() = 0;
+  // Returns the longest time for which the thread served one event or one batch of tasks since the last call.
+  virtual double take_longest_task_seconds(int thread) = 0;
 
   // Closes the listening socket and idle connections; running requests continue, and their connections close
   // after the answers.
   virtual void stop_accepting() = 0;
-  // Cuts every connection and joins the threads. Idempotent; called by the destructor.
+  // Cuts every connection and joins the threads. Repeated calls do nothing; the destructor calls it.
   virtual void stop() = 0;
 };
 

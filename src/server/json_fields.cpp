@@ -1,17 +1,20 @@
 #include "server/json_fields.h"
 
 #include <cmath>
+#include <new>
 
 #include <boost/json.hpp>
 
 #include "base/nearest_word.h"
+#include "server/api_error.h"
 #include "server/json_writer.h"
+#include "server/memory_costs.h"
 
 namespace hadal::server {
 namespace json = boost::json;
 namespace {
 
-constexpr size_t kShownBytes = 80;
+constexpr size_t kShownChars = 100;
 
 // Returns an integer, even if it was written as 16.0; nullopt if it is not an integer or beyond int64.
 std::optional<int64_t> as_integer(const json::value& value) {
@@ -32,6 +35,54 @@ std::optional<double> as_number(const json::value& value) {
   return std::nullopt;
 }
 
+// LimitedMemory gives memory up to a limit, beyond which it throws. What has been in use is counted until the
+// end.
+class LimitedMemory final : public json::memory_resource {
+ public:
+  // Tells after std::bad_alloc which limit was reached: the request's own, or that of all requests.
+  struct Limits {
+    bool is_full = false;
+    size_t refused_bytes = 0;
+  };
+  LimitedMemory(std::shared_ptr<RequestMemory> memory, std::shared_ptr<Limits> reached)
+      : charge_(std::move(memory)), reached_(std::move(reached)) {}
+
+ private:
+  static constexpr size_t kGranule = size_t{1} << 20;
+
+  // Boost.JSON frees keys with another alignment than it asked for, so none is passed on. Every allocation
+  // has that of the default operator new, and no value needs more.
+  void* do_allocate(size_t bytes, size_t alignment) override {
+    if (alignment > __STDCPP_DEFAULT_NEW_ALIGNMENT__) throw std::bad_alloc();
+    if (bytes > kMaxJsonMemory - used_) {
+      reached_->is_full = true;
+      throw std::bad_alloc();
+    }
+    if (used_ + bytes > charge_.bytes(MemoryKind::kJson)) {
+      const size_t more = used_ + bytes - charge_.bytes(MemoryKind::kJson) + kGranule;
+      if (!charge_.try_add(MemoryKind::kJson, more)) {
+        reached_->refused_bytes = more;
+        throw std::bad_alloc();
+      }
+    }
+    void* const memory = ::operator new(bytes);
+    used_ += bytes;
+    return memory;
+  }
+  void do_deallocate(void* memory, size_t bytes, size_t /*alignment*/) override {
+    used_ -= bytes;
+    ::operator delete(memory);
+  }
+  bool do_is_equal(const json::memory_resource& other) const noexcept override { return this == &other; }
+
+  MemoryCharge charge_;
+  const std::shared_ptr<Limits> reached_;
+  size_t used_ = 0;
+};
+
+// Smaller bodies cannot reach the limit, so the most that their values may need is counted in one piece.
+constexpr size_t kLimitedBody = size_t{1} << 20;
+
 std::string_view view(const json::string& text) {
   return {text.data(), text.size()};
 }
@@ -43,15 +94,36 @@ std::string integer_range(int64_t min, int64_t max) {
 
 }  // namespace
 
-Result<json::object> parse_json_object(std::string_view body) {
+Result<json::object> parse_json_object(std::string_view body, MemoryCharge* reading) {
   if (body.find_first_not_of(" \t\r\n") == std::string_view::npos) {
     return invalid_argument("the body is empty; must be a JSON object");
   }
   json::parse_options options;
   options.max_depth = kMaxJsonDepth;
-  json::stream_parser parser({}, options);
+  if (reading != nullptr) {
+    HADAL_RETURN_IF_ERROR(reading->add(MemoryKind::kPrompt, body.size() * kTextBytesPerByte));
+    if (body.size() < kLimitedBody)
+      HADAL_RETURN_IF_ERROR(reading->add(MemoryKind::kJson, body.size() * kJsonBytesPerByte));
+  }
+  json::storage_ptr memory;
+  const auto reached = std::make_shared<LimitedMemory::Limits>();
+  if (body.size() >= kLimitedBody) {
+    memory =
+        json::make_shared_resource<LimitedMemory>(reading == nullptr ? nullptr : reading->memory(), reached);
+  }
+  json::stream_parser parser(memory, options);
+  parser.reset(memory);
   json::error_code error;
-  const size_t taken = parser.write_some(body.data(), body.size(), error);
+  size_t taken = 0;
+  try {
+    taken = parser.write_some(body.data(), body.size(), error);
+  } catch (const std::bad_alloc&) {
+    if (reached->refused_bytes != 0)
+      return memory_exhausted(*reading->memory(), MemoryKind::kJson, reached->refused_bytes);
+    if (!reached->is_full) throw;
+    return invalid_argument("the body's JSON values need more than {} MiB of memory; send fewer of them",
+                            kMaxJsonMemory >> 20);
+  }
   if (!error && body.find_first_not_of(" \t\r\n", taken) != std::string_view::npos) {
     error = json::error::extra_data;
   }
@@ -75,9 +147,13 @@ std::string shown(const json::value& value) {
   if (const json::object* object = value.if_object(); object != nullptr && object->size() > 8) {
     return "an object";
   }
-  std::string text = json::serialize(value);
-  if (text.size() <= kShownBytes) return text;
-  return std::string(utf8_prefix(text, kShownBytes)) + "…";
+  // Only the beginning is written, because the value may be megabytes long.
+  char text[4 * kShownChars + 8];
+  json::serializer serializer;
+  serializer.reset(&value);
+  const auto part = serializer.read(text, sizeof(text));
+  const std::string_view begin(part.data(), part.size());
+  return cut_text(serializer.done() ? begin : utf8_prefix(begin, sizeof(text) - 4), kShownChars);
 }
 
 FieldReader::FieldReader(const json::object& object, std::string prefix)
@@ -99,13 +175,25 @@ bool FieldReader::has(std::string_view name) const {
 
 void FieldReader::fail(std::string_view name, std::string_view message) {
   if (status_) return;
-  failed_field_ = prefix_ + std::string(name);
+  failed_field_ = cut_text(prefix_ + cut_text(name));
   status_ = invalid_argument("{}: {}", failed_field_, message);
+}
+
+void FieldReader::fail(std::string_view name, const Status& status) {
+  if (status_) return;
+  fail(name, status.message);
+  status_->code = status.code;
+}
+
+void FieldReader::refuse(std::string_view name, const Status& status) {
+  if (status_) return;
+  failed_field_ = prefix_ + std::string(name);
+  status_ = status;
 }
 
 void FieldReader::must_be(std::string_view name, const json::value& value, std::string_view allowed) {
   if (status_) return;
-  failed_field_ = prefix_ + std::string(name);
+  failed_field_ = cut_text(prefix_ + cut_text(name));
   status_ = invalid_argument("{} is {}; must be {}", failed_field_, shown(value), allowed);
 }
 
@@ -239,7 +327,8 @@ void FieldReader::only(std::initializer_list<std::string_view> names) {
     bool known = false;
     for (const std::string_view name : names) known = known || name == key;
     if (known || status_) continue;
-    const std::string_view nearest = nearest_word(key, std::vector<std::string_view>(names));
+    const std::string_view nearest =
+        key.size() > kShownChars ? "" : nearest_word(key, std::vector<std::string_view>(names));
     fail(key,
          nearest.empty() ? "unknown field" : fmt::format("unknown field; the nearest one is {}", nearest));
   }

@@ -15,18 +15,25 @@
 
 namespace hadal::server {
 
+class MemoryCharge;  // server/request_memory.h
+
 inline constexpr size_t kMaxJsonDepth = 100;
+// Limits the memory of a body's values and of their parser, because a value of two bytes takes up to thirty
+// times as much.
+inline constexpr size_t kMaxJsonMemory = size_t{256} << 20;
 
 // Parses a request's body. Errors (kInvalidArgument): empty, not JSON (with the offset), not UTF-8, nested
-// deeper than kMaxJsonDepth, not an object. Of duplicate keys the last one counts.
-Result<boost::json::object> parse_json_object(std::string_view body);
+// deeper than kMaxJsonDepth, more values than kMaxJsonMemory holds, not an object. Of duplicate keys the last
+// one counts. The memory of the values is counted as long as `reading` and they exist (null: nowhere), with
+// the texts that a handler copies out of them; kResourceExhausted when there is no room for it.
+Result<boost::json::object> parse_json_object(std::string_view body, MemoryCharge* reading = nullptr);
 
 // Formats `value` as a short text for an error line.
 std::string shown(const boost::json::value& value);
 
-// Reads fields of one object. The first error is kept and everything after it does nothing, so that a request
-// is read top to bottom and checked once. An absent field and null are equivalent: the target keeps its
-// value.
+// FieldReader reads fields of one object. The first error is kept and everything after it does nothing, so
+// that a request is read top to bottom and checked once. An absent field and null are equivalent: the target
+// keeps its value.
 class FieldReader {
  public:
   // `prefix` precedes names in errors, for example "sampling_params.". `object` must outlive the reader.
@@ -43,31 +50,35 @@ class FieldReader {
   const boost::json::value* find(std::string_view name) const;  // null when absent or null
 
   void boolean(std::string_view name, bool& out);
-  // An integer in [min, max]; 16.0 counts as 16.
+  // Reads an integer in [min, max]; 16.0 counts as 16.
   void integer(std::string_view name, int64_t& out, int64_t min, int64_t max);
   void integer(std::string_view name, std::optional<int64_t>& out, int64_t min, int64_t max);
-  // A number in [min, max], or (min, max] when min_open.
+  // Reads a number in [min, max], or (min, max] when min_open.
   void number(std::string_view name, float& out, double min, double max, bool min_open = false);
   void text(std::string_view name, std::string& out);
   void text(std::string_view name, std::optional<std::string>& out);
-  // One string, or a list of at most `max_count`.
+  // Reads one string, or a list of at most `max_count`.
   void texts(std::string_view name, std::vector<std::string>& out, size_t max_count);
-  // A list of integers in [min, max]; a single integer counts as a list.
+  // Reads a list of integers in [min, max]; a single integer counts as a list.
   void integers(std::string_view name, std::vector<int32_t>& out, int64_t min, int64_t max,
                 size_t max_count = std::numeric_limits<size_t>::max());
 
   // Records an error about field `name` unless there is one already: "<field>: <message>".
   void fail(std::string_view name, std::string_view message);
+  // The same with the code of another error: "<field>: <its message>".
+  void fail(std::string_view name, const Status& status);
+  // Does the same with an error whose message does not begin with the field.
+  void refuse(std::string_view name, const Status& status);
   // Does the same for a value of the wrong kind: "<field> is <value>; must be <allowed>".
   void must_be(std::string_view name, const boost::json::value& value, std::string_view allowed);
 
   // Adopts the error of a reader of a part of this object, if it has one.
   void adopt(const FieldReader& part);
 
-  // An error if one of these is present (and is not null, false or an empty list or object): a known field of
-  // the API that this server does not support.
+  // Records an error if one of these is present (and is not null, false or an empty list or object): a known
+  // field of the API that this server does not support.
   void unsupported(std::initializer_list<std::string_view> names, std::string_view why);
-  // An error for any field that is not in `names`; it suggests the nearest one.
+  // Records an error for any field that is not in `names`; it suggests the nearest one.
   void only(std::initializer_list<std::string_view> names);
 
   const boost::json::object& object() const { return object_; }

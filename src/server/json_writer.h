@@ -1,5 +1,5 @@
 // Appends JSON to a string: only what the hot path of streaming needs. Whole documents that are not written
-// per token are built with Boost.JSON instead. Pure functions.
+// per token are built with Boost.JSON instead. The functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ void append_json_number(std::string& out, int64_t value);
 void append_json_number(std::string& out, double value);
 void append_json_number(std::string& out, float value);
 
-// [1,2,3]
+// Appends a list like [1,2,3].
 void append_json_ids(std::string& out, std::span<const int32_t> ids);
 
 // Returns the first `max_bytes` of `utf8`, without a partial character at the end.

@@ -9,12 +9,15 @@
 #include <utility>
 #include <vector>
 
+#include "server/http_server.h"
+#include "server/request_memory.h"
+
 namespace hadal::server {
 namespace {
 
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
-// SGLang's bucket boundaries, so that its dashboards show the same quantiles.
+// These are SGLang's bucket boundaries, so that its dashboards show the same quantiles.
 const Buckets kFirstTokenBuckets = {0.1, 0.2, 0.4, 0.6, 0.8, 1,  2,   4,   6,
                                     8,   10,  20,  40,  60,  80, 100, 200, 400};
 const Buckets kInterTokenBuckets = {0.002, 0.004, 0.006, 0.008, 0.010, 0.015, 0.020, 0.025,
@@ -27,6 +30,83 @@ const Buckets kQueueBuckets = {0.0, 0.1, 0.2, 0.5, 1,  2,   3,   4,   5,   10,  
 
 double ratio(double part, double whole) {
   return whole > 0 ? part / whole : 0.0;
+}
+
+using prometheus::MetricType;
+
+// Adds families whose samples have one label besides those of the server.
+class FamilyWriter {
+ public:
+  FamilyWriter(std::vector<prometheus::MetricFamily>& families, const MetricsOptions& options)
+      : families_(families), options_(options) {}
+
+  prometheus::MetricFamily& add(const char* name, const char* help, MetricType type) {
+    return families_.emplace_back(prometheus::MetricFamily{options_.prefix + name, help, type, {}});
+  }
+  template <typename T>
+  void sample(prometheus::MetricFamily& family, T value, const char* label = nullptr,
+              std::string_view text = {}) {
+    prometheus::ClientMetric metric;
+    metric.label = {{"engine_type", "unified"}, {"model_name", options_.model_name}};
+    if (label != nullptr) metric.label.push_back({label, std::string(text)});
+    (family.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) =
+        static_cast<double>(value);
+    family.metric.push_back(std::move(metric));
+  }
+
+ private:
+  std::vector<prometheus::MetricFamily>& families_;
+  const MetricsOptions& options_;
+};
+
+// Adds what requests hold, and how often one was refused for want of it.
+void append_memory(FamilyWriter writer, const RequestMemory& memory) {
+  prometheus::MetricFamily& bytes = writer.add(
+      "request_memory_bytes", "Memory that requests hold or will hold, by kind.", MetricType::Gauge);
+  for (size_t i = 0; i < kNumMemoryKinds; ++i) {
+    const auto kind = static_cast<MemoryKind>(i);
+    writer.sample(bytes, memory.bytes(kind), "kind", to_string(kind));
+  }
+  writer.sample(writer.add("request_memory_limit_bytes", "Limit of the memory of all requests together.",
+                           MetricType::Gauge),
+                memory.limit());
+  prometheus::MetricFamily& refused = writer.add(
+      "request_memory_refused_total",
+      "Requests that were refused or ended because this kind of memory would have passed the limit.",
+      MetricType::Counter);
+  for (size_t i = 0; i < kNumMemoryKinds; ++i) {
+    const auto kind = static_cast<MemoryKind>(i);
+    writer.sample(refused, memory.refused(kind), "kind", to_string(kind));
+  }
+}
+
+// Adds what the transport holds and refuses, by reason and by I/O thread.
+void append_transport(FamilyWriter writer, HttpServer& http) {
+  const auto add = [&](const char* name, const char* help, MetricType type) -> prometheus::MetricFamily& {
+    return writer.add(name, help, type);
+  };
+  const auto sample = [&](prometheus::MetricFamily& family, auto value, const char* label = nullptr,
+                          std::string_view text = {}) { writer.sample(family, value, label, text); };
+  sample(add("http_connections", "Open connections.", MetricType::Gauge), http.num_connections());
+  sample(
+      add("http_body_bytes", "Memory of request bodies that arrive or are being parsed.", MetricType::Gauge),
+      http.ledger().body_bytes());
+  prometheus::MetricFamily& refused =
+      add("http_refused_requests_total", "Requests that were refused before a handler saw them.",
+          MetricType::Counter);
+  for (size_t i = 0; i < kNumRefusals; ++i) {
+    const auto refusal = static_cast<Refusal>(i);
+    sample(refused, http.ledger().refused(refusal), "reason", to_string(refusal));
+  }
+  sample(add("http_idle_connections_closed_total", "Idle connections that were closed for new ones.",
+             MetricType::Counter),
+         http.ledger().idle_cuts());
+  prometheus::MetricFamily& longest =
+      add("http_longest_task_seconds",
+          "Longest time that an I/O thread served one event, since the last scrape.", MetricType::Gauge);
+  for (int i = 0; i < http.num_threads(); ++i) {
+    sample(longest, http.take_longest_task_seconds(i), "thread", std::to_string(i));
+  }
 }
 
 }  // namespace
@@ -76,7 +156,7 @@ void Metrics::observe_finished(double e2e_s, double queue_s) {
   impl_->queue_time->Observe(queue_s);
 }
 
-std::string Metrics::text(const EngineStats& stats) const {
+std::string Metrics::text(const EngineStats& stats, HttpServer* http, const RequestMemory* memory) const {
   std::vector<prometheus::MetricFamily> families;
   if (impl_ != nullptr) families = impl_->registry.Collect();
   const SchedulerStats& scheduler = stats.scheduler;
@@ -129,6 +209,9 @@ std::string Metrics::text(const EngineStats& stats) const {
   counter("num_requests_total", "Requests accepted.", stats.num_requests);
   counter("num_aborted_requests_total", "Requests aborted.", stats.num_aborted);
   counter("evicted_tokens_total", "Tokens evicted from the prefix cache.", scheduler.total_evicted_tokens);
+  const FamilyWriter writer(families, options_);
+  if (http != nullptr) append_transport(writer, *http);
+  if (memory != nullptr) append_memory(writer, *memory);
   return prometheus::TextSerializer().Serialize(families);
 }
 

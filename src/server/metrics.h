@@ -1,5 +1,5 @@
-// /metrics: SGLang's names in Prometheus' text format. Gauges and counters are read from the engine at the
-// time of a request; histograms are filled by the I/O threads. Any thread.
+// Writes /metrics: SGLang's names in Prometheus' text format. Gauges and counters are read from the engine at
+// the time of a request; the I/O threads fill the histograms. Any thread may call it.
 #pragma once
 
 #include <atomic>
@@ -10,6 +10,9 @@
 #include "engine/engine.h"
 
 namespace hadal::server {
+
+class HttpServer;     // server/http_server.h
+class RequestMemory;  // server/request_memory.h
 
 struct MetricsOptions {
   bool enabled = false;
@@ -23,17 +26,20 @@ class Metrics {
   ~Metrics();
 
   bool enabled() const { return options_.enabled; }
-  // Time from the start of the process to the first token.
+  // Sets the time from the start of the process to the first token.
   void set_startup_seconds(double seconds) { startup_s_.store(seconds, std::memory_order_relaxed); }
 
   // These record one request; they do nothing while disabled.
   void observe_first_token(double seconds);
-  // `num_tokens` tokens arrived `seconds` after the previous ones: each counts with its share of that time.
+  // Records that `num_tokens` tokens arrived `seconds` after the previous ones: each counts with its share of
+  // that time.
   void observe_tokens(double seconds, int64_t num_tokens);
   void observe_finished(double e2e_s, double queue_s);
 
-  // Returns the whole page.
-  std::string text(const EngineStats& stats) const;
+  // Returns the whole page. Its longest tasks are those since the last call. `http` and `memory` may be null,
+  // and then nothing of them is on it.
+  std::string text(const EngineStats& stats, HttpServer* http = nullptr,
+                   const RequestMemory* memory = nullptr) const;
 
   static constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
 

@@ -1,13 +1,17 @@
 #include "server/native_admin.h"
 
 #include <chrono>
+#include <functional>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include <boost/json.hpp>
 
 #include "base/log.h"
 #include "server/background_pool.h"
 #include "server/generation.h"
+#include "server/http_message.h"
 #include "server/json_fields.h"
 #include "server/metrics.h"
 #include "server/profiler.h"
@@ -25,6 +29,7 @@ using Exchange = std::shared_ptr<HttpExchange>;
 constexpr std::chrono::seconds kHealthTimeout{20};
 constexpr std::chrono::milliseconds kHealthPoll{50};
 constexpr std::chrono::milliseconds kProfilePoll{100};
+constexpr size_t kAdminBody = 64 << 10;
 
 HttpResponse plain_text(int status, std::string text) {
   HttpResponse response;
@@ -51,7 +56,7 @@ void answer_in_background(ServerContext& context, const Exchange& exchange,
       response = work();
     } catch (const std::exception& error) {
       log_error("request failed path={} error=\"{}\"", exchange->request().path, error.what());
-      response = error_response(ErrorStyle::kSglang, 500, "internal error; the server's log has the details");
+      response = exception_response(ErrorStyle::kSglang, error);
     }
     io.post([exchange, response = std::move(response)]() mutable { exchange->respond(std::move(response)); });
   });
@@ -75,56 +80,90 @@ void health(ServerContext& context, const Exchange& exchange) {
   exchange->respond(plain_text(200, ""));
 }
 
-// Advancing steps show that the engine is alive.
-void watch_steps(ServerContext& context, const Exchange& exchange, int64_t steps,
-                 Clock::time_point deadline) {
-  if (exchange->disconnected()) return;
-  if (context.engine.stats().num_steps > steps) return exchange->respond(plain_text(200, ""));
-  if (Clock::now() >= deadline) {
-    return exchange->respond(
-        error_response(ErrorStyle::kSglang, 503,
-                       fmt::format("the queue is full and no step within {} s", kHealthTimeout.count())));
-  }
-  exchange->io().post_after(kHealthPoll, [&context, exchange, steps, deadline] {
-    watch_steps(context, exchange, steps, deadline);
-  });
-}
+// HealthProbe generates one token with the whole pipeline, for one probe at a time; all who ask while it runs
+// get its answer, so that any number of them costs no more than one. A busy engine may take long to reach the
+// probe; then advancing steps are enough.
+class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
+ public:
+  explicit HealthProbe(ServerContext& context) : context_(context) {}
 
-// Generates one token with the whole pipeline. A busy engine may take long to reach it; then advancing steps
-// are enough.
-void health_generate(ServerContext& context, const Exchange& exchange) {
-  const ServerPhase phase = context.status.phase();
-  if (phase != ServerPhase::kReady) return exchange->respond(unhealthy(phase));
-  GenerationRequest request;
-  request.rid = "HEALTH_CHECK_" + random_id();
-  request.input_ids = {context.tokenizer != nullptr ? context.tokenizer->bos_id().value_or(0) : 0};
-  request.sampling.max_new_tokens = 1;
-  request.sampling.temperature = 0.0F;
-  request.log_metrics = false;
-  const int64_t steps = context.engine.stats().num_steps;
-  const auto answered = std::make_shared<bool>(false);
-  auto started = Generation::start(
-      context, exchange->io(), std::move(request), [exchange, answered](const GenerationDelta& delta) {
-        if (std::exchange(*answered, true)) return;
-        const bool aborted = delta.finish_reason == FinishReason::kAbort;
-        exchange->respond(aborted ? error_response(ErrorStyle::kSglang, 503, delta.matched)
-                                  : plain_text(200, ""));
-      });
-  if (!started.ok() && started.status().code == StatusCode::kResourceExhausted) {  // busy is not unhealthy
-    return watch_steps(context, exchange, steps, Clock::now() + kHealthTimeout);
+  void ask(const Exchange& exchange) {
+    const ServerPhase phase = context_.status.phase();
+    if (phase != ServerPhase::kReady) return exchange->respond(unhealthy(phase));
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(exchange);
+      if (waiting_.size() > 1) return;  // the probe of the first one is running
+    }
+    try {
+      start(exchange->io());
+    } catch (...) {  // those who wait for this probe must not wait for ever
+      answer(error_response(ErrorStyle::kSglang, 500, "the probe failed"));
+      throw;
+    }
   }
-  if (!started.ok()) return exchange->respond(error_response(ErrorStyle::kSglang, started.status()));
-  const std::shared_ptr<Generation> generation = std::move(started).value();
-  exchange->on_disconnect([generation] { generation->cancel(); });
-  exchange->io().post_after(kHealthTimeout, [&context, exchange, generation, answered, steps] {
-    if (std::exchange(*answered, true)) return;
-    generation->cancel();
-    const bool moving = context.engine.stats().num_steps > steps;
-    exchange->respond(moving ? plain_text(200, "")
-                             : error_response(ErrorStyle::kSglang, 503,
-                                              fmt::format("no token within {} s", kHealthTimeout.count())));
-  });
-}
+
+ private:
+  void start(IoThread& io) {
+    GenerationRequest request;
+    request.rid = "HEALTH_CHECK_" + random_id();
+    request.input_ids = {context_.tokenizer != nullptr ? context_.tokenizer->bos_id().value_or(0) : 0};
+    request.sampling.max_new_tokens = 1;
+    request.sampling.temperature = 0.0F;
+    request.log_metrics = false;
+    const int64_t steps = context_.engine.stats().num_steps;
+    const auto answered = std::make_shared<bool>(false);
+    auto started =
+        Generation::start(context_, io, std::move(request),
+                          [self = shared_from_this(), answered](const GenerationDelta& delta) {
+                            if (std::exchange(*answered, true)) return;
+                            const bool aborted = delta.finish_reason == FinishReason::kAbort;
+                            self->answer(aborted ? error_response(ErrorStyle::kSglang, 503, delta.matched)
+                                                 : plain_text(200, ""));
+                          });
+    if (!started.ok() && started.status().code == StatusCode::kResourceExhausted)  // busy is not unhealthy
+      return watch_steps(io, steps, Clock::now() + kHealthTimeout);
+    if (!started.ok()) return answer(error_response(ErrorStyle::kSglang, started.status()));
+    io.post_after(kHealthTimeout, [self = shared_from_this(), generation = std::move(started).value(),
+                                   answered, steps] {
+      if (std::exchange(*answered, true)) return;
+      generation->cancel();
+      const bool moving = self->context_.engine.stats().num_steps > steps;
+      self->answer(moving ? plain_text(200, "")
+                          : error_response(ErrorStyle::kSglang, 503,
+                                           fmt::format("no token within {} s", kHealthTimeout.count())));
+    });
+  }
+
+  // Advancing steps show that the engine is alive.
+  void watch_steps(IoThread& io, int64_t steps, Clock::time_point deadline) {
+    if (context_.engine.stats().num_steps > steps) return answer(plain_text(200, ""));
+    if (Clock::now() >= deadline) {
+      return answer(
+          error_response(ErrorStyle::kSglang, 503,
+                         fmt::format("the queue is full and no step within {} s", kHealthTimeout.count())));
+    }
+    io.post_after(kHealthPoll, [self = shared_from_this(), &io, steps, deadline] {
+      self->watch_steps(io, steps, deadline);
+    });
+  }
+
+  void answer(const HttpResponse& response) {
+    std::vector<Exchange> waiting;
+    {
+      const std::lock_guard lock(mutex_);
+      waiting.swap(waiting_);
+    }
+    for (Exchange& exchange : waiting) {
+      IoThread& io = exchange->io();
+      io.post([exchange = std::move(exchange), response] { exchange->respond(response); });
+    }
+  }
+
+  ServerContext& context_;
+  std::mutex mutex_;
+  std::vector<Exchange> waiting_;  // guarded by mutex_; not empty: a probe is running
+};
 
 void flush_cache(ServerContext& context, const Exchange& exchange) {
   answer_in_background(context, exchange, [&context] {
@@ -155,7 +194,7 @@ void abort_request(ServerContext& context, const Exchange& exchange) {
   } else {
     for (const RequestId id : ids) context.engine.abort(id);
   }
-  log_info("abort asked for rid=\"{}\" all={} requests={}", rid, abort_all, ids.size());
+  log_info("abort asked for rid={} all={} requests={}", for_log(rid), abort_all, ids.size());
   exchange->respond(json_text({{"success", true}, {"num_requests", ids.size()}}));
 }
 
@@ -166,7 +205,7 @@ void pause_generation(ServerContext& context, const Exchange& exchange) {
   std::string mode = "abort";
   reader.text("mode", mode);
   if (mode != "abort" && mode != "retract" && mode != "in_place") {
-    reader.fail("mode", fmt::format("is \"{}\"; must be abort, retract or in_place", mode));
+    reader.fail("mode", fmt::format("is \"{}\"; must be abort, retract or in_place", cut_text(mode)));
   }
   if (!reader.ok()) {
     return exchange->respond(error_response(ErrorStyle::kSglang, reader.status(), reader.failed_field()));
@@ -223,7 +262,7 @@ void start_profile(ServerContext& context, Profiler& profiler, const Exchange& e
   answer_in_background(context, exchange, [&context, &profiler, output_dir, num_steps, io = &exchange->io()] {
     const Result<void> started = profiler.start(output_dir, num_steps);
     if (!started.ok()) return error_response(ErrorStyle::kSglang, started.status());
-    log_info("profile started output_dir={} num_steps={}", output_dir, num_steps);
+    log_info("profile started output_dir={} num_steps={}", for_log(output_dir), num_steps);
     if (num_steps > 0) {
       io->post([&context, &profiler, io] { watch_profile(context, profiler, *io); });
     }
@@ -234,43 +273,46 @@ void start_profile(ServerContext& context, Profiler& profiler, const Exchange& e
 }  // namespace
 
 void add_native_admin_routes(Router& router, ServerContext& context, Profiler& profiler) {
-  using Handler = void (*)(ServerContext&, const Exchange&);
-  const auto add = [&](std::string_view method, std::string_view path, Access access, Handler handler) {
-    router.add(
-        {.method = method, .path = path, .access = access, .handler = [&context, handler](Exchange exchange) {
-           handler(context, exchange);
-         }});
+  using Handler = std::function<void(const Exchange&)>;
+  const auto add = [&](std::string_view method, std::string_view path, Access access, Handler handler,
+                       size_t max_body_bytes = 0) {
+    router.add({.method = method,
+                .path = path,
+                .access = access,
+                .max_body_bytes = max_body_bytes,
+                .handler = std::move(handler)});
   };
+  const auto with_context = [&context](void (*handler)(ServerContext&, const Exchange&)) {
+    return [&context, handler](const Exchange& exchange) { handler(context, exchange); };
+  };
+  const auto probe = std::make_shared<HealthProbe>(context);
   for (const char* method : {"GET", "POST"}) {
-    add(method, "/health", Access::kOpen, health);
-    add(method, "/ping", Access::kOpen, health);
-    add(method, "/health_generate", Access::kOpen, health_generate);
-    add(method, "/flush_cache", Access::kAdmin, flush_cache);
-    router.add({.method = method,
-                .path = "/start_profile",
-                .access = Access::kAdmin,
-                .handler = [&context, &profiler](Exchange exchange) {
-                  start_profile(context, profiler, exchange);
-                }});
-    router.add({.method = method,
-                .path = "/stop_profile",
-                .access = Access::kAdmin,
-                .handler = [&context, &profiler](Exchange exchange) {
-                  answer_in_background(context, exchange,
-                                       [&profiler] { return profile_written(profiler.stop()); });
-                }});
+    add(method, "/health", Access::kOpen, with_context(health));
+    add(method, "/ping", Access::kOpen, with_context(health));
+    add(method, "/health_generate", Access::kOpen,
+        [probe](const Exchange& exchange) { probe->ask(exchange); });
+    // A link or an image on any page makes a browser send a GET.
+    if (std::string_view(method) == "GET" && !context.options.allow_get_admin) continue;
+    add(method, "/flush_cache", Access::kAdmin, with_context(flush_cache));
+    add(
+        method, "/start_profile", Access::kAdmin,
+        [&context, &profiler](const Exchange& exchange) { start_profile(context, profiler, exchange); },
+        kAdminBody);
+    add(method, "/stop_profile", Access::kAdmin, [&context, &profiler](const Exchange& exchange) {
+      answer_in_background(context, exchange, [&profiler] { return profile_written(profiler.stop()); });
+    });
   }
-  add("POST", "/abort_request", Access::kAdmin, abort_request);
-  add("POST", "/pause_generation", Access::kAdmin, pause_generation);
-  add("POST", "/continue_generation", Access::kAdmin, continue_generation);
-  add("GET", "/metrics", Access::kOpen, [](ServerContext& served, const Exchange& exchange) {
+  add("POST", "/abort_request", Access::kAdmin, with_context(abort_request), kAdminBody);
+  add("POST", "/pause_generation", Access::kAdmin, with_context(pause_generation), kAdminBody);
+  add("POST", "/continue_generation", Access::kAdmin, with_context(continue_generation));
+  add("GET", "/metrics", Access::kOpen, [&served = context](const Exchange& exchange) {
     if (!served.metrics.enabled()) {
       return exchange->respond(error_response(
           ErrorStyle::kSglang, 404, "metrics are disabled; start the server with --enable-metrics"));
     }
     HttpResponse response;
     response.content_type = Metrics::kContentType;
-    response.body = served.metrics.text(served.engine.stats());
+    response.body = served.metrics.text(served.engine.stats(), served.http(), served.memory.get());
     exchange->respond(std::move(response));
   });
 }

@@ -1,5 +1,5 @@
-// SGLang's endpoints besides generation: health, information, cache, abort, pause, profile, metrics, and the
-// list of models. I/O threads.
+// Adds SGLang's endpoints besides generation: health, information, cache, abort, pause, profile, metrics, and
+// the list of models. They run on I/O threads.
 #pragma once
 
 #include "server/router.h"
@@ -9,11 +9,12 @@ namespace hadal::server {
 
 class Profiler;
 
-// Routes that change or watch the server: health checks, /flush_cache, /abort_request, /pause_generation,
-// /continue_generation, /start_profile, /stop_profile, /metrics, /ping.
+// Adds routes that change or watch the server: health checks, /flush_cache, /abort_request,
+// /pause_generation, /continue_generation, /start_profile, /stop_profile, /metrics, /ping.
 void add_native_admin_routes(Router& router, ServerContext& context, Profiler& profiler);
 
-// Routes that describe the server: /model_info, /server_info (and their get_ names), /get_load, /v1/models.
+// Adds routes that describe the server: /model_info, /server_info (and their get_ names), /get_load,
+// /v1/models.
 void add_native_info_routes(Router& router, ServerContext& context);
 
 }  // namespace hadal::server

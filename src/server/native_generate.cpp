@@ -7,6 +7,7 @@
 #include "server/grammar_task.h"
 #include "server/native_output.h"
 #include "server/native_request.h"
+#include "server/parse_task.h"
 #include "server/prompt_limits.h"
 #include "server/request_log.h"
 #include "server/sse.h"
@@ -14,14 +15,15 @@
 namespace hadal::server {
 namespace {
 
-// One HTTP request in progress, kept alive by the callbacks of its generations.
+// GenerateCall is one HTTP request in progress, kept alive by the callbacks of its generations.
 class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
  public:
   GenerateCall(ServerContext& context, std::shared_ptr<HttpExchange> exchange, NativeRequest request)
       : context_(context),
         io_(exchange->io()),
         stream_(SseStream::create(std::move(exchange))),
-        request_(std::move(request)) {}
+        request_(std::move(request)),
+        grammar_memory_(context.memory) {}
 
   void run() {
     GrammarSpecs specs;
@@ -30,13 +32,18 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
       if (field.empty() && item.grammar) field = item.grammar->field;
       specs.push_back(std::move(item.grammar));
     }
-    compile_grammars(context_, io_, std::move(specs), stream_->cancelled(),
+    if (const Result<void> charged = charge_grammars(grammar_memory_, specs); !charged.ok())
+      return stream_->fail(ErrorStyle::kSglang, charged.status(), field);
+    compile_grammars(context_, io_, stream_->exchange().request().client, std::move(specs),
+                     stream_->cancelled(),
                      [self = shared_from_this(), field](Result<CompiledGrammars> grammars) {
                        self->guarded([&] {
                          if (self->stream_->disconnected()) return;
                          if (!grammars.ok()) {
                            return self->stream_->fail(ErrorStyle::kSglang, grammars.status(), field);
                          }
+                         const Result<void> charged = charge_grammars(self->grammar_memory_, *grammars);
+                         if (!charged.ok()) return self->stream_->fail(ErrorStyle::kSglang, charged.status());
                          const Result<void> started = self->start(std::move(grammars).value());
                          if (!started.ok()) self->stream_->fail(ErrorStyle::kSglang, started.status());
                        });
@@ -57,18 +64,22 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
     const size_t count = request_.items.size();
     outputs_.reserve(count);
     num_open_ = count;
+    LogRoom log_room;
     for (size_t i = 0; i < count; ++i) {
       GenerationRequest& request = request_.items[i].request;
       request.grammar = std::move(grammars[i]);
+      set_origin(request, context_, stream_->exchange().request());
       NativeOutput::Options options{
           .tokenizer = context_.tokenizer,
-          .incremental = request_.stream && context_.options.stream_output_incremental,
+          .form = !request_.stream                             ? NativeOutput::Form::kWhole
+                  : context_.options.stream_output_incremental ? NativeOutput::Form::kIncremental
+                                                               : NativeOutput::Form::kCumulative,
           .text_in_logprobs = request_.text_in_logprobs,
           .logprobs = request.logprobs,
       };
       if (request_.stream && request_.is_list) options.index = static_cast<int64_t>(i);
       outputs_.emplace_back(request.rid, request.input_ids, options);
-      log_request_start(context_, request);
+      log_request_start(context_, request, log_room);
       HADAL_ASSIGN_OR_RETURN(auto generation,
                              Generation::start(context_, io_, std::move(request),
                                                [self = shared_from_this(), i](GenerationDelta delta) {
@@ -80,6 +91,8 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   }
 
   void on_delta(size_t i, GenerationDelta delta) {
+    if (delta.abort_reason == AbortReason::kMemory && !stream_->started())
+      return stream_->fail(ErrorStyle::kSglang, {StatusCode::kResourceExhausted, delta.matched});
     NativeOutput& output = outputs_[i];
     output.add(std::move(delta));
     if (output.finished()) {
@@ -87,6 +100,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
       log_request_end(context_, output.rid(), output.last(), output.text_json());
     }
     if (request_.stream) {
+      if (!output.is_due()) return;
       json_.clear();
       output.append_json(json_);
       stream_->event(json_);
@@ -111,6 +125,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   IoThread& io_;
   std::shared_ptr<SseStream> stream_;
   NativeRequest request_;
+  MemoryCharge grammar_memory_;
   std::vector<NativeOutput> outputs_;
   size_t num_open_ = 0;
   std::string json_;
@@ -119,14 +134,18 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
 void generate(ServerContext& context, std::shared_ptr<HttpExchange> exchange) {
   NativeLimits limits{.prompt = prompt_limits(context),
                       .vocab_size = context.config.vocab_size,
-                      .tokenizer = context.tokenizer};
-  auto parsed = parse_native_request(exchange->request().body, limits);
-  if (const FieldError* error = std::get_if<FieldError>(&parsed)) {
-    return exchange->respond(error_response(ErrorStyle::kSglang, error->status, error->field));
-  }
-  exchange->mutable_request().body = {};
-  std::make_shared<GenerateCall>(context, std::move(exchange), std::get<NativeRequest>(std::move(parsed)))
-      ->run();
+                      .tokenizer = context.tokenizer,
+                      .streams_incrementally = context.options.stream_output_incremental};
+  parse_body(
+      context, std::move(exchange), ErrorStyle::kSglang,
+      [limits](std::string_view body) { return parse_native_request(body, limits); },
+      [&context](std::shared_ptr<HttpExchange> answer, std::variant<NativeRequest, FieldError> parsed) {
+        if (const FieldError* error = std::get_if<FieldError>(&parsed)) {
+          return answer->respond(error_response(ErrorStyle::kSglang, error->status, error->field));
+        }
+        std::make_shared<GenerateCall>(context, std::move(answer), std::get<NativeRequest>(std::move(parsed)))
+            ->run();
+      });
 }
 
 }  // namespace
@@ -134,7 +153,8 @@ void generate(ServerContext& context, std::shared_ptr<HttpExchange> exchange) {
 PromptLimits prompt_limits(const ServerContext& context) {
   return {.context_length = context.engine.context_length(),
           .max_total_tokens = context.engine.max_total_tokens(),
-          .allow_auto_truncate = context.options.allow_auto_truncate};
+          .allow_auto_truncate = context.options.allow_auto_truncate,
+          .memory = context.memory};
 }
 
 void add_native_generate_routes(Router& router, ServerContext& context) {

@@ -1,4 +1,4 @@
-// SGLang's /generate. I/O threads.
+// Adds SGLang's /generate, which runs on I/O threads.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace hadal::server {
 
 void add_native_generate_routes(Router& router, ServerContext& context);
 
-// The limits of requests to a server with this context.
+// Returns the limits of requests to a server with this context.
 struct PromptLimits;
 PromptLimits prompt_limits(const ServerContext& context);
 

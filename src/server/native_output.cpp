@@ -80,7 +80,7 @@ void NativeOutput::append_logprobs(std::vector<TokenLogprob>& entries, std::stri
 }
 
 void NativeOutput::add(GenerationDelta delta) {
-  if (options_.incremental) {
+  if (options_.form == Form::kIncremental) {
     text_.clear();
     ids_.clear();
     output_logprobs_.clear();
@@ -129,7 +129,17 @@ void NativeOutput::append_finish_reason(std::string& out) const {
   out += '}';
 }
 
-void NativeOutput::append_json(std::string& out) const {
+bool NativeOutput::is_due() const {
+  if (options_.form != Form::kCumulative || !has_sent_ || finished()) return true;
+  const size_t repeated = text_.size() + ids_.size() + output_logprobs_.size() + output_tops_.size();
+  return static_cast<int64_t>(repeated) <= kEventBytesPerToken * (last_.completion_tokens - sent_tokens_);
+}
+
+void NativeOutput::append_json(std::string& out) {
+  static const std::string kNone;
+  const bool with_input = options_.form != Form::kCumulative || !has_sent_ || finished();
+  has_sent_ = true;
+  sent_tokens_ = last_.completion_tokens;
   out += '{';
   if (options_.tokenizer != nullptr) {
     out += "\"text\":\"";
@@ -145,10 +155,10 @@ void NativeOutput::append_json(std::string& out) const {
   append_count(out, "prompt_tokens", last_.prompt_tokens);
   out += ",\"weight_version\":\"default\"";
   if (options_.logprobs.enabled) {
-    append_list(out, "input_token_logprobs", input_logprobs_);
+    append_list(out, "input_token_logprobs", with_input ? input_logprobs_ : kNone);
     append_list(out, "output_token_logprobs", output_logprobs_);
     if (options_.logprobs.top_num > 0) {
-      append_list(out, "input_top_logprobs", input_tops_);
+      append_list(out, "input_top_logprobs", with_input ? input_tops_ : kNone);
       append_list(out, "output_top_logprobs", output_tops_);
     }
   }

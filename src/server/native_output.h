@@ -1,6 +1,11 @@
-// One generation in the JSON of /generate: cumulative or incremental, with SGLang's meta_info. Text, ids and
-// log-probabilities are kept as JSON, so that an event that repeats everything costs only a copy. I/O thread
-// only.
+// NativeOutput writes one generation in the JSON of /generate: cumulative or incremental, with SGLang's
+// meta_info. Text, ids and log-probabilities are kept as JSON, so that an event that repeats everything costs
+// only a copy. Only the I/O thread uses it.
+//
+// A cumulative stream of t tokens whose last event has b bytes has at most t · kEventBytesPerToken + 2b
+// bytes. A longer event waits until more tokens share it, and the prompt's log-probabilities stand in the
+// first and the last event only: SGLang's own OpenAI endpoint reads the first one, and its client keeps the
+// last one.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +18,19 @@
 
 namespace hadal::server {
 
+// An event of a cumulative stream may repeat this much for each token that is new in it.
+inline constexpr int64_t kEventBytesPerToken = 32 << 10;
+
 class NativeOutput {
  public:
+  enum class Form {
+    kWhole,        // one answer
+    kCumulative,   // events contain everything so far
+    kIncremental,  // events contain only what is new since the last one
+  };
   struct Options {
     const Tokenizer* tokenizer = nullptr;  // null: no "text", and null for texts in logprobs
-    bool incremental = false;              // events contain only what is new since the last one
+    Form form = Form::kWhole;
     bool text_in_logprobs = false;
     LogprobOptions logprobs;
     std::optional<int64_t> index;  // set in a stream of several generations
@@ -26,9 +39,11 @@ class NativeOutput {
 
   // Adds a delta.
   void add(GenerationDelta delta);
+  // Returns false when the event of the last add() must wait for more tokens. The last event never waits.
+  bool is_due() const;
   // Appends the object as of the last add(); in an incremental stream only what that call added.
-  void append_json(std::string& out) const;
-  // True once the last delta, with the finish reason, has been added.
+  void append_json(std::string& out);
+  // Returns true once the last delta, with the finish reason, has been added.
   bool finished() const { return last_.finish_reason != FinishReason::kNone; }
 
   const std::string& rid() const { return rid_; }
@@ -42,13 +57,15 @@ class NativeOutput {
 
   std::string rid_;
   Options options_;
-  // Escaped or joined, without the surrounding brackets.
+  // These are escaped or joined, without the surrounding brackets.
   std::string text_;
   std::string ids_;
   std::string input_logprobs_;
   std::string input_tops_;
   std::string output_logprobs_;
   std::string output_tops_;
+  bool has_sent_ = false;    // append_json was called
+  int64_t sent_tokens_ = 0;  // completion tokens that it has shown
   GenerationDelta last_;
 };
 

@@ -5,7 +5,9 @@
 
 #include <boost/json.hpp>
 
+#include "server/cache_salt.h"
 #include "server/json_fields.h"
+#include "server/memory_costs.h"
 #include "server/random_id.h"
 #include "server/sampling_fields.h"
 
@@ -14,13 +16,13 @@ namespace json = boost::json;
 namespace {
 
 constexpr int64_t kDefaultMaxNewTokens = 128;
-constexpr size_t kMaxBatchRegexes = 256;  // compiled for one request, whatever the number of its prompts
+constexpr size_t kMaxBatchRegexes = 64;  // compiled for one request, whatever the number of its prompts
 
 std::string text_of(const json::string& text) {
   return {text.data(), text.size()};
 }
 
-// The prompts, and whether they were given as a list. Texts are encoded here.
+// Prompts holds the prompts, and whether they were given as a list. Texts are encoded here.
 struct Prompts {
   std::vector<std::vector<int32_t>> ids;
   bool is_list = false;
@@ -30,20 +32,22 @@ void read_texts(FieldReader& reader, const json::value& value, const NativeLimit
   if (limits.tokenizer == nullptr) {
     return reader.fail("text", "the server runs without a tokenizer (--skip-tokenizer-init); use input_ids");
   }
-  if (const json::string* text = value.if_string()) {
-    prompts.ids.push_back(limits.tokenizer->encode({text->data(), text->size()}));
-    return;
-  }
+  const auto add = [&](const json::string& text) {
+    auto ids = encode_prompt(*limits.tokenizer, {text.data(), text.size()}, true, limits.prompt);
+    if (!ids.ok()) return reader.refuse("text", ids.status());
+    prompts.ids.push_back(std::move(ids).value());
+  };
+  if (const json::string* text = value.if_string()) return add(*text);
   const json::array* list = value.if_array();
   if (list == nullptr) return reader.must_be("text", value, "a string or a list of strings");
   prompts.is_list = true;
   if (list->empty() || list->size() > kMaxBatch) {
     return reader.fail("text", fmt::format("has {} entries; 1 to {} are allowed", list->size(), kMaxBatch));
   }
-  for (size_t i = 0; i < list->size(); ++i) {
+  for (size_t i = 0; i < list->size() && reader.ok(); ++i) {
     const json::string* text = (*list)[i].if_string();
     if (text == nullptr) return reader.must_be(fmt::format("text[{}]", i), (*list)[i], "a string");
-    prompts.ids.push_back(limits.tokenizer->encode({text->data(), text->size()}));
+    add(*text);
   }
 }
 
@@ -182,6 +186,7 @@ void refuse_unsupported(FieldReader& reader) {
   reader.unsupported({"return_hidden_states", "return_routed_experts", "return_indexer_topk"},
                      "internal states are not returned");
   reader.unsupported({"custom_logit_processor"}, "clients' code is not executed");
+  reader.unsupported({"content_special_tokens"}, kOnlyForMessages);
   reader.unsupported({"token_ids_logprob"}, "use top_logprobs_num");
   reader.unsupported({"bootstrap_host", "bootstrap_room", "decode_tp_size"},
                      "prefill and decode run in one process");
@@ -191,13 +196,15 @@ void refuse_unsupported(FieldReader& reader) {
 
 std::variant<NativeRequest, FieldError> parse_native_request(std::string_view body,
                                                              const NativeLimits& limits) {
-  auto parsed = parse_json_object(body);
+  MemoryCharge reading(limits.prompt.memory);
+  auto parsed = parse_json_object(body, &reading);
   if (!parsed.ok()) return FieldError{parsed.status(), {}};
   const json::object& object = parsed.value();
   FieldReader reader(object);
   const auto error = [&] { return FieldError{reader.status(), reader.failed_field()}; };
 
   NativeRequest out;
+  out.memory = MemoryCharge(limits.prompt.memory);
   refuse_unsupported(reader);
   reader.boolean("stream", out.stream);
   reader.boolean("return_text_in_logprobs", out.text_in_logprobs);
@@ -214,6 +221,9 @@ std::variant<NativeRequest, FieldError> parse_native_request(std::string_view bo
     NativeItem item;
     const SamplingFields& fields = sampling.read(reader, i, count, limits);
     read_logprobs(reader, i, count, item.request.logprobs);
+    read_entry(reader, "cache_salt", i, count, [&](FieldReader& one, std::string_view name) {
+      read_cache_salt(one, name, item.request.cache_salt);
+    });
     const std::string rid = read_rid(reader, i, count, prompts.is_list);
     if (!reader.ok()) return error();
     std::vector<int32_t>& prompt = prompts.ids[i];
@@ -245,10 +255,17 @@ std::variant<NativeRequest, FieldError> parse_native_request(std::string_view bo
     request.no_stop_trim = fields.no_stop_trim;
     request.priority = static_cast<int32_t>(priority);
     request.stream = out.stream;
+    request.keeps_answer = !out.stream || !limits.streams_incrementally;
+    request.input_ids.swap(prompt);
+    const Result<void> charged =
+        charge_choices(out.memory, request, fields.n, fields.grammar == nullptr ? 0 : limits.vocab_size);
+    request.input_ids.swap(prompt);
+    if (!charged.ok()) return FieldError{charged.status(), {}};
     item.grammar = fields.grammar;
     if (fields.n > 1) out.is_list = true;
     for (int64_t choice = 0; choice < fields.n; ++choice) {
       NativeItem copy = item;
+      copy.request.further_choice = choice > 0;
       copy.request.input_ids = choice + 1 < fields.n ? prompt : std::move(prompt);
       copy.request.rid = rid.empty() ? random_id() : fields.n > 1 ? fmt::format("{}_{}", rid, choice) : rid;
       // Choices with the same seed would all be equal.

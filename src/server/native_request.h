@@ -1,5 +1,5 @@
-// Parses SGLang's /generate body. A pure function of the body, the tokenizer and the limits: no engine, no
-// sockets.
+// Parses SGLang's /generate body. It is a pure function of the body, the tokenizer and the limits, without
+// engine or sockets.
 #pragma once
 
 #include <memory>
@@ -21,12 +21,17 @@ struct NativeLimits {
   PromptLimits prompt;
   int64_t vocab_size = 0;
   const Tokenizer* tokenizer = nullptr;  // null: input_ids only
+  bool streams_incrementally = false;    // the events of a stream do not repeat what was sent before
 };
 
 inline constexpr size_t kMaxBatch = 16384;  // generations of one HTTP request, counting n
 inline constexpr size_t kMaxRidBytes = 256;
 inline constexpr int64_t kMaxPriority = 1'000'000'000;  // the limit in both directions
 inline constexpr int64_t kMaxTopLogprobs = 128;         // the limit of LogprobOptions::top_num
+
+// Why content_special_tokens is refused where a prompt is one text.
+inline constexpr std::string_view kOnlyForMessages =
+    "it is for the messages of /v1/chat/completions; here the whole prompt is the client's";
 
 struct NativeItem {
   GenerationRequest request;                   // rid is set, and generated if the client gave none
@@ -38,6 +43,7 @@ struct NativeRequest {
   bool is_list = false;           // the answer is a list, and events have an `index`
   bool stream = false;
   bool text_in_logprobs = false;
+  MemoryCharge memory;  // what it holds until its end
 };
 
 struct FieldError {
@@ -45,8 +51,9 @@ struct FieldError {
   std::string field;  // empty: the body as a whole
 };
 
-// Errors name the field, its value and what is allowed. Like SGLang, unknown fields of the body are ignored,
-// and unknown sampling parameters are errors.
+// Errors name the field, its value and what is allowed. As in SGLang, unknown fields of the body are ignored,
+// and unknown sampling parameters are errors. What the request will hold is counted in limits.prompt.memory
+// (kResourceExhausted).
 std::variant<NativeRequest, FieldError> parse_native_request(std::string_view body,
                                                              const NativeLimits& limits);
 

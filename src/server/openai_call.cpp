@@ -13,8 +13,6 @@
 namespace hadal::server {
 namespace {
 
-constexpr int kLevelWithTexts = 2;  // the lowest --log-requests-level that shows texts
-
 struct Failure {
   int status = 0;  // the HTTP status
   std::string message;
@@ -24,13 +22,14 @@ struct Failure {
 // "abort", like in SGLang.
 std::optional<Failure> failure_of(const GenerationDelta& delta) {
   if (delta.finish_reason != FinishReason::kAbort) return std::nullopt;
-  if (delta.is_bad_request) return Failure{400, delta.matched};
+  if (delta.abort_reason == AbortReason::kRequest) return Failure{400, delta.matched};
   if (delta.abort_reason == AbortReason::kShutdown) return Failure{503, delta.matched};
+  if (delta.abort_reason == AbortReason::kMemory) return Failure{503, delta.matched};
   if (delta.abort_reason == AbortReason::kFault) return Failure{500, delta.matched};
   return std::nullopt;
 }
 
-// Kept alive by the callbacks of its generations.
+// OpenAiCall is kept alive by the callbacks of its generations.
 class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
  public:
   OpenAiCall(ServerContext& context, std::shared_ptr<HttpExchange> exchange, OpenAiRequest request,
@@ -39,14 +38,17 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
         io_(exchange->io()),
         stream_(SseStream::create(std::move(exchange))),
         request_(std::move(request)),
+        grammar_memory_(context.memory),
         answer_(std::move(answer)) {}
 
   void run() {
     GrammarSpecs specs;
     specs.reserve(request_.items.size());
     for (OpenAiItem& item : request_.items) specs.push_back(item.grammar);
-    compile_grammars(context_, io_, std::move(specs), stream_->cancelled(),
-                     [self = shared_from_this()](Result<CompiledGrammars> grammars) {
+    if (const Result<void> charged = charge_grammars(grammar_memory_, specs); !charged.ok())
+      return stream_->fail(ErrorStyle::kOpenAi, charged.status());
+    compile_grammars(context_, io_, stream_->exchange().request().client, std::move(specs),
+                     stream_->cancelled(), [self = shared_from_this()](Result<CompiledGrammars> grammars) {
                        self->guarded([&] { self->on_grammars(std::move(grammars)); });
                      });
   }
@@ -70,6 +72,8 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
       }
       return stream_->fail(ErrorStyle::kOpenAi, grammars.status(), field);
     }
+    if (const Result<void> charged = charge_grammars(grammar_memory_, *grammars); !charged.ok())
+      return stream_->fail(ErrorStyle::kOpenAi, charged.status());
     if (const Result<void> started = start(std::move(grammars).value()); !started.ok()) {
       stream_->fail(ErrorStyle::kOpenAi, started.status());
     }
@@ -78,12 +82,14 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
   Result<void> start(CompiledGrammars grammars) {
     num_open_ = request_.items.size();
     rids_.reserve(num_open_);
-    if (context_.options.log_requests_level >= kLevelWithTexts) texts_.resize(num_open_);
+    if (log_text_bytes(context_) > 0) texts_.resize(num_open_);
+    LogRoom log_room;
     for (size_t i = 0; i < request_.items.size(); ++i) {
       GenerationRequest& generation = request_.items[i].request;
       generation.grammar = std::move(grammars[i]);
+      set_origin(generation, context_, stream_->exchange().request());
       rids_.push_back(generation.rid);
-      log_request_start(context_, generation);
+      log_request_start(context_, generation, log_room);
       HADAL_ASSIGN_OR_RETURN(auto started,
                              Generation::start(context_, io_, std::move(generation),
                                                [self = shared_from_this(), i](GenerationDelta delta) {
@@ -120,7 +126,7 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
   }
 
   void log_delta(size_t i, const GenerationDelta& delta, bool last) {
-    if (!texts_.empty()) texts_[i] += delta.text;
+    if (!texts_.empty() && texts_[i].size() < log_text_bytes(context_)) texts_[i] += delta.text;
     if (!last) return;
     std::string text;
     if (!texts_.empty()) {
@@ -134,9 +140,10 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
   IoThread& io_;
   std::shared_ptr<SseStream> stream_;
   OpenAiRequest request_;
+  MemoryCharge grammar_memory_;
   std::unique_ptr<OpenAiAnswer> answer_;
   std::vector<std::string> rids_;
-  std::vector<std::string> texts_;  // for the log
+  std::vector<std::string> texts_;  // for the log: beginnings
   size_t num_open_ = 0;
   std::optional<Failure> failure_;  // the first failure of a stream that had begun
 };
@@ -157,8 +164,9 @@ OpenAiLimits openai_limits(const ServerContext& context) {
   limits.default_sampling = context.options.default_sampling;
   limits.model_name = context.options.served_model_name;
   limits.chat_format = context.chat_format;
+  limits.content_as_text = context.options.content_as_text;
   if (!context.chat_format) return limits;
-  // The names were resolved at start; "" is none.
+  // The names were resolved at start; "" means none.
   if (const std::string& name = context.options.reasoning_parser; !name.empty()) {
     const auto format = resolve_reasoning_format(name, *context.chat_format);
     if (format.ok()) limits.reasoning = *format;

@@ -1,5 +1,5 @@
 // Processes one request to an OpenAI endpoint: grammars, generations, deltas, the answer. The form of the
-// answer belongs to the endpoint (OpenAiAnswer). I/O thread only.
+// answer belongs to the endpoint (OpenAiAnswer). Only the I/O thread uses it.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace hadal::server {
 
-// The JSON of one endpoint.
+// OpenAiAnswer writes the JSON of one endpoint.
 class OpenAiAnswer {
  public:
   virtual ~OpenAiAnswer() = default;

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "server/api_error.h"
 #include "server/json_writer.h"
+#include "server/openai_route.h"
 
 namespace hadal::server {
 namespace {
@@ -47,7 +47,7 @@ std::string without_markers(std::string text) {
   return text;
 }
 
-// Between the deltas of an event and its end.
+// This stands between the deltas of an event and its end.
 constexpr std::string_view kNoContent = "\"content\":null,\"reasoning_content\":null,\"tool_calls\":null}";
 
 }  // namespace
@@ -154,7 +154,7 @@ void ChatAnswer::add(size_t i, GenerationDelta delta, SseStream& stream) {
     send(i, &delta, finish_word(delta, choice.text.num_calls()), stream);
     return;
   }
-  // In one piece, the only delta is the last.
+  // If the answer comes in one piece, its only delta is the last.
   std::string& out = choice.message;
   out = std::move(choice.begin);
   if (piece.content.empty() && !piece.calls.empty()) {
@@ -266,19 +266,11 @@ std::string ChatAnswer::whole() {
 }
 
 void add_openai_chat_routes(Router& router, ServerContext& context) {
-  router.add({.method = "POST",
-              .path = "/v1/chat/completions",
-              .style = ErrorStyle::kOpenAi,
-              .handler = [&context](std::shared_ptr<HttpExchange> exchange) {
-                auto parsed = parse_openai_chat(exchange->request().body, openai_limits(context));
-                if (const FieldError* error = std::get_if<FieldError>(&parsed)) {
-                  return exchange->respond(error_response(ErrorStyle::kOpenAi, error->status, error->field));
-                }
-                auto& request = std::get<OpenAiChatRequest>(parsed);
-                auto answer = std::make_unique<ChatAnswer>(request, *context.tokenizer,
-                                                           context.options.enable_cache_report);
-                run_openai_call(context, std::move(exchange), std::move(request.common), std::move(answer));
-              }});
+  add_openai_route(router, context, "/v1/chat/completions", parse_openai_chat,
+                   [&context](const OpenAiChatRequest& request) {
+                     return std::make_unique<ChatAnswer>(request, *context.tokenizer,
+                                                         context.options.enable_cache_report);
+                   });
 }
 
 }  // namespace hadal::server

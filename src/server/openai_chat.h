@@ -1,4 +1,5 @@
-// /v1/chat/completions: turns the text of generations into messages, whole or as events. I/O threads.
+// Answers /v1/chat/completions: turns the text of generations into messages, whole or as events. It runs on
+// I/O threads.
 #pragma once
 
 #include <memory>

@@ -1,10 +1,12 @@
 #include "server/openai_chat_request.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include <boost/json.hpp>
 
+#include "server/api_error.h"
 #include "server/openai_messages.h"
 #include "text/grammar_tools.h"
 
@@ -15,7 +17,7 @@ namespace {
 constexpr std::string_view kThink = "<think>";
 constexpr std::string_view kEndThink = "</think>";
 
-// Reads chat_template_kwargs, or else reasoning_effort, which tell whether the model shall think: the models
+// Reads chat_template_kwargs, or else reasoning_effort, which tell whether the model should think: the models
 // here have no degrees of it. Other template arguments have no meaning for the formats here and are ignored,
 // as a template ignores arguments that it does not use.
 void read_thinking(FieldReader& reader, bool& thinking) {
@@ -74,7 +76,7 @@ void apply_tools(FieldReader& reader, const OpenAiLimits& limits, const ToolFiel
   if (parsing.tool_calls == ToolCallFormat::kNone && format.ok()) parsing.tool_calls = *format;
 }
 
-// True if the tags at which text is cut are special tokens, which must then be decoded.
+// Returns true if the tags at which text is cut are special tokens, which must then be decoded.
 bool tags_are_special(const Tokenizer& tokenizer) {
   for (const std::string_view tag : {kThink, kEndThink}) {
     const auto id = tokenizer.token_to_id(tag);
@@ -94,6 +96,16 @@ void refuse_audio(FieldReader& reader) {
   }
 }
 
+// Reads content_special_tokens: whether special tokens in messages and tools are found or are text.
+void read_content_special_tokens(FieldReader& reader, bool& as_text) {
+  std::string mode = as_text ? "text" : "special";
+  reader.text("content_special_tokens", mode);
+  if (mode != "text" && mode != "special")
+    reader.fail("content_special_tokens",
+                fmt::format("is \"{}\"; must be \"text\" or \"special\"", cut_text(mode)));
+  as_text = mode == "text";
+}
+
 void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatRequest& out) {
   reader.unsupported({"functions", "function_call"}, "use tools and tool_choice");
   refuse_audio(reader);
@@ -102,6 +114,7 @@ void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatReques
   OpenAiItem item;
   read_logprobs(reader, item.request.logprobs);
   out.logprobs = item.request.logprobs.enabled;
+  item.request.long_logprobs = true;
   const std::string_view length_field = read_max_tokens(reader, fields.sampling.max_new_tokens);
   ChatOptions options;
   read_thinking(reader, options.thinking);
@@ -109,6 +122,8 @@ void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatReques
   reader.boolean("separate_reasoning", separate_reasoning);
   reader.boolean("stream_reasoning", out.parsing.stream_reasoning);
   reader.boolean("continue_final_message", options.continue_final_message);
+  bool content_as_text = limits.content_as_text;
+  read_content_special_tokens(reader, content_as_text);
   std::vector<ChatMessage> messages;
   read_messages(reader, messages);
   ToolFields tools;
@@ -122,16 +137,26 @@ void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatReques
   }
 
   options.tools_json = tools.tools_json;
-  const auto prompt = render_chat(*limits.chat_format, messages, options);
+  options.max_bytes = max_prompt_bytes(*limits.tokenizer, limits.prompt);
+  if (tools.tools_json.size() > options.max_bytes) {  // a prompt cut inside of them would have no messages
+    return reader.fail("tools", fmt::format("are {} bytes of JSON; at most {} can fit into a prompt",
+                                            tools.tools_json.size(), options.max_bytes));
+  }
+  const auto prompt = render_marked_chat(*limits.chat_format, messages, options);
   if (!prompt.ok())
     return reader.fail(tools.tools_json.empty() ? "messages" : "tools", prompt.status().message);
-  item.request.input_ids = limits.tokenizer->encode(*prompt, false);
+  const std::span<const TextRange> literal = content_as_text ? prompt->content : std::span<const TextRange>();
+  auto ids = encode_prompt(*limits.tokenizer, prompt->text, false, limits.prompt, literal);
+  if (!ids.ok()) return reader.fail("messages", ids.status());
+  item.request.input_ids = std::move(ids).value();
 
+  // Tags that are text for the model are none here either.
+  const std::string turns = content_as_text ? prompt->without_content() : prompt->text;
   const auto natural = resolve_reasoning_format("auto", *limits.chat_format);
-  out.opened_thinking = natural.ok() && starts_in_reasoning(*natural, *prompt);
+  out.opened_thinking = natural.ok() && starts_in_reasoning(*natural, turns);
   if (separate_reasoning) {
     out.parsing.reasoning = limits.reasoning;
-    out.parsing.starts_in_reasoning = starts_in_reasoning(limits.reasoning, *prompt);
+    out.parsing.starts_in_reasoning = starts_in_reasoning(limits.reasoning, turns);
   }
   item.grammar = std::move(fields.sampling.grammar);
   apply_tools(reader, limits, tools, item.grammar, out.parsing);
@@ -155,10 +180,12 @@ void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatReques
 
 std::variant<OpenAiChatRequest, FieldError> parse_openai_chat(std::string_view body,
                                                               const OpenAiLimits& limits) {
-  auto parsed = parse_json_object(body);
+  MemoryCharge reading(limits.prompt.memory);
+  auto parsed = parse_json_object(body, &reading);
   if (!parsed.ok()) return FieldError{parsed.status(), {}};
   FieldReader reader(parsed.value());
   OpenAiChatRequest out;
+  out.common.memory = MemoryCharge(limits.prompt.memory);
   read_chat(reader, limits, out);
   if (!reader.ok()) return FieldError{reader.status(), reader.failed_field()};
   return out;

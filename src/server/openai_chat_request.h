@@ -1,4 +1,4 @@
-// Parses the body of /v1/chat/completions. A pure function of the body and the limits.
+// Parses the body of /v1/chat/completions. It is a pure function of the body and the limits.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace hadal::server {
 
 inline constexpr int64_t kMaxChatTopLogprobs = 20;  // OpenAI's bound
 
-// How the text of each choice becomes a message.
+// ChatParsing says how the text of each choice becomes a message.
 struct ChatParsing {
   ReasoningFormat reasoning = ReasoningFormat::kNone;  // kNone: <think> stays in the content
   bool starts_in_reasoning = false;

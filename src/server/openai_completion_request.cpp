@@ -1,8 +1,11 @@
 #include "server/openai_completion_request.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <boost/json.hpp>
+
+#include "server/memory_costs.h"
 
 namespace hadal::server {
 namespace json = boost::json;
@@ -18,7 +21,9 @@ struct Prompts {
 void add_text(FieldReader& reader, const json::string& text, const OpenAiLimits& limits, Prompts& prompts) {
   prompts.texts.emplace_back(text.data(), text.size());
   if (prompts.texts.back().empty()) return reader.fail("prompt", "is empty; must be one token or more");
-  prompts.ids.push_back(limits.tokenizer->encode(prompts.texts.back()));
+  auto ids = encode_prompt(*limits.tokenizer, prompts.texts.back(), true, limits.prompt);
+  if (!ids.ok()) return reader.fail("prompt", ids.status());
+  prompts.ids.push_back(std::move(ids).value());
 }
 
 void add_ids(FieldReader& reader, const std::string& name, const json::value& list,
@@ -75,6 +80,7 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
         "the server runs without a tokenizer (--skip-tokenizer-init); use /generate with input_ids");
   }
   OpenAiFields fields;
+  reader.unsupported({"content_special_tokens"}, kOnlyForMessages);
   read_openai_fields(reader, limits, out.common, fields);
   if (const json::value* suffix = reader.find("suffix"); suffix != nullptr) {
     if (!suffix->is_string() || !suffix->get_string().empty()) {
@@ -101,6 +107,11 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
     item.prompt = i;
     item.request.input_ids = std::move(prompts.ids[i]);
     if (out.echo) {
+      // Each choice begins with the text: as it is, as JSON and in the answer.
+      const size_t bytes = std::max(prompts.texts[i].size(), item.request.input_ids.size() * kIdTextBytes);
+      const Result<void> charged = out.common.memory.add(
+          MemoryKind::kOutput, static_cast<size_t>(fields.sampling.n) * bytes * kTextBytesPerByte);
+      if (!charged.ok()) return reader.refuse({}, charged.status());
       out.echo_texts.push_back(prompts.texts[i].empty()
                                    ? limits.tokenizer->decode(item.request.input_ids, out.skip_special_tokens)
                                    : std::move(prompts.texts[i]));
@@ -115,10 +126,12 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
 
 std::variant<OpenAiCompletionRequest, FieldError> parse_openai_completion(std::string_view body,
                                                                           const OpenAiLimits& limits) {
-  auto parsed = parse_json_object(body);
+  MemoryCharge reading(limits.prompt.memory);
+  auto parsed = parse_json_object(body, &reading);
   if (!parsed.ok()) return FieldError{parsed.status(), {}};
   FieldReader reader(parsed.value());
   OpenAiCompletionRequest out;
+  out.common.memory = MemoryCharge(limits.prompt.memory);
   read_completion(reader, limits, out);
   if (!reader.ok()) return FieldError{reader.status(), reader.failed_field()};
   return out;

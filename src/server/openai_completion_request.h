@@ -1,4 +1,4 @@
-// Parses the body of /v1/completions. A pure function of the body and the limits.
+// Parses the body of /v1/completions. It is a pure function of the body and the limits.
 #pragma once
 
 #include <string>

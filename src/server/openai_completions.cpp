@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "server/api_error.h"
 #include "server/json_writer.h"
+#include "server/openai_route.h"
 
 namespace hadal::server {
 CompletionAnswer::CompletionAnswer(const OpenAiCompletionRequest& request, const Tokenizer* tokenizer,
@@ -81,19 +81,11 @@ std::string CompletionAnswer::whole() {
 }
 
 void add_openai_completion_routes(Router& router, ServerContext& context) {
-  router.add({.method = "POST",
-              .path = "/v1/completions",
-              .style = ErrorStyle::kOpenAi,
-              .handler = [&context](std::shared_ptr<HttpExchange> exchange) {
-                auto parsed = parse_openai_completion(exchange->request().body, openai_limits(context));
-                if (const FieldError* error = std::get_if<FieldError>(&parsed)) {
-                  return exchange->respond(error_response(ErrorStyle::kOpenAi, error->status, error->field));
-                }
-                auto& request = std::get<OpenAiCompletionRequest>(parsed);
-                auto answer = std::make_unique<CompletionAnswer>(request, context.tokenizer,
-                                                                 context.options.enable_cache_report);
-                run_openai_call(context, std::move(exchange), std::move(request.common), std::move(answer));
-              }});
+  add_openai_route(router, context, "/v1/completions", parse_openai_completion,
+                   [&context](const OpenAiCompletionRequest& request) {
+                     return std::make_unique<CompletionAnswer>(request, context.tokenizer,
+                                                               context.options.enable_cache_report);
+                   });
 }
 
 }  // namespace hadal::server

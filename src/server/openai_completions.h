@@ -1,4 +1,4 @@
-// /v1/completions: the text of generations, whole or as events. I/O threads.
+// Answers /v1/completions with the text of generations, whole or as events. It runs on I/O threads.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The parts of OpenAI's JSON that completions and chat share. I/O thread only.
+// Writes the parts of OpenAI's JSON that completions and chat share. Only I/O threads use it.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace hadal::server {
 
-// Returns {"id":…,"object":…,"created":<now>,"model":…,"choices":[ — the beginning of an answer and of each
+// Returns {"id":…,"object":…,"created":<now>,"model":…,"choices":[ , the beginning of an answer and of each
 // event, written once per request.
 std::string openai_head(std::string_view id, std::string_view object, std::string_view model);
 
 // Appends ,"finish_reason":…,"matched_stop":…  `reason` replaces the name of a stop ("tool_calls").
 void append_finish(std::string& out, const GenerationDelta& delta, std::string_view reason = {});
 
-// Token counts of the choices of one request.
+// OpenAiUsage holds the token counts of the choices of one request.
 class OpenAiUsage {
  public:
-  // prompt_of[i]: the prompt of choice i. A prompt is counted once, however many choices it has.
+  // prompt_of[i] is the prompt of choice i. A prompt is counted once, however many choices it has.
   OpenAiUsage(std::vector<size_t> prompt_of, bool cache_report, bool reasoning);
 
   void update(size_t choice, const GenerationDelta& delta);
@@ -53,10 +53,10 @@ std::string openai_tail(std::string begun, const OpenAiUsage& usage, std::string
 void append_chat_logprobs(std::string& out, const Tokenizer& tokenizer,
                           const std::vector<TokenLogprob>& entries);
 
-// The legacy four lists of completions, for one choice or one event. A token that is not valid UTF-8 by
-// itself is written as OpenAI does: "bytes:\xe2\x80". text_offset counts the characters of the choice's text
-// before a token; a special token that is not shown has no width. top_logprobs contains the best tokens and
-// the token itself.
+// CompletionLogprobs writes the legacy four lists of completions, for one choice or one event. A token that
+// is not valid UTF-8 by itself is written as OpenAI does: "bytes:\xe2\x80". text_offset counts the characters
+// of the choice's text before a token; a special token that is not shown has no width. top_logprobs contains
+// the best tokens and the token itself.
 class CompletionLogprobs {
  public:
   // `tokenizer` may be null: texts are then empty.

@@ -1,4 +1,4 @@
-// Reads the messages and tools of a chat body. Pure functions.
+// Reads the messages and tools of a chat body. The functions are pure.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace hadal::server {
 
 // Reads `messages`: roles system, developer (the same as system), user, assistant, tool; content is a string
-// or a list of parts, whose texts are joined by a space like SGLang does for templates of one string. Images,
+// or a list of parts, whose texts are joined by a space as SGLang does for templates of one string. Images,
 // sound and files are errors.
 void read_messages(FieldReader& reader, std::vector<ChatMessage>& messages);
 
@@ -23,8 +23,8 @@ struct ToolFields {
   bool parallel = true;
 };
 
-// Reads `tools`, `tool_choice`, `parallel_tool_calls`. With "none" the model is not told about the tools,
-// like in SGLang.
+// Reads `tools`, `tool_choice`, `parallel_tool_calls`. With "none" the model is not told about the tools, as
+// in SGLang.
 void read_tools(FieldReader& reader, ToolFields& tools);
 
 }  // namespace hadal::server

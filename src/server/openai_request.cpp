@@ -5,6 +5,8 @@
 
 #include <boost/json.hpp>
 
+#include "server/cache_salt.h"
+#include "server/memory_costs.h"
 #include "server/random_id.h"
 
 namespace hadal::server {
@@ -17,7 +19,8 @@ void refuse_unsupported(FieldReader& reader) {
   reader.unsupported({"return_hidden_states", "return_routed_experts"}, "internal states are not returned");
   reader.unsupported({"custom_logit_processor", "custom_params"}, "clients' code is not executed");
   reader.unsupported({"bootstrap_host", "bootstrap_room"}, "prefill and decode run in one process");
-  // vLLM's names: if they were ignored, the answer would be free text that its reader expects to be JSON.
+  // These are vLLM's names: if they were ignored, the answer would be free text that its reader expects to be
+  // JSON.
   reader.unsupported({"guided_json", "structured_outputs", "guided_decoding_backend"},
                      "use response_format, json_schema, regex or ebnf");
   reader.unsupported({"guided_regex", "guided_choice"}, "use regex");
@@ -76,7 +79,7 @@ void read_response_format(FieldReader& reader, std::shared_ptr<const GrammarSpec
   format.text("type", type);
   std::shared_ptr<const GrammarSpec> wanted;
   if (!format.ok() || type == "text") {
-    // nothing to enforce
+    // There is nothing to enforce.
   } else if (type == "json_object") {
     wanted = std::make_shared<const GrammarSpec>(
         GrammarSpec{.kind = GrammarKind::kJsonObject, .text = {}, .field = "response_format"});
@@ -118,6 +121,7 @@ void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiR
   if (!request.stream) request.include_usage = request.continuous_usage = false;
   read_rids(reader, fields.rids);
   reader.integer("priority", fields.priority, -kMaxPriority, kMaxPriority);
+  read_cache_salt(reader, "cache_salt", fields.cache_salt);
   fields.sampling.params = limits.default_sampling;
   fields.sampling.params.min_new_tokens = 0;
   read_common_sampling(reader, limits.vocab_size, fields.sampling);
@@ -157,9 +161,15 @@ void add_openai_choices(FieldReader& reader, const OpenAiLimits& limits, const O
   generation.skip_special_tokens = generation.skip_special_tokens && sampling.skip_special_tokens;
   generation.no_stop_trim = sampling.no_stop_trim;
   generation.priority = static_cast<int32_t>(fields.priority);
+  generation.cache_salt = fields.cache_salt;
   generation.stream = request.stream;
+  generation.keeps_answer = !request.stream;
+  const Result<void> charged = charge_choices(request.memory, generation, sampling.n,
+                                              prototype.grammar == nullptr ? 0 : limits.vocab_size);
+  if (!charged.ok()) return reader.refuse({}, charged.status());
   for (int64_t choice = 0; choice < sampling.n; ++choice) {
     OpenAiItem item = choice + 1 < sampling.n ? prototype : std::move(prototype);
+    item.request.further_choice = choice > 0;
     // Choices with the same seed would all be equal.
     if (item.request.sampling.seed) *item.request.sampling.seed += static_cast<uint64_t>(choice);
     request.items.push_back(std::move(item));

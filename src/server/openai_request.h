@@ -1,5 +1,5 @@
-// The part of requests that /v1/completions and /v1/chat/completions share. Parsing is a pure function of the
-// body and of these limits: no engine, no sockets.
+// Reads the part of requests that /v1/completions and /v1/chat/completions share. Parsing is a pure function
+// of the body and of these limits, without engine or sockets.
 //
 // The model's name is not checked, as in SGLang: the server's only model answers to any name, and uses that
 // name in its answer. Fields that neither API defines are ignored, as in both.
@@ -33,9 +33,10 @@ struct OpenAiLimits {
   std::optional<ChatFormat> chat_format;               // none: no chat
   ReasoningFormat reasoning = ReasoningFormat::kNone;  // resolved by the server's --reasoning-parser
   ToolCallFormat tool_calls = ToolCallFormat::kNone;
+  bool content_as_text = false;  // the default of content_special_tokens is "text"
 };
 
-// One choice to be generated.
+// OpenAiItem is one choice to be generated.
 struct OpenAiItem {
   GenerationRequest request;
   std::shared_ptr<const GrammarSpec> grammar;  // null: none
@@ -48,22 +49,24 @@ struct OpenAiRequest {
   bool stream = false;
   bool include_usage = false;     // send a last event with the usage
   bool continuous_usage = false;  // send the usage so far in every event
-  // entry i is choice i: prompt by prompt, with the n choices of a prompt adjacent
+  // Entry i is choice i: prompt by prompt, with the n choices of a prompt adjacent.
   std::vector<OpenAiItem> items;
+  MemoryCharge memory;  // what it holds until its end
 };
 
 // Returns the prompt of each choice.
 std::vector<size_t> prompts_of(const OpenAiRequest& request);
 
-// Fields of a body that both endpoints read in the same way.
+// OpenAiFields are the fields of a body that both endpoints read in the same way.
 struct OpenAiFields {
   SamplingFields sampling;  // max_new_tokens is read by the endpoint
   int64_t priority = 0;
+  CacheSalt cache_salt;
   std::vector<std::string> rids;  // none, one, or one per prompt
 };
 
-// Reads model, stream, stream_options, rid, priority, seed, min_tokens, response_format and everything of
-// read_common_sampling; refuses what the server does not support. Errors stay in `reader`.
+// Reads model, stream, stream_options, rid, priority, cache_salt, seed, min_tokens, response_format and
+// everything of read_common_sampling; refuses what the server does not support. Errors stay in `reader`.
 void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request,
                         OpenAiFields& fields);
 

@@ -1,4 +1,4 @@
-// OpenAI's endpoints except /v1/models (native_admin.h).
+// Adds OpenAI's endpoints except /v1/models (native_admin.h).
 #pragma once
 
 #include "server/router.h"
@@ -6,7 +6,7 @@
 
 namespace hadal::server {
 
-// /v1/completions, /v1/chat/completions, /v1/tokenize, /v1/detokenize.
+// Adds /v1/completions, /v1/chat/completions, /v1/tokenize, /v1/detokenize.
 void add_openai_routes(Router& router, ServerContext& context);
 
 }  // namespace hadal::server

@@ -7,10 +7,20 @@
 #include "server/api_error.h"
 #include "server/json_fields.h"
 #include "server/json_writer.h"
+#include "server/memory_costs.h"
+#include "server/parse_task.h"
+#include "text/splitter.h"
 
 namespace hadal::server {
 namespace json = boost::json;
 namespace {
+
+// These limit one request: tokens in either direction, bytes of all texts to tokenise, and bytes of an
+// answer's text.
+constexpr size_t kMaxTokens = size_t{1} << 20;
+// Merging one long word takes 28 times its bytes.
+constexpr size_t kMaxPromptBytes = size_t{8} << 20;
+constexpr size_t kMaxTextBytes = size_t{16} << 20;
 
 HttpResponse error_of(const FieldReader& reader) {
   return error_response(ErrorStyle::kOpenAi, reader.status(), reader.failed_field());
@@ -20,22 +30,34 @@ void need_tokenizer(FieldReader& reader, std::string_view field, const Tokenizer
   if (tokenizer == nullptr) reader.fail(field, "the server runs without a tokenizer (--skip-tokenizer-init)");
 }
 
-// Appends the text of one list of ids as a JSON string.
-void append_text(FieldReader& reader, const std::string& name, const json::value& list,
-                 const Tokenizer& tokenizer, int64_t vocab_size, bool skip_special_tokens, std::string& out) {
+// Appends the text of one list of ids as a JSON string, and adds its bytes to those of the request.
+void append_text(FieldReader& reader, MemoryCharge& reading, const std::string& name, const json::value& list,
+                 const Tokenizer& tokenizer, int64_t vocab_size, bool skip_special_tokens, size_t& num_bytes,
+                 std::string& out) {
   json::object one;  // the list under the name that errors should show
   one.emplace(name, list);
   FieldReader inner(one);
   std::vector<int32_t> ids;
-  inner.integers(name, ids, 0, vocab_size - 1);
+  inner.integers(name, ids, 0, vocab_size - 1, kMaxTokens);
   reader.adopt(inner);
+  const size_t bytes_before = num_bytes;
+  for (const int32_t id : ids) num_bytes += tokenizer.token_bytes(id).size();
+  if (num_bytes > kMaxTextBytes) {
+    reader.fail("tokens",
+                fmt::format("have more than {} bytes of text, which one request may have", kMaxTextBytes));
+  }
+  const Result<void> charged =
+      reading.add(MemoryKind::kOutput, (num_bytes - bytes_before) * kTextBytesPerByte);
+  if (!charged.ok()) reader.refuse({}, charged.status());
   if (reader.ok()) append_json_string(out, tokenizer.decode(ids, skip_special_tokens));
 }
 
 }  // namespace
 
-HttpResponse tokenize_response(std::string_view body, const Tokenizer* tokenizer, int64_t max_model_len) {
-  const auto parsed = parse_json_object(body);
+HttpResponse tokenize_response(std::string_view body, const Tokenizer* tokenizer, int64_t max_model_len,
+                               const std::shared_ptr<RequestMemory>& memory) {
+  MemoryCharge reading(memory);
+  const auto parsed = parse_json_object(body, &reading);
   if (!parsed.ok()) return error_response(ErrorStyle::kOpenAi, parsed.status());
   FieldReader reader(parsed.value());
   bool add_special_tokens = true;
@@ -45,13 +67,36 @@ HttpResponse tokenize_response(std::string_view body, const Tokenizer* tokenizer
   if (prompt == nullptr) reader.fail("prompt", "is missing; must be a string or a list of strings");
   std::vector<std::string> texts;
   reader.texts("prompt", texts, std::numeric_limits<size_t>::max());
+  size_t num_bytes = 0;
+  for (const std::string& text : texts) num_bytes += text.size();
+  if (num_bytes > kMaxPromptBytes) {
+    reader.fail("prompt", fmt::format("has {} bytes; at most {} are allowed", num_bytes, kMaxPromptBytes));
+  }
   if (!reader.ok()) return error_of(reader);
+  // A byte of text may be a token, of which the text and the answer have a copy each.
+  for (const auto& [kind, bytes] : {std::pair(MemoryKind::kPrompt, num_bytes * kEncodeBytesPerByte),
+                                    std::pair(MemoryKind::kOutput, num_bytes * kIdTextBytes)}) {
+    if (const Result<void> charged = reading.add(kind, bytes); !charged.ok())
+      return error_response(ErrorStyle::kOpenAi, charged.status());
+  }
   std::string tokens;
   std::string counts;
+  size_t room = kMaxTokens;
   for (const std::string& text : texts) {
     if (!tokens.empty()) tokens += ',';
     if (!counts.empty()) counts += ',';
-    const std::vector<int32_t> ids = tokenizer->encode(text, add_special_tokens);
+    std::vector<int32_t> ids;
+    try {
+      ids = tokenizer->encode(text, add_special_tokens, room);
+    } catch (const PatternLimitError& error) {
+      reader.fail("prompt", error.what());
+      return error_of(reader);
+    }
+    if (ids.size() > room) {
+      reader.fail("prompt", fmt::format("has more than {} tokens, which one request may have", kMaxTokens));
+      return error_of(reader);
+    }
+    room -= ids.size();
     append_json_ids(tokens, ids);
     append_json_number(counts, static_cast<int64_t>(ids.size()));
   }
@@ -66,8 +111,10 @@ HttpResponse tokenize_response(std::string_view body, const Tokenizer* tokenizer
   return response;
 }
 
-HttpResponse detokenize_response(std::string_view body, const Tokenizer* tokenizer, int64_t vocab_size) {
-  const auto parsed = parse_json_object(body);
+HttpResponse detokenize_response(std::string_view body, const Tokenizer* tokenizer, int64_t vocab_size,
+                                 const std::shared_ptr<RequestMemory>& memory) {
+  MemoryCharge reading(memory);
+  const auto parsed = parse_json_object(body, &reading);
   if (!parsed.ok()) return error_response(ErrorStyle::kOpenAi, parsed.status());
   FieldReader reader(parsed.value());
   bool skip_special_tokens = true;
@@ -81,15 +128,18 @@ HttpResponse detokenize_response(std::string_view body, const Tokenizer* tokeniz
     reader.must_be("tokens", *value, "a list of token ids or a list of such lists");
   }
   if (!reader.ok()) return error_of(reader);
+  size_t num_bytes = 0;
   std::string text;
   if (list->empty() || !list->front().is_array()) {
-    append_text(reader, "tokens", *value, *tokenizer, vocab_size, skip_special_tokens, text);
+    append_text(reader, reading, "tokens", *value, *tokenizer, vocab_size, skip_special_tokens, num_bytes,
+                text);
   } else {
     for (size_t i = 0; i < list->size() && reader.ok(); ++i) {
       text += i == 0 ? '[' : ',';
       const std::string name = fmt::format("tokens[{}]", i);
       if (!(*list)[i].is_array()) reader.must_be(name, (*list)[i], "a list of token ids");
-      append_text(reader, name, (*list)[i], *tokenizer, vocab_size, skip_special_tokens, text);
+      append_text(reader, reading, name, (*list)[i], *tokenizer, vocab_size, skip_special_tokens, num_bytes,
+                  text);
     }
     text += ']';
   }
@@ -100,23 +150,26 @@ HttpResponse detokenize_response(std::string_view body, const Tokenizer* tokeniz
 }
 
 void add_openai_tokenize_routes(Router& router, ServerContext& context) {
-  for (const char* path : {"/v1/tokenize", "/tokenize"}) {
+  const auto add = [&](const char* path, std::function<HttpResponse(std::string_view)> answer) {
     router.add({.method = "POST",
                 .path = path,
                 .style = ErrorStyle::kOpenAi,
-                .handler = [&context](const std::shared_ptr<HttpExchange>& exchange) {
-                  exchange->respond(tokenize_response(exchange->request().body, context.tokenizer,
-                                                      context.engine.context_length()));
+                .handler = [&context, answer = std::move(answer)](std::shared_ptr<HttpExchange> exchange) {
+                  parse_body(context, std::move(exchange), ErrorStyle::kOpenAi, answer,
+                             [](const std::shared_ptr<HttpExchange>& client, HttpResponse response) {
+                               client->respond(std::move(response));
+                             });
                 }});
+  };
+  for (const char* path : {"/v1/tokenize", "/tokenize"}) {
+    add(path, [&context](std::string_view body) {
+      return tokenize_response(body, context.tokenizer, context.engine.context_length(), context.memory);
+    });
   }
   for (const char* path : {"/v1/detokenize", "/detokenize"}) {
-    router.add({.method = "POST",
-                .path = path,
-                .style = ErrorStyle::kOpenAi,
-                .handler = [&context](const std::shared_ptr<HttpExchange>& exchange) {
-                  exchange->respond(detokenize_response(exchange->request().body, context.tokenizer,
-                                                        context.config.vocab_size));
-                }});
+    add(path, [&context](std::string_view body) {
+      return detokenize_response(body, context.tokenizer, context.config.vocab_size, context.memory);
+    });
   }
 }
 

@@ -12,7 +12,7 @@ constexpr std::string_view kSecurityPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-// If-None-Match: "*" or a list of tags; a weak tag matches the strong one here (RFC 9110, 13.1.2).
+// Compares If-None-Match: "*" or a list of tags; a weak tag matches the strong one here (RFC 9110, 13.1.2).
 bool names_tag(std::string_view list, std::string_view etag) {
   while (!list.empty()) {
     const size_t comma = list.find(',');
@@ -29,7 +29,8 @@ bool names_tag(std::string_view list, std::string_view etag) {
 void answer(const PageFile& file, HttpExchange& exchange) {
   HttpResponse response;
   response.content_type = file.content_type;
-  // Requested each time and usually answered with 304, so that the page of a new binary is used at once.
+  // The page is requested each time and usually answered with 304, so that the page of a new binary is used
+  // at once.
   response.headers = {{"ETag", std::string(file.etag)},
                       {"Cache-Control", "no-cache"},
                       {"Content-Security-Policy", std::string(kSecurityPolicy)},

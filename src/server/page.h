@@ -1,4 +1,5 @@
-// The chat page at `/` and the files it loads: plain text from src/server/page/, compiled into the binary.
+// Serves the chat page at `/` and the files it loads: plain text from src/server/page/, compiled into the
+// binary.
 #pragma once
 
 #include <span>
@@ -8,7 +9,7 @@
 
 namespace hadal::server {
 
-// One file of the page in the form that is served. The views live as long as the program.
+// PageFile is one file of the page in the form that is served. The views live as long as the program.
 struct PageFile {
   std::string_view path;          // "/", "/page/app.js"
   std::string_view content_type;  // "text/html; charset=utf-8"

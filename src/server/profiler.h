@@ -1,6 +1,6 @@
-// /start_profile and /stop_profile: a Chrome trace of engine steps in a file below a directory that the
-// operator chose. Any thread; calls may wait for the engine and for the disk, so they belong on a background
-// thread.
+// Serves /start_profile and /stop_profile: a Chrome trace of engine steps in a file below a directory that
+// the operator chose. Any thread may call it; calls may wait for the engine and for the disk, so they belong
+// on a background thread.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace hadal::server {
 
 class Profiler {
  public:
-  // `root`: no file is written outside of it. Empty: $SGLANG_TORCH_PROFILER_DIR, else the current directory.
+  // No file is written outside of `root`. If it is empty, it is $SGLANG_TORCH_PROFILER_DIR, else the current
+  // directory.
   Profiler(Engine& engine, std::string root);
 
   // Profiles `num_steps` steps from now on, or until stop() if 0. The file goes to `output_dir`, a directory
@@ -23,7 +24,7 @@ class Profiler {
   Result<void> start(const std::string& output_dir, int64_t num_steps);
   // Ends the profile and returns the file's path. Errors: none is running; the file cannot be written.
   Result<std::string> stop();
-  // True if a profile of a given number of steps has all of them and only waits for stop().
+  // Returns true if a profile of a given number of steps has all of them and only waits for stop().
   bool complete() const;
   bool running() const;
 

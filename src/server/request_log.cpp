@@ -1,5 +1,9 @@
 #include "server/request_log.h"
 
+#include <algorithm>
+#include <span>
+#include <string>
+
 #include "base/log.h"
 #include "server/json_writer.h"
 #include "text/stop_search.h"
@@ -7,9 +11,26 @@
 namespace hadal::server {
 namespace {
 
-constexpr size_t kShortBytes = 2048;  // length of a text at level 2
+constexpr int kLevelWithTexts = 2;
+constexpr size_t kShortBytes = 2 << 10;  // of a text, at level 2
+constexpr size_t kLongBytes = 64 << 10;  // of a text, at level 3
+
+// Returns the JSON string of the prompt's first `max_bytes`, cut again where escapes make it longer.
+std::string prompt_json(const Tokenizer& tokenizer, std::span<const int32_t> ids, size_t max_bytes) {
+  size_t count = 0;
+  for (size_t bytes = 0; count < ids.size() && count <= max_bytes && bytes <= max_bytes; ++count)
+    bytes += tokenizer.token_bytes(ids[count]).size();
+  std::string json;
+  append_json_string(json, utf8_prefix(tokenizer.decode(ids.first(count), false), max_bytes));
+  return std::string(utf8_prefix(json, max_bytes));
+}
 
 }  // namespace
+
+size_t log_text_bytes(const ServerContext& context) {
+  const int level = context.options.log_requests_level;
+  return level < kLevelWithTexts ? 0 : level == kLevelWithTexts ? kShortBytes : kLongBytes;
+}
 
 const char* finish_name(FinishReason reason) {
   switch (reason) {
@@ -26,7 +47,7 @@ const char* finish_name(FinishReason reason) {
   return "";
 }
 
-void log_request_start(const ServerContext& context, const GenerationRequest& request) {
+void log_request_start(const ServerContext& context, const GenerationRequest& request, LogRoom& room) {
   const int level = context.options.log_requests_level;
   if (level < 0) return;
   std::string more;
@@ -37,11 +58,11 @@ void log_request_start(const ServerContext& context, const GenerationRequest& re
                         request.stops == nullptr ? 0 : request.stops->size(), request.grammar != nullptr,
                         request.priority);
   }
-  if (level >= 2 && context.tokenizer != nullptr) {
-    std::string text;
-    append_json_string(text, context.tokenizer->decode(request.input_ids, false));
-    more += " prompt=";
-    more += level == 2 ? utf8_prefix(text, kShortBytes) : text;
+  if (const size_t bytes = std::min(log_text_bytes(context), room.bytes);
+      bytes > 0 && context.tokenizer != nullptr) {
+    const std::string text = prompt_json(*context.tokenizer, request.input_ids, bytes);
+    room.bytes -= text.size();
+    more += " prompt=" + text;
   }
   log_info("request received rid={} prompt_tokens={} max_new_tokens={} stream={}{}", request.rid,
            request.input_ids.size(), request.sampling.max_new_tokens, request.stream, more);
@@ -52,8 +73,8 @@ void log_request_end(const ServerContext& context, std::string_view rid, const G
   const int level = context.options.log_requests_level;
   if (level < 0) return;
   std::string more;
-  if (level >= 2)
-    more = fmt::format(" text=\"{}\"", level == 2 ? utf8_prefix(text_json, kShortBytes) : text_json);
+  if (const size_t bytes = log_text_bytes(context); bytes > 0)
+    more = fmt::format(" text=\"{}\"", utf8_prefix(text_json, bytes));
   log_info(
       "request finished rid={} finish_reason={} prompt_tokens={} cached_tokens={} completion_tokens={} "
       "queue_s={:.4f} e2e_s={:.4f}{}",

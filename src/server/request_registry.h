@@ -1,5 +1,5 @@
-// The running requests, by the ids that clients know, which /abort_request searches. Any
-// thread.
+// Lists the running requests by the ids that clients know, which /abort_request searches. Any thread may call
+// it.
 #pragma once
 
 #include <map>

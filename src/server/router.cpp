@@ -1,33 +1,31 @@
 #include "server/router.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 
 namespace hadal::server {
 namespace {
 
-// Takes equally long for a wrong key and for the right one, if their lengths are equal.
-bool equal_in_constant_time(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  unsigned difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference |= static_cast<unsigned>(static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]));
-  }
-  return difference == 0;
+char lower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+bool equal_ignoring_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](char x, char y) { return lower(x) == lower(y); });
 }
 
 // Returns the key of "Authorization: Bearer KEY"; the scheme may have any case.
 std::string_view bearer_key(const HttpRequest& request) {
   const std::string_view header = request.header("authorization").value_or("");
   constexpr std::string_view kScheme = "bearer ";
-  if (header.size() < kScheme.size()) return {};
-  for (size_t i = 0; i < kScheme.size(); ++i) {
-    const char c = header[i];
-    if ((c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c) != kScheme[i]) return {};
-  }
+  if (!equal_ignoring_case(header.substr(0, kScheme.size()), kScheme)) return {};
   return header.substr(kScheme.size());
 }
 
@@ -39,39 +37,68 @@ bool matches(std::string_view pattern, std::string_view path) {
   return takes_rest || path.find('/', brace) == std::string_view::npos;
 }
 
-// A page of this server has the origin "scheme://<Host>". Only browsers send the header.
-bool foreign_origin(const HttpRequest& request) {
+// Tells whether a browser sent the request for a page of another site. A page of this server has the origin
+// "scheme://<Host>". Only browsers send these headers.
+bool from_another_site(const HttpRequest& request) {
+  const std::string_view site = request.header("sec-fetch-site").value_or("");
+  if (site == "cross-site" || site == "same-site") return true;
   const auto origin = request.header("origin");
   if (!origin) return false;
   const size_t scheme = origin->find("://");
   if (scheme == std::string_view::npos) return true;  // "null"
-  const std::string_view from = origin->substr(scheme + 3);
-  const std::string_view host = request.header("host").value_or("");
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
-  return !std::equal(from.begin(), from.end(), host.begin(), host.end(),
-                     [&](char a, char b) { return lower(a) == lower(b); });
+  return !equal_ignoring_case(origin->substr(scheme + 3), request.header("host").value_or(""));
+}
+
+// Returns the name in a Host header, without the port; of "[::1]:80" that is "[::1]".
+std::string_view host_name(std::string_view host) {
+  const size_t bracket = host.find(']');
+  return host.substr(0, host.find(':', bracket == host.npos ? 0 : bracket));
+}
+
+// An address cannot be made to point elsewhere, and neither can names below localhost.
+bool is_address_or_loopback(std::string_view name) {
+  if (name.starts_with('[') && name.ends_with(']')) {
+    in6_addr address;
+    return ::inet_pton(AF_INET6, std::string(name.substr(1, name.size() - 2)).c_str(), &address) == 1;
+  }
+  constexpr std::string_view kLocal = "localhost";
+  if (name.size() >= kLocal.size() && equal_ignoring_case(name.substr(name.size() - kLocal.size()), kLocal))
+    return name.size() == kLocal.size() || name[name.size() - kLocal.size() - 1] == '.';
+  in_addr address;
+  return ::inet_pton(AF_INET, std::string(name).c_str(), &address) == 1;
+}
+
+HttpAdmission refused(Refusal reason, HttpResponse response) {
+  HttpAdmission out;
+  out.reason = reason;
+  out.refusal = std::move(response);
+  return out;
 }
 
 }  // namespace
 
-Router::Router(std::string api_key, std::string admin_api_key)
-    : api_key_(std::move(api_key)), admin_api_key_(std::move(admin_api_key)) {}
+Router::Router(std::shared_ptr<const KeyRing> keys, std::vector<std::string> allowed_hosts)
+    : keys_(std::move(keys)), allowed_hosts_(std::move(allowed_hosts)) {}
 
 void Router::add(Route route) {
+  if (route.method == "GET") route.max_body_bytes = 0;
   routes_.push_back(std::move(route));
 }
 
-bool Router::allowed(const Route& route, const HttpRequest& request) const {
-  if (route.access == Access::kOpen) return true;
-  const std::string_view given = bearer_key(request);
-  if (!admin_api_key_.empty() && equal_in_constant_time(given, admin_api_key_)) return true;
-  const bool needs_admin = route.access == Access::kAdmin && !admin_api_key_.empty();
-  if (needs_admin) return false;
-  return api_key_.empty() || equal_in_constant_time(given, api_key_);
+bool Router::host_allowed(const HttpRequest& request) const {
+  // Over plain HTTP, a browser adds neither of the first two to a GET of a page's own origin.
+  if (!request.header("origin") && !request.header("sec-fetch-site") &&
+      !request.header("user-agent").value_or("").starts_with("Mozilla/")) {
+    return true;
+  }
+  const std::string_view name = host_name(request.header("host").value_or(""));
+  return is_address_or_loopback(name) ||
+         std::any_of(allowed_hosts_.begin(), allowed_hosts_.end(), [&](const std::string& allowed) {
+           return allowed == "*" || equal_ignoring_case(allowed, name);
+         });
 }
 
-void Router::handle(std::shared_ptr<HttpExchange> exchange) const {
-  const HttpRequest& request = exchange->request();
+HttpAdmission Router::check(const HttpRequest& request) const {
   const std::string_view path = request.path;
   const Route* found = nullptr;
   std::string methods;  // methods of this path
@@ -88,33 +115,67 @@ void Router::handle(std::shared_ptr<HttpExchange> exchange) const {
   const ErrorStyle style = found != nullptr           ? found->style
                            : path.starts_with("/v1/") ? ErrorStyle::kOpenAi
                                                       : ErrorStyle::kSglang;
+  if (!host_allowed(request)) {
+    return refused(
+        Refusal::kOrigin,
+        error_response(style, 403,
+                       fmt::format("the host '{}' is not allowed for browsers; --allowed-hosts adds it",
+                                   cut_text(request.header("host").value_or("")))));
+  }
   if (found == nullptr && methods.empty()) {
-    return exchange->respond(error_response(style, 404, fmt::format("no such path: {}", request.path)));
+    return refused(Refusal::kPath,
+                   error_response(style, 404, fmt::format("no such path: {}", cut_text(path))));
   }
   if (found == nullptr) {
-    HttpResponse response = error_response(
-        style, 405, fmt::format("method {} is not allowed for {}; use {}", request.method, path, methods));
+    HttpResponse response = error_response(style, 405,
+                                           fmt::format("method {} is not allowed for {}; use {}",
+                                                       cut_text(request.method), cut_text(path), methods));
     response.headers.emplace_back("Allow", methods);
-    return exchange->respond(std::move(response));
+    return refused(Refusal::kMethod, std::move(response));
   }
-  if (!allowed(*found, request)) {
-    const bool needs_admin = found->access == Access::kAdmin && !admin_api_key_.empty();
-    return exchange->respond(error_response(style, 401,
-                                            fmt::format("{}: send the header Authorization: Bearer <{} key>",
-                                                        needs_admin ? "this path needs the admin key"
-                                                        : bearer_key(request).empty() ? "a key is needed"
-                                                                                      : "the key is wrong",
-                                                        needs_admin ? "admin" : "api")));
+  const std::string_view given = bearer_key(request);
+  const KeyRing::Match match = keys_->find(given);
+  const bool needs_admin = found->access == Access::kAdmin && keys_->has_admin_key();
+  const bool allowed = found->access == Access::kOpen || match.rights == KeyRing::Rights::kAdmin ||
+                       (!needs_admin && (match.rights == KeyRing::Rights::kUser || !keys_->needs_key()));
+  if (!allowed) {
+    return refused(Refusal::kKey,
+                   error_response(style, 401,
+                                  fmt::format("{}: send the header Authorization: Bearer <{} key>",
+                                              needs_admin     ? "this path needs the admin key"
+                                              : given.empty() ? "a key is needed"
+                                                              : "the key is wrong",
+                                              needs_admin ? "admin" : "api")));
   }
-  if (found->access == Access::kAdmin && foreign_origin(request)) {
-    return exchange->respond(
-        error_response(style, 403, "pages of another origin may not do this; call it without a browser"));
+  if (found->access == Access::kAdmin && from_another_site(request)) {
+    return refused(Refusal::kOrigin,
+                   error_response(style, 403,
+                                  "pages of another origin may not do this; call it without a "
+                                  "browser"));
   }
+  HttpAdmission out;
+  out.style = style;
+  out.max_body_bytes = found->max_body_bytes;
+  out.is_admin = match.rights == KeyRing::Rights::kAdmin;
+  if (!match.name.empty()) out.client = std::string(kKeyPrefix) + match.name;
+  out.route = static_cast<int>(found - routes_.data());
+  return out;
+}
+
+void Router::handle(std::shared_ptr<HttpExchange> exchange) const {
+  int index = exchange->request().route;
+  if (index < 0) {
+    HttpAdmission admission = check(exchange->request());
+    if (admission.refusal) return exchange->respond(std::move(*admission.refusal));
+    index = admission.route;
+  }
+  const Route& route = routes_[static_cast<size_t>(index)];
   try {
-    found->handler(exchange);
+    route.handler(exchange);
   } catch (const std::exception& error) {
-    log_error("handler failed path={} error=\"{}\"", request.path, error.what());
-    exchange->respond(error_response(style, 500, "internal error; the server's log has the details"));
+    const MemoryReserve::Scope reserve;
+    log_error("handler failed path={} error=\"{}\"", route.path, error.what());
+    exchange->respond(exception_response(route.style, error));
   }
 }
 

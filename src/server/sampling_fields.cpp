@@ -84,7 +84,7 @@ void read_grammar(FieldReader& reader, std::shared_ptr<const GrammarSpec>& out) 
                      .text = grammar_text(reader, kind.name, *value),
                      .field = reader.prefix() + std::string(kind.name)};
     if (spec.kind == GrammarKind::kJsonSchema && spec.text == "$$ANY$$") {
-      // SGLang's value for any JSON object
+      // This is SGLang's value for any JSON object.
       spec = {.kind = GrammarKind::kJsonObject, .text = {}, .field = spec.field};
     }
     out = std::make_shared<const GrammarSpec>(std::move(spec));
@@ -163,7 +163,7 @@ void read_native_sampling(FieldReader& reader, int64_t vocab_size, SamplingField
   std::optional<int64_t> seed;
   reader.integer("sampling_seed", seed, 0, std::numeric_limits<int64_t>::max());
   if (seed) fields.params.seed = static_cast<uint64_t>(*seed);
-  // checked, otherwise ignored: the server's own applies, since chunks may always be larger
+  // The value is checked and otherwise ignored: the server's own applies, since chunks may always be larger.
   int64_t stream_interval = 1;
   reader.integer("stream_interval", stream_interval, 1, kMaxTokenCount);
   bool spaces = true;  // byte-level tokens contain their own spaces, so nothing is put between them

@@ -1,5 +1,5 @@
 // Reads sampling parameters from JSON: the one place where their names, types and bounds are defined.
-// SGLang's `sampling_params` and the OpenAI bodies share most of them. Pure functions.
+// SGLang's `sampling_params` and the OpenAI bodies share most of them. The functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct SamplingFields {
   SamplingParams params;                  // without max_new_tokens: see below
   std::optional<int64_t> max_new_tokens;  // none: the endpoint's default, lowered to fit the context
   int64_t n = 1;
-  // Shared by all generations of the request, however many it has.
+  // These are shared by all generations of the request, however many it has.
   std::shared_ptr<const StopPatterns> stops;   // null: none
   std::shared_ptr<const GrammarSpec> grammar;  // null: none
   bool skip_special_tokens = true;
@@ -37,8 +37,8 @@ struct SamplingFields {
 // defaults. Errors stay in `reader`.
 void read_common_sampling(FieldReader& reader, int64_t vocab_size, SamplingFields& fields);
 
-// Reads SGLang's sampling_params: the above, max_new_tokens, min_new_tokens and sampling_seed. An unknown
-// name is an error, as it is there.
+// Reads SGLang's sampling_params: the fields above, max_new_tokens, min_new_tokens and sampling_seed. An
+// unknown name is an error, as it is there.
 void read_native_sampling(FieldReader& reader, int64_t vocab_size, SamplingFields& fields);
 
 // Returns a JSON value that is given as text or as the value itself ("json_schema": "{…}" or {…}).

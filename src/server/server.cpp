@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "server/openai_routes.h"
 #include "server/page.h"
 #include "server/profiler.h"
+#include "server/request_gate.h"
 #include "server/request_registry.h"
 #include "server/router.h"
 
@@ -19,18 +21,51 @@ namespace {
 
 constexpr std::chrono::seconds kAnswerGrace{5};  // for the last bytes of answers after a drain
 
+// This many tasks may wait in a pool. Turns make a pool fair, and bodies have a limit of their own, so a
+// burst of one client, or of all clients behind one proxy, may wait.
+constexpr size_t kMaxTasks = 65536;
+constexpr size_t kMaxTasksPerClient = 16384;
+
+// One client leaves a thread to the others.
+BackgroundPool::Options parser_options(int num_io_threads) {
+  const int num_threads = std::max(2, num_io_threads);
+  return {.num_threads = num_threads,
+          .max_queued = kMaxTasks,
+          .max_queued_per_client = kMaxTasksPerClient,
+          .max_running_per_client = num_threads - 1,
+          .low_priority = true};
+}
+
+// A grammar may take seconds, so a client's grammars are compiled one after another.
+BackgroundPool::Options grammar_options(int num_threads) {
+  return {.num_threads = num_threads,
+          .max_queued = kMaxTasks,
+          .max_queued_per_client = kMaxTasksPerClient,
+          .max_running_per_client = 1,
+          .low_priority = true};
+}
+
+std::shared_ptr<KeyRing> make_keys(const ServerOptions& options) {
+  std::vector<ApiKey> keys;
+  if (!options.api_key.empty()) keys.push_back({"", options.api_key});
+  return std::make_shared<KeyRing>(std::move(keys), options.admin_api_key);
+}
+
 }  // namespace
 
-// Members are in order of construction and destroyed backwards, so that nothing outlives its references.
+// Members stand in order of construction and are destroyed backwards, so that nothing outlives its
+// references.
 struct Server::Impl {
   Impl(Parts parts, int num_io_threads)
       : options(std::move(parts.options)),
-        metrics({.enabled = options.enable_metrics,
-                 .prefix = options.metrics_prefix,
-                 .model_name = options.served_model_name}),
+        metrics(
+            {.enabled = options.enable_metrics,
+             .prefix = options.metrics_prefix,
+             .model_name = options.model_label.empty() ? options.served_model_name : options.model_label}),
         chunks(num_io_threads),
-        background(parts.num_background_threads),
+        background(grammar_options(parts.num_background_threads)),
         admin(1),
+        parsers(parser_options(num_io_threads)),
         profiler(parts.engine, options.profile_dir),
         context{.options = options,
                 .config = parts.config,
@@ -40,11 +75,16 @@ struct Server::Impl {
                 .grammars = parts.grammars,
                 .background = background,
                 .admin = admin,
+                .parsers = parsers,
                 .chunks = chunks,
                 .metrics = metrics,
                 .requests = requests,
-                .status = status},
-        router(options.api_key, options.admin_api_key) {
+                .status = status,
+                .memory = options.memory,
+                .http = [this] { return http.get(); }},
+        router(options.keys ? options.keys : make_keys(options), options.allowed_hosts),
+        gate(router, options.rate_limits.any() ? std::make_shared<RateLimiter>(options.rate_limits) : nullptr,
+             options.audit) {
     add_native_generate_routes(router, context);
     add_native_admin_routes(router, context, profiler);
     add_native_info_routes(router, context);
@@ -59,9 +99,11 @@ struct Server::Impl {
   ServerStatus status;
   BackgroundPool background;
   BackgroundPool admin;
+  BackgroundPool parsers;
   Profiler profiler;
   ServerContext context;
   Router router;
+  RequestGate gate;
   std::unique_ptr<HttpServer> http;
 };
 
@@ -76,7 +118,13 @@ void Server::handle(std::shared_ptr<HttpExchange> exchange) {
   impl_->router.handle(std::move(exchange));
 }
 
+HttpAdmission Server::admit(const HttpRequest& request) const {
+  return impl_->gate.admit(request, RateLimiter::Clock::now());
+}
+
 Result<void> Server::listen(HttpServerOptions http) {
+  http.memory = impl_->options.memory;
+  http.gate = [this](const HttpRequest& request) { return admit(request); };
   HADAL_ASSIGN_OR_RETURN(impl_->http, HttpServer::start(std::move(http), [this](auto exchange) {
                            handle(std::move(exchange));
                          }));
@@ -120,6 +168,7 @@ int64_t Server::drain(std::chrono::milliseconds timeout) {
 void Server::stop() {
   impl_->background.stop();  // because their tasks post to I/O threads
   impl_->admin.stop();
+  impl_->parsers.stop();
   impl_->chunks.close();  // because the engine posts there too
   if (impl_->http != nullptr) impl_->http->stop();
 }

@@ -1,5 +1,5 @@
-// The server: routes over a context, behind the HTTP transport. Used by `hadal serve` and by tests, with any
-// engine. The functions of this class are called by the owner (main).
+// Server is routes over a context, behind the HTTP transport. `hadal serve` uses it, and tests with any
+// engine. Its owner (main) calls its functions.
 #pragma once
 
 #include <chrono>
@@ -35,8 +35,10 @@ class Server {
 
   // Answers one request. This is the handler of a transport with at most `num_io_threads` I/O threads.
   void handle(std::shared_ptr<HttpExchange> exchange);
+  // Decides about a request when its headers are complete. This is the gate of a transport.
+  HttpAdmission admit(const HttpRequest& request) const;
   // Listens; requests are answered from now on (http.num_threads is num_io_threads of the constructor).
-  // Errors as HttpServer::start.
+  // Errors are those of HttpServer::start.
   Result<void> listen(HttpServerOptions http);
   // Takes ownership of a transport whose handler calls handle().
   void attach(std::unique_ptr<HttpServer> http);
@@ -44,13 +46,13 @@ class Server {
 
   ServerContext& context();
   ServerStatus& status();
-  // The first token has been generated, so /health reports ready.
+  // Tells that the first token has been generated, so /health reports ready.
   void set_ready(double startup_seconds);
 
   // Refuses new work (503), finishes running requests for at most `timeout`, aborts the rest, and waits until
   // the answers are sent. Returns the number of aborted requests.
   int64_t drain(std::chrono::milliseconds timeout);
-  // Cuts what is left. Idempotent; called by the destructor.
+  // Cuts what is left. Repeated calls do nothing; the destructor calls it.
   void stop();
 
  private:

@@ -1,13 +1,16 @@
-// The objects that every handler can use: plain references to objects that main owns and that outlive the
-// HTTP server. Immutable after start except for the objects' own thread-safe members.
+// Holds the objects that every handler can use: plain references to objects that main owns and that outlive
+// the HTTP server. It is immutable after start except for the objects' own thread-safe members.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/rate_limit.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -17,32 +20,46 @@ class GrammarCompiler;
 
 namespace hadal::server {
 
+class AuditLog;         // server/audit_log.h
+class KeyRing;          // server/api_keys.h
+class HttpServer;       // server/http_server.h
 class BackgroundPool;   // server/background_pool.h
 class Metrics;          // server/metrics.h
 class ChunkRouter;      // server/chunk_router.h
 class RequestRegistry;  // server/request_registry.h
 class ServerStatus;     // server/server_status.h
+class RequestMemory;    // server/request_memory.h
 
-// Resolved from the command line; shown by /server_info.
+// ServerOptions are resolved from the command line and shown by /server_info.
 struct ServerOptions {
   std::string model_path;
   std::string tokenizer_path;
   std::string served_model_name;  // default: model_path
   std::string version;
-  std::string api_key;           // empty: no key is required
+  std::string api_key;                     // empty: no key is required
+  std::shared_ptr<KeyRing> keys;           // null: made of api_key and admin_api_key
+  std::vector<std::string> allowed_hosts;  // names by which browsers may reach the server, besides addresses
+  bool allow_get_admin = false;            // GET changes state too, for SGLang's old clients
+  RateLimits rate_limits;                  // each client's
+  std::shared_ptr<AuditLog> audit;         // null: none
+  bool isolate_cache_by_key = false;       // each named key has cached prefixes of its own
+  std::string model_label;                 // label in /metrics; empty: served_model_name
   std::string admin_api_key;     // for flush_cache, abort_all, pause, profile; empty: api_key is used
   std::string reasoning_parser;  // resolved: "" (none), "deepseek-r1", "deepseek-v3"
   std::string tool_call_parser;  // resolved: "" (none), "deepseekv3", "deepseekv31"
   bool stream_output_incremental = false;  // /generate streams differences instead of cumulative text
   int64_t stream_interval = 1;
   std::string profile_dir;  // where /start_profile may write; empty: $SGLANG_TORCH_PROFILER_DIR, else "."
+  std::shared_ptr<RequestMemory> memory;  // the ledger that the transport has too; null: without a limit
   bool enable_metrics = false;
   std::string metrics_prefix = "sglang:";
   bool enable_cache_report = false;  // OpenAI usage includes prompt_tokens_details.cached_tokens
   bool allow_auto_truncate = false;
+  bool content_as_text = false;  // the default of content_special_tokens is "text"
   int64_t max_running_requests = 0;
-  // --log-requests: one line when a request arrives and one when it ends. -1: none; 0: ids and token counts;
-  // 1: sampling parameters too; 2: the beginning of its texts; 3: the whole texts.
+  // Says what --log-requests writes, one line when a request arrives and one when it ends. -1: none; 0: ids
+  // and token counts; 1: sampling parameters too; 2: the beginnings of its texts; 3: longer ones
+  // (log_text_bytes).
   int log_requests_level = -1;
   double load_weights_s = 0.0;
   SamplingParams
@@ -58,11 +75,14 @@ struct ServerContext {
   std::optional<ChatFormat> chat_format;  // none: /v1/chat/completions returns an error
   GrammarCompiler* grammars = nullptr;    // null: this build or model has none
   BackgroundPool& background;             // grammar compilation
-  BackgroundPool& admin;  // work that waits for the engine or the disk, so that it never waits for grammars
-  ChunkRouter& chunks;    // engine chunks → I/O threads
+  BackgroundPool& admin;    // work that waits for the engine or the disk, so that it never waits for grammars
+  BackgroundPool& parsers;  // large bodies
+  ChunkRouter& chunks;      // engine chunks → I/O threads
   Metrics& metrics;
   RequestRegistry& requests;  // by the ids that clients know
   ServerStatus& status;
+  std::shared_ptr<RequestMemory> memory;                       // null: what requests hold is not counted
+  std::function<HttpServer*()> http = [] { return nullptr; };  // the transport; null where there is none
 };
 
 }  // namespace hadal::server

@@ -1,4 +1,4 @@
-// Whether the server accepts work: one word that every thread may read and write.
+// Says whether the server accepts work: one word that every thread may read and write.
 #pragma once
 
 #include <atomic>

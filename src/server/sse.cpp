@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 
 namespace hadal::server {
 
@@ -16,6 +17,7 @@ std::shared_ptr<SseStream> SseStream::create(std::shared_ptr<HttpExchange> excha
 }
 
 void SseStream::attach(std::shared_ptr<Generation> generation) {
+  const MemoryReserve::Scope reserve;  // it runs already, and only what is attached can be cancelled
   if (paused_) generation->pause();
   generations_.push_back(std::move(generation));
 }
@@ -71,8 +73,9 @@ void SseStream::fail(ErrorStyle style, const Status& status, std::string_view fi
 }
 
 void SseStream::fail_internal(ErrorStyle style, const std::exception& error) {
+  const MemoryReserve::Scope reserve;
   log_error("request failed path={} error=\"{}\"", exchange_->request().path, error.what());
-  fail(style, make_status(StatusCode::kInternal, "internal error; the server's log has the details"));
+  fail(style, status_of(error));
 }
 
 void SseStream::cancel_all() {

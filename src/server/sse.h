@@ -1,5 +1,5 @@
-// The answer to one HTTP request that consists of one or several generations: whole JSON, or server-sent
-// events with flow control. I/O thread only.
+// Writes the answer to one HTTP request that consists of one or several generations: whole JSON, or
+// server-sent events with flow control. Only the I/O thread uses it.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace hadal::server {
 
 // Sends `data: <json>\n\n` events over an exchange. Generations attached to it are paused while the client
 // does not read and cancelled when it goes away, even if the answer is one piece and event() is never called.
-// Made by create(); the code that handles the deltas keeps it alive.
+// create() makes it; the code that handles the deltas keeps it alive.
 class SseStream : public std::enable_shared_from_this<SseStream> {
  public:
   static std::shared_ptr<SseStream> create(std::shared_ptr<HttpExchange> exchange);
@@ -34,11 +34,11 @@ class SseStream : public std::enable_shared_from_this<SseStream> {
   // Does the same, and informs the client: by a status before the stream has begun, otherwise by an event and
   // the end.
   void fail(ErrorStyle style, const Status& status, std::string_view field = {});
-  // A broken invariant ends only this request, with an answer and a line in the log.
+  // Ends only this request after a broken invariant, with an answer and a line in the log.
   void fail_internal(ErrorStyle style, const std::exception& error);
-  // True once cancel_all() was called; other threads may read it.
+  // Becomes true once cancel_all() was called; other threads may read it.
   std::shared_ptr<const std::atomic<bool>> cancelled() const { return cancelled_; }
-  // The client has gone, so nothing that is sent arrives.
+  // Returns true once the client has gone, so nothing that is sent arrives.
   bool disconnected() const { return exchange_->disconnected(); }
   HttpExchange& exchange() { return *exchange_; }
 

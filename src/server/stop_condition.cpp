@@ -15,7 +15,7 @@ class TextStop final : public StopCondition {
   std::optional<std::string> on_token(int32_t token_id) override {
     search_.append(detokenizer_.append(token_id));
     if (!search_.stopped()) return std::nullopt;
-    return search_.failure().empty() ? search_.matched() : search_.failure();
+    return search_.matched();
   }
 
  private:
@@ -28,10 +28,23 @@ class GrammarConstraint final : public TokenConstraint {
   GrammarConstraint(std::shared_ptr<const CompiledGrammar> grammar, GrammarMatcherOptions options)
       : matcher_(std::move(grammar), options) {}
 
-  void fill_mask(std::span<uint32_t> allowed) override { matcher_.fill_mask(allowed); }
-  bool accept_token(int32_t token_id) override { return matcher_.accept_token(token_id); }
+  void fill_mask(std::span<uint32_t> allowed) override {
+    matcher_.fill_mask(allowed);
+    check();
+  }
+  bool accept_token(int32_t token_id) override {
+    const bool accepted = matcher_.accept_token(token_id);
+    check();
+    return accepted;
+  }
 
  private:
+  void check() const {
+    if (matcher_.is_too_expensive()) {
+      throw BadRequest("the grammar is too expensive: one of its masks took longer than is allowed");
+    }
+  }
+
   GrammarMatcher matcher_;
 };
 

@@ -1,5 +1,5 @@
 // Connects the engine's interfaces to text/: stop strings and expressions as a StopCondition, a grammar as a
-// TokenConstraint. Used by the engine thread once made.
+// TokenConstraint. Once made they belong to the engine.
 #pragma once
 
 #include <memory>
@@ -12,9 +12,8 @@
 
 namespace hadal::server {
 
-// Ends a request where `patterns` match its text, or where the search fails (TextStream::failure reports that
-// to the code that shows the text). skip_special_tokens must be that of the code that shows the text, because
-// both must see the same text. `tokenizer` must outlive it.
+// Ends a request where `patterns` match its text. skip_special_tokens must be that of the code that shows the
+// text, because both must see the same text. `tokenizer` must outlive it.
 std::unique_ptr<StopCondition> make_stop_condition(const Tokenizer& tokenizer,
                                                    std::shared_ptr<const StopPatterns> patterns,
                                                    bool skip_special_tokens);

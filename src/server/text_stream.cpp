@@ -26,11 +26,6 @@ std::string TextStream::append(const TokenChunk& chunk) {
   return text;
 }
 
-const std::string& TextStream::failure() const {
-  static const std::string none;
-  return search_ ? search_->failure() : none;
-}
-
 Result<std::shared_ptr<const StopPatterns>> compile_stops(std::vector<std::string> strings,
                                                           const std::vector<std::string>& regexes) {
   if (strings.empty() && regexes.empty()) return std::shared_ptr<const StopPatterns>();

@@ -1,5 +1,5 @@
 // Turns the token ids of one answer into the text to show: what the server streams and what the command line
-// prints. Belongs to one stream and one thread at a time.
+// prints. It belongs to one stream and one thread at a time.
 #pragma once
 
 #include <memory>
@@ -25,13 +25,10 @@ class TextStream {
   // condition of the same request must be made with the same patterns and options.
   TextStream(const Tokenizer* tokenizer, std::shared_ptr<const StopPatterns> stops, Options options);
 
-  // Returns the text that the chunk adds, complete once the chunk has a finish reason: whole characters, no
-  // possible beginning of a stop string, nothing from a stop on. A matched stop token has no text unless
-  // no_stop_trim is set.
+  // Returns the text that the chunk adds, which is complete once the chunk has a finish reason. It consists
+  // of whole characters, without a possible beginning of a stop string and without anything from a stop on. A
+  // matched stop token has no text unless no_stop_trim is set.
   std::string append(const TokenChunk& chunk);
-
-  // Returns why the search for stops failed, or an empty string (see StopSearch::failure).
-  const std::string& failure() const;
 
  private:
   std::optional<Detokenizer> detokenizer_;

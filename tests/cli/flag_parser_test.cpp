@@ -24,7 +24,7 @@ std::vector<std::string> words_of(const std::string& line) {
   return words;
 }
 
-// The names that a command line resolves to.
+// Returns the names that a command line resolves to.
 std::vector<std::string> resolved(Command command, const std::string& line) {
   const auto uses = resolve_flags(command, words_of(line));
   EXPECT_TRUE(uses.ok()) << line << ": " << (uses.ok() ? "" : uses.status().message);

@@ -56,7 +56,7 @@ TEST(FlagTable, EveryRowSaysWhatItMeans) {
   }
 }
 
-// The names that follow "--" in a text.
+// Returns the names that follow "--" in a text.
 std::vector<std::string> flags_in(const std::string& text) {
   std::vector<std::string> names;
   for (size_t at = text.find("--"); at != std::string::npos; at = text.find("--", at + 2)) {

@@ -1,4 +1,4 @@
-// The pure parts of the commands: options from flags, static batches, memory traffic.
+// Tests the pure parts of the commands: options from flags, static batches, memory traffic.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// The parts of the load generator that need no server: statistics, datasets, bodies, answers and reports.
+// Tests the parts of the load generator that need no server: statistics, datasets, bodies, answers and
+// reports.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

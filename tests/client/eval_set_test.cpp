@@ -1,4 +1,4 @@
-// Reading questions with exact answers, and comparing answers with them.
+// Tests how questions with exact answers are read, and how answers are compared with them.
 #include "client/eval_set.h"
 
 #include <gmock/gmock.h>

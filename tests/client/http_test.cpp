@@ -1,4 +1,4 @@
-// The HTTP client: its parsers, with input cut at every byte, and exchanges with a scripted server on
+// Tests the HTTP client: its parsers, with input cut at every byte, and exchanges with a scripted server on
 // loopback.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

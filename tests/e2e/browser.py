@@ -1,4 +1,5 @@
-"""Drives a headless Chromium through a minimal client of its DevTools protocol over a pipe. Standard library only."""
+"""Drives a headless Chromium through a minimal client of its DevTools protocol over a pipe. It needs only the standard
+library."""
 import base64
 import contextlib
 import json

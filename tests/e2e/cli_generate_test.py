@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Tests the commands of the hadal binary that run a model: generate, chat, eval, logits, bench one-batch, and Ctrl-C in them.
 
-HADAL_BINARY names the binary (default build/cpu-release/hadal). Random weights are always tried, the bundled model's where
-they are there. Standard library only.
+HADAL_BINARY names the binary (default build/cpu-release/hadal). Random weights are always tested, the bundled model's where
+they exist. It needs only the standard library.
 """
 
 import json
@@ -119,13 +119,11 @@ def test_bench(model, work):
                  "--load-format", "dummy", "--input-len", "600")
 
 
-def test_interrupt(model):
-    words = ["generate", "--model-path", model, "--load-format", "dummy", "--input-ids", "5", "--max-new-tokens", "500",
-             "--ignore-eos", "--json", "--kernels", "reference", "--log-level", "info", "--json-model-override-args",
-             '{"num_hidden_layers": 12, "hidden_size": 1024}']
+def interrupt(ready, *words):
+    """Sends SIGINT 0.3 s after the run has logged `ready`; returns (exit code, the JSON result or {}, stdout, stderr)."""
     process = subprocess.Popen([BIN, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     seen = b""
-    while b"model loaded" not in seen:
+    while ready not in seen:
         piece = process.stderr.read1(4096)
         if not piece:
             break
@@ -133,26 +131,22 @@ def test_interrupt(model):
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    check("Ctrl-C exits with 130", process.returncode == 130, f"{process.returncode} {err}")
-    result = json.loads(out) if out.strip() else {}
+    return process.returncode, json.loads(out) if out.strip() else {}, out, err
+
+
+def test_interrupt(model):
+    base = ["generate", "--model-path", model, "--load-format", "dummy", "--json", "--kernels", "reference"]
+    rc, result, out, err = interrupt(
+        b"model loaded", *base, "--input-ids", "5", "--max-new-tokens", "500", "--ignore-eos", "--log-level", "info",
+        "--json-model-override-args", '{"num_hidden_layers": 12, "hidden_size": 1024}')
+    check("Ctrl-C exits with 130", rc == 130, f"{rc} {err}")
     check("Ctrl-C prints what was generated", result.get("finish_reason", {}).get("type") == "abort", out)
 
     # In the middle of a prompt, Ctrl-C takes effect after the current chunk, before any token.
-    words = ["generate", "--model-path", model, "--load-format", "dummy", "--input-ids", ",".join(["5"] * 20000),
-             "--max-new-tokens", "2", "--json", "--kernels", "reference", "--chunked-prefill-size", "16",
-             "--json-model-override-args", '{"max_position_embeddings": 32768}']
-    process = subprocess.Popen([BIN, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    seen = b""
-    while b"engine ready" not in seen:
-        piece = process.stderr.read1(4096)
-        if not piece:
-            break
-        seen += piece
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    check("Ctrl-C in the prompt exits with 130", process.returncode == 130, f"{process.returncode} {err}")
-    result = json.loads(out) if out.strip() else {}
+    rc, result, out, err = interrupt(
+        b"engine ready", *base, "--input-ids", ",".join(["5"] * 20000), "--max-new-tokens", "2",
+        "--chunked-prefill-size", "16", "--json-model-override-args", '{"max_position_embeddings": 32768}')
+    check("Ctrl-C in the prompt exits with 130", rc == 130, f"{rc} {err}")
     check("Ctrl-C in the prompt gives no tokens", result.get("finish_reason", {}).get("type") == "abort"
           and result["output_ids"] == [], out)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests help, errors, `hadal info` and the tokenizer commands of the hadal binary.
 
-HADAL_BINARY names the binary (default build/cpu-release/hadal). Standard library only.
+HADAL_BINARY names the binary (default build/cpu-release/hadal). It needs only the standard library.
 """
 
 import json

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests `hadal tune` without a GPU: what it refuses, and what --dry-run prints.
 
-HADAL_BINARY names the binary (default build/cpu-release/hadal). Standard library only.
+HADAL_BINARY names the binary (default build/cpu-release/hadal). It needs only the standard library.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""What the tests of the command line share: running the binary, counting checks, a small model of random weights.
+"""The tests of the command line share this: running the binary, its errors, a small model of random weights.
 
-HADAL_BINARY names the binary (default build/cpu-release/hadal). Standard library only.
+HADAL_BINARY names the binary (default build/cpu-release/hadal). It needs only the standard library.
 """
 
 import json
@@ -10,6 +10,8 @@ import shutil
 import struct
 import subprocess
 import tempfile
+
+from counting import check, finish
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = os.environ.get("HADAL_BINARY", str(ROOT / "build/cpu-release/hadal"))
@@ -28,17 +30,6 @@ CONFIG = {
     "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 1,
     "torch_dtype": "bfloat16",
 }
-
-passed = failed = 0
-
-
-def check(name, condition, detail=""):
-    global passed, failed
-    if condition:
-        passed += 1
-    else:
-        failed += 1
-        print(f"FAILED {name}: {detail}")
 
 
 def run(*words, stdin=b"", timeout=120, env=None):
@@ -90,5 +81,4 @@ def run_tests(claims):
     with tempfile.TemporaryDirectory() as directory:
         work = pathlib.Path(directory)
         claims(work, make_model(work))
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    return finish()

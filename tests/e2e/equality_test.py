@@ -6,6 +6,7 @@ import random
 import sys
 import threading
 
+from counting import check, finish
 from serving import Server
 
 SHARED = ("You are a careful assistant. Answer in short sentences. Add numbers digit by digit, copy words letter by "
@@ -66,13 +67,6 @@ def compare(alone, together):
 
 def main():
     requests = make_requests(64, seed=20)
-    passed = failed = 0
-
-    def check(name, good, detail=""):
-        nonlocal passed, failed
-        passed, failed = passed + bool(good), failed + (not good)
-        if not good:
-            print(f"FAILED {name}: {detail}")
 
     with Server("--disable-radix-cache", "--chunked-prefill-size", 512) as server:
         alone = [None] * len(requests)
@@ -103,8 +97,7 @@ def main():
     print(f"retractions: {retracted:.0f}")
     check("requests were retracted", retracted > 0)
 
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    return finish()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Compares the whole engine with the goldens of tests/model/goldens: logits within the stated error of transformers'
-float32 ones, greedy continuations equal. Weights are made here by make_checkpoint, whose checksum the goldens
-state. Standard library only.
+"""Compares the whole engine with the goldens of tests/model/goldens: logits must be within the stated error of transformers'
+float32 ones, and greedy continuations equal. make_checkpoint makes the weights here, whose checksum the goldens state. It
+needs only the standard library.
 
     HADAL_BINARY=build/cpu-release/hadal tests/e2e/golden_test.py [--verbose] [GOLDEN …]
 """
@@ -58,7 +58,7 @@ def ids_text(ids):
 
 
 class GoldenRun:
-    """One golden's checkpoint, and the checks of its cases."""
+    """Holds one golden's checkpoint, and checks its cases."""
 
     def __init__(self, name, directory):
         self.name = name

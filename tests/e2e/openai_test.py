@@ -8,9 +8,8 @@ import sys
 import threading
 import time
 
+from counting import check, finish
 from serving import Server
-
-passed = failed = 0
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0, "max_tokens": 24}
@@ -20,13 +19,6 @@ SCHEMA = {"type": "object", "properties": {"answer": {"enum": ["yes", "no"]}, "s
 TOOLS = [{"type": "function", "function": {"name": name, "description": "adds", "parameters": {
     "type": "object", "properties": {"unit": {"enum": ["c", "f"]}}, "required": ["unit"],
     "additionalProperties": False}}} for name in ("get_weather", "get_time")]
-
-
-def check(name, good, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(good), failed + (not good)
-    if not good:
-        print(f"FAILED {name}: {detail}", flush=True)
 
 
 def join(events):
@@ -189,8 +181,7 @@ def main():
                      clients_that_leave, errors):
             part(server)
         check("ended well", server.stop() == 0)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    return finish()
 
 
 if __name__ == "__main__":

@@ -7,16 +7,12 @@ import time
 
 import page_text
 from browser import Browser, find_chromium
-from serving import ROOT, Server
-
-sys.path.insert(0, str(ROOT / "scripts"))
-
-from tally import Tally  # noqa: E402  pylint: disable=wrong-import-position
+from counting import check, finish, skip
+from serving import Server
 
 STORY = "Tell me a short story about a brave fox."
 SUM = "Please add 217254 and 8366."
 DONE = "document.querySelector('#stop').hidden && document.querySelectorAll('.assistant').length > 0"
-passed = failed = 0
 
 # This wraps the page's fetch: it keeps the bodies of chat requests in `bodies`, adds the fields of `extra` to them, and
 # answers from `script` where that is set: {status, headers, body} or {events, cut}, where an event is a delta or a whole
@@ -41,13 +37,6 @@ window.fetch = async (path, options) => {
   return new Response(new Blob([lines.join('')]).stream(), {status: 200});
 };
 """
-
-
-def check(name, good, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(good), failed + (not good)
-    if not good:
-        print(f"FAILED {name}: {detail}", flush=True)
 
 
 def open_page(browser, server, **size):
@@ -402,9 +391,8 @@ def clean(page, server, expected_errors=()):
 
 def main():
     if find_chromium() is None:
-        tally = Tally()
-        tally.skip("the chat page: there is no chromium (scripts/setup --ci installs it)")
-        return tally.close()
+        skip("the chat page: there is no chromium (scripts/setup --ci installs it)")
+        return finish()
     with Browser() as browser:
         with Server("--enable-cache-report", "--served-model-name", "hadal-tiny") as server:
             server.url = f"http://127.0.0.1:{server.port}/"
@@ -432,8 +420,7 @@ def main():
             shown = page.text(".error") or ""
             check("the server is gone", "cannot be reached" in shown and f"http://127.0.0.1:{server.port}" in shown, shown)
         keys(browser)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    return finish()
 
 
 if __name__ == "__main__":

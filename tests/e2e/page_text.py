@@ -18,7 +18,7 @@ ATTACKS = [
     "&lt;script&gt;window.hacked=1&lt;/script&gt; &#60;img src=x onerror=window.hacked=1&#62;",
 ]
 
-# The elements and attributes that rendered text may contain.
+# Rendered text may contain only these elements and attributes.
 ALLOWED = """(() => {
   const tags = new Set(('P BR EM STRONG DEL CODE PRE A UL OL LI BLOCKQUOTE HR H3 H4 H5 H6 TABLE THEAD TBODY TR TH TD ' +
                         'DIV SPAN BUTTON SVG PATH').split(' '));
@@ -105,7 +105,7 @@ GROWTH = """(async (texts) => {
   return wrong;
 })"""
 
-# Random texts of Markdown's own signs, by a generator with a fixed seed.
+# Makes random texts of Markdown's own signs with a fixed seed.
 RANDOM_TEXTS = """(() => {
   const parts = ['*', '**', '_', '`', '```', '~~~', '\\n', '\\n', '\\n\\n', '# ', '- ', '1. ', '> ', '|', '|-|-|\\n', ' ', '  ',
                  'a', 'word ', '[x](https://example.org)', '---\\n', '\\\\', '~~', '<b>', '\\r\\n', 'https://example.org/'];

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests quantised checkpoints of every published spelling, made from the bundled model by quantize_checkpoint: each loads,
-writes, and answers the bundled questions as the model itself does; wrong files and contradictory flags are refused in
-words. Standard library only.
+writes, and answers the bundled questions as the model itself does; wrong files and contradictory flags are refused in words.
+It needs only the standard library.
 
     HADAL_BINARY=build/cpu-release/hadal tests/e2e/quantization_test.py [--limit N] [--all] [--device cuda] [--verbose]
 """
@@ -15,14 +15,16 @@ import subprocess
 import sys
 import tempfile
 
+import counting
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = ROOT / "models/hadal-tiny"
 HADAL = pathlib.Path(os.environ.get("HADAL_BINARY", ROOT / "build/cpu-release/hadal"))
 QUANTIZE = HADAL.parent / "quantize_checkpoint"
 MAX_LOST = 2  # questions of a task
 
-# format of quantize_checkpoint: (its description by info, words of --quantization that mean the same, whether
-# it is asked the questions)
+# Each format of quantize_checkpoint has (its description by info, words of --quantization that mean the same, whether it is
+# asked the questions).
 FORMATS = {
     "fp8": ("fp8 e4m3, 128x128 blocks", {"fp8"}, False),  # the bundled model's own bytes
     "fp8-tensor": ("fp8 e4m3, one scale per matrix", {"fp8", "w8a8_fp8"}, False),
@@ -35,17 +37,14 @@ FORMATS = {
 }
 WORDS = ("fp8", "w8a8_fp8", "w8a8_int8", "blockwise_int8")
 
-passed = failed = 0
 verbose = False
 device = "cpu"
 
 
 def check(name, ok, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    if verbose or not ok:
-        print(f"{'ok  ' if ok else 'FAIL'} {name}{'' if ok else f': {str(detail)[-1500:]}'}", flush=True)
-    return ok
+    if verbose and ok:
+        print(f"ok {name}", flush=True)
+    return counting.check(name, ok, str(detail)[-1500:])
 
 
 def run(*command):
@@ -168,7 +167,7 @@ def test_load_quantization(work, limit, all_formats):
 
 
 def test_mixed_pairs(work, limit):
-    """Checkpoints in which some linears are not quantised. If only one of gate_proj and up_proj is, it is widened at load;
+    """In these checkpoints some linears are not quantised. If only one of gate_proj and up_proj is, it is widened at load;
     on a GPU so is every linear that is stored in one stack with one that is not quantised."""
     for form, ignored, flags in (("w8a8_int8", ("re:.*up_proj",), ()), ("blockwise_int8", ("up_proj",), ()),
                                  ("fp8-tensor", ("re:.*gate_proj",), ("--quantization", "fp8")),
@@ -344,15 +343,13 @@ def main():
         test_load_quantization(work, options.limit, options.all or on_gpu)
         test_mixed_pairs(work, options.limit)
         if on_gpu:
-            print(f"{passed} passed, {failed} failed")
-            return 1 if failed or not passed else 0
+            return counting.finish()
         test_tool_says_what_it_leaves(work)
         bare = test_files_without_config(work)
         test_wrong_files(work, bare)
         test_configs(work)
         test_tool(work)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed or not passed else 0
+    return counting.finish()
 
 
 if __name__ == "__main__":

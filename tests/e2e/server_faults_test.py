@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tests `hadal serve` under what operators and clients do to it: TLS, schedules, a full queue, a full disk, a drain, clients
-that vanish, grammars, batches. The real binary, real sockets, the bundled model."""
+that vanish, grammars, batches. It uses the real binary, real sockets and the bundled model."""
 import contextlib
 import http.client
 import json
@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 
+from counting import check, finish
 from serving import BIN, TINY, Server, free_port
 
 LONG = {"text": "Once upon a time", "stream": True,
@@ -24,14 +25,6 @@ LONG = {"text": "Once upon a time", "stream": True,
 SHORT = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 16}}
 SCHEMA = {"type": "object", "properties": {"size": {"enum": [1, 2, 3]}, "ok": {"type": "boolean"}},
           "required": ["size", "ok"], "additionalProperties": False}
-passed = failed = 0
-
-
-def check(name, good, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(good), failed + (not good)
-    if not good:
-        print(f"FAILED {name}: {detail}", flush=True)
 
 
 def wait_until(condition, timeout=120):
@@ -357,8 +350,7 @@ def main():
     unread_stderr()
     full_disk()
     vanishing_clients()
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    return finish()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,17 +12,10 @@ import tempfile
 import threading
 import time
 
+from counting import check, finish
 from serving import BIN, TINY, Server, free_port
 
 PROMPT = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 24}}
-passed = failed = 0
-
-
-def check(name, good, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(good), failed + (not good)
-    if not good:
-        print(f"FAILED {name}: {detail}", flush=True)
 
 
 def run_to_end(*flags, timeout=60):
@@ -67,6 +61,31 @@ def bad_requests(server):
     check("unknown path", server.request("GET", "/nowhere")[0] == 404)
     check("wrong method", server.request("GET", "/generate")[0] == 405)
     check("still well", server.request("GET", "/health")[0] == 200)
+
+
+def stop_expressions(server):
+    """A pattern that needs backtracking is a 400; any other ends and trims the answer, streamed or not."""
+    for pattern, what in (("(.*)\\1!", "back-references are not supported (\\1 at byte 4)"), ("(?:a{99}){99}", "states"),
+                          ("(*NO_JIT)((((a+)+)+)+)!", "verbs are not supported")):
+        body = {"text": "One", "sampling_params": {"max_new_tokens": 1200, "ignore_eos": True, "stop_regex": [pattern]}}
+        for stream in (False, True):
+            status, answer = server.post("/generate", {**body, "stream": stream})
+            check(f"{pattern} is a 400", status == 400 and what in json.dumps(answer).replace("\\\\", "\\"), answer)
+        status, answer = server.post("/v1/completions", {"model": "x", "prompt": "One", "stop_regex": pattern})
+        check(f"{pattern} is a 400 of OpenAI's", status == 400, answer)
+    plain = {**PROMPT, "sampling_params": {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}}
+    whole = server.post("/generate", plain)[1]["text"]
+    pattern = re.escape(whole[len(whole) // 3:][:4]) + "+"
+    first = re.search(pattern, whole)
+    expected = whole[:first.start()]
+    body = {**plain, "sampling_params": {**plain["sampling_params"], "stop_regex": [pattern]}}
+    status, answer = server.post("/generate", body)
+    reason = answer["meta_info"]["finish_reason"]
+    check("stop_regex trims", status == 200 and answer["text"] == expected and reason["type"] == "stop" and
+          reason["matched"] == first[0], (pattern, answer, whole))
+    events = list(server.events("/generate", {**body, "stream": True}))
+    check("stop_regex trims a stream", events[-2]["text"] == expected and
+          all(expected.startswith(event["text"]) for event in events[:-1]), (pattern, events[-2], whole))
 
 
 def vanishing_clients(server):
@@ -165,6 +184,7 @@ def main():
         answers(server)
         information(server)
         bad_requests(server)
+        stop_expressions(server)
         vanishing_clients(server)
         many_streams(server)
         log = server.text()
@@ -176,8 +196,7 @@ def main():
     drain_and_end()
     start_errors()
     nothing_left_after_sigkill()
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    return finish()
 
 
 if __name__ == "__main__":

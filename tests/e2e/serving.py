@@ -1,10 +1,11 @@
-"""A `hadal serve` process and the smallest client for it: what the end-to-end tests of the server share. Standard
-library only."""
+"""Holds a `hadal serve` process and the smallest client for it, which the end-to-end tests of the server share. It needs
+only the standard library."""
 import contextlib
 import http.client
 import json
 import os
 import pathlib
+import resource
 import signal
 import socket
 import subprocess
@@ -22,15 +23,30 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def limits_of_process(descriptors, address_space):
+    """Returns what sets the limits in the new process; None without any."""
+    limits = {resource.RLIMIT_NOFILE: descriptors, resource.RLIMIT_AS: address_space}
+
+    def apply():
+        for kind, limit in limits.items():
+            if limit is not None:
+                resource.setrlimit(kind, (limit, limit))
+
+    return apply if descriptors is not None or address_space is not None else None
+
+
 class Server:
     """`with Server("--max-total-tokens", 1024) as server:` runs a ready server and ends it by SIGTERM."""
 
-    def __init__(self, *flags, model=TINY, ready_s=120, env=None):
+    def __init__(self, *flags, model=TINY, ready_s=120, env=None, descriptors=None, address_space=None):
+        """`descriptors` is the most that the process may have open, `address_space` its memory in bytes, both without
+        a limit by default."""
         self.port = free_port()
         self.log = tempfile.NamedTemporaryFile(prefix="hadal-serve-", suffix=".log", mode="w+", errors="replace")
         command = [BIN, "serve", "--model-path", model, "--port", self.port, *flags]
         self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=self.log,
-                                        stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
+                                        stderr=subprocess.STDOUT, env={**os.environ, **(env or {})},
+                                        preexec_fn=limits_of_process(descriptors, address_space))
         deadline = time.monotonic() + ready_s
         while time.monotonic() < deadline:
             if self.process.poll() is not None:

@@ -1,5 +1,5 @@
-// The protocol half of a connection over a socket that is a pair of strings: deterministic, without a
-// network.
+// Tests the protocol half of a connection over a socket that is a pair of strings, deterministically and
+// without a network.
 #include "server/http_connection.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,8 @@ namespace {
 class FakeSocket final : public HttpConnection {
  public:
   explicit FakeSocket(std::shared_ptr<HttpIoThread> thread)
-      : HttpConnection(std::move(thread), "test", /*refuse=*/false) {}
+      : HttpConnection(thread, {"test", ConnectionSlot(thread->transport().ledger->account("peer:test"))},
+                       /*refuse=*/std::nullopt) {}
 
   void start() override {
     const HttpIoThread::Batch batch(thread());

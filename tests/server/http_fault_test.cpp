@@ -1,5 +1,5 @@
-// Faults from outside: clients that are slow, vanish or pile up, descriptors that run out, shutdown at any
-// moment. The server must notice them, continue and leak nothing.
+// Tests faults from outside: clients that are slow, vanish or pile up, descriptors that run out, shutdown at
+// any moment. The server must notice them, continue and leak nothing.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -169,7 +169,7 @@ TEST_F(FaultTest, AVanishedClientIsNoticedBehindManyPipelinedRequests) {
     TestClient client(server_->port());
     client.send(kGetWait);
     ASSERT_TRUE(started_.wait_for(1));
-    // more than is read ahead, less than the receive window, so the end stays in the kernel
+    // This is more than is read ahead and less than the receive window, so the end stays in the kernel.
     std::string wall;
     while (wall.size() < 40 << 10) wall += "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
     client.send(wall);
@@ -179,7 +179,10 @@ TEST_F(FaultTest, AVanishedClientIsNoticedBehindManyPipelinedRequests) {
 }
 
 TEST_F(FaultTest, TooManyConnectionsGetA503) {
-  start([](HttpServerOptions& options) { options.limits.max_connections = 4; });
+  start([](HttpServerOptions& options) {
+    options.limits.max_connections = 4;
+    options.limits.min_idle = std::chrono::hours(1);
+  });
   std::vector<std::unique_ptr<TestClient>> clients;
   for (int i = 0; i < 4; ++i) {
     clients.push_back(std::make_unique<TestClient>(server_->port()));
@@ -199,7 +202,7 @@ TEST_F(FaultTest, TooManyConnectionsGetA503) {
 TEST_F(FaultTest, TenThousandConnectionsAreServedAndOneMoreIsRefused) {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
-  const int connections = static_cast<int>(std::min<rlim_t>(10'000, limit.rlim_max - 200));
+  const int connections = static_cast<int>(std::min<rlim_t>(10'000, limit.rlim_max / 4 * 3 - 200));
   int to_child[2], to_parent[2];
   ASSERT_EQ(::pipe2(to_child, O_CLOEXEC), 0);
   ASSERT_EQ(::pipe2(to_parent, O_CLOEXEC), 0);
@@ -228,7 +231,7 @@ TEST_F(FaultTest, TenThousandConnectionsAreServedAndOneMoreIsRefused) {
   }
   ::close(to_child[0]);
   ::close(to_parent[1]);
-  start();
+  start([](HttpServerOptions& options) { options.limits.max_connections_per_peer = 16384; });
   const uint16_t port = server_->port();
   ASSERT_EQ(::write(to_child[1], &port, sizeof(port)), static_cast<ssize_t>(sizeof(port)));
   int answered = 0;
@@ -245,7 +248,7 @@ TEST_F(FaultTest, TenThousandConnectionsAreServedAndOneMoreIsRefused) {
 }
 
 TEST_F(FaultTest, RunningOutOfDescriptorsIsTemporary) {
-  start();
+  start([](HttpServerOptions& options) { options.limits.min_idle = std::chrono::hours(1); });
   TestClient old(server_->port());
   EXPECT_EQ(old.get("/").status, 200);
   const int first = ::dup(0);  // the next free descriptor
@@ -368,10 +371,95 @@ TEST_F(FaultTest, StopRacesWithRequestsAndTasks) {
   }
 }
 
+TEST_F(FaultTest, TooManyConnectionsOfOnePeerGetA503) {
+  start([](HttpServerOptions& options) { options.limits.max_connections_per_peer = 2; });
+  TestClient first(server_->port());
+  TestClient second(server_->port());
+  EXPECT_EQ(first.get("/").status, 200);
+  EXPECT_EQ(second.get("/").status, 200);
+  TestClient third(server_->port());
+  const auto refused = third.get("/");
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.count("retry-after"), 1U);
+  EXPECT_EQ(server_->ledger().refused(Refusal::kPeerConnections), 1);
+  for (TestClient* client : {&first, &second, &third}) client->close();
+  EXPECT_TRUE(none_left());
+  EXPECT_TRUE(eventually([&] { return server_->ledger().num_accounts() == 0; }));
+}
+
+// One client's share ends before the total does; another client still gets in, and every counter returns to
+// zero.
+TEST_F(FaultTest, OneClientsBodiesLeaveRoomForAnother) {
+  start([](HttpServerOptions& options) {
+    options.num_threads = 1;
+    options.limits.total_body_bytes = 1'000'000;
+    options.gate = [](const HttpRequest& request) {
+      HttpAdmission out;
+      if (const auto key = request.header("key")) out.client = "key:" + std::string(*key);
+      return out;
+    };
+  });
+  const auto head = [](const std::string& key) {
+    return "POST /x HTTP/1.1\r\nHost: h\r\nKey: " + key + "\r\nContent-Length: 200000\r\n\r\n";
+  };
+  TestClient first(server_->port());
+  first.send(head("a") + std::string(150'000, 'a'));
+  ASSERT_TRUE(eventually([&] { return server_->ledger().body_bytes() == 200'000; }));
+  TestClient second(server_->port());
+  second.send(head("a") + std::string(150'000, 'a'));
+  const auto refused = second.receive_response();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.headers.count("retry-after"), 1U);
+  EXPECT_EQ(server_->ledger().refused(Refusal::kClientBodies), 1);
+  TestClient other(server_->port());
+  other.send(head("b") + std::string(200'000, 'b'));
+  EXPECT_EQ(other.receive_response().status, 200);
+  first.send(std::string(50'000, 'a'));
+  EXPECT_EQ(first.receive_response().status, 200);
+  EXPECT_TRUE(eventually([&] { return server_->ledger().body_bytes() == 0; }));
+  for (TestClient* client : {&first, &second, &other}) client->close();
+  EXPECT_TRUE(eventually([&] { return server_->ledger().num_accounts() == 0; }));
+}
+
+TEST_F(FaultTest, ARefusedRequestCostsItsHeadersOnly) {
+  start([](HttpServerOptions& options) {
+    options.gate = [](const HttpRequest& request) {
+      HttpAdmission out;
+      if (request.path == "/none") out.max_body_bytes = 0;
+      if (request.path != "/secret") return out;
+      out.reason = Refusal::kKey;
+      out.refusal = text_response("no", 401);
+      return out;
+    };
+  });
+  for (const std::string& wire :
+       {std::string("POST /secret HTTP/1.1\r\nHost: h\r\nContent-Length: 60000000\r\n\r\n"),
+        std::string("POST /secret HTTP/1.1\r\nHost: h\r\nContent-Length: 999999999999\r\n\r\n"),
+        std::string("POST /secret HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nfffff\r\nabc"),
+        std::string(
+            "POST /secret HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n")}) {
+    TestClient client(server_->port());
+    client.send(wire);
+    const auto answer = client.receive_response();
+    EXPECT_EQ(answer.status, 401);
+    EXPECT_EQ(answer.headers.at("connection"), "close");
+    client.half_close();
+    EXPECT_TRUE(client.receive_to_end());
+    EXPECT_EQ(server_->ledger().body_bytes(), 0U);
+  }
+  EXPECT_EQ(server_->ledger().refused(Refusal::kKey), 4);
+  TestClient none(server_->port());
+  EXPECT_EQ(none.post("/none", "discarded").status, 200);
+  EXPECT_EQ(none.get("/none").status, 200) << "the connection goes on";
+  none.send("POST /none HTTP/1.1\r\nHost: h\r\nContent-Length: 60000000\r\n\r\n");
+  EXPECT_EQ(none.receive_response().status, 413);
+}
+
 TEST_F(FaultTest, BodiesOfAllClientsTogetherAreBounded) {
   start([](HttpServerOptions& options) {
     options.num_threads = 1;  // two threads could refuse both at the same moment
     options.limits.total_body_bytes = 60'000;
+    options.limits.client_body_share = 1;
   });
   const std::string head = "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 50000\r\n\r\n";
   TestClient first(server_->port());

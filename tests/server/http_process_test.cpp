@@ -1,4 +1,4 @@
-// Servers whose process is killed or whose log cannot be written.
+// Tests servers whose process is killed or whose log cannot be written.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-// Whole requests and answers over real sockets: the wire format, limits, CORS, ids, addresses.
+// Tests whole requests and answers over real sockets: the wire format, limits, CORS, ids, addresses.
 #include "server/http_server.h"
 
 #include <gtest/gtest.h>
@@ -220,7 +220,7 @@ TEST_F(HttpServerTest, AcceptsABodyOf64MiB) {
   TestClient client(server_->port());
   std::string body(size_t{64} << 20, 'x');
   EXPECT_EQ(client.post("/size", body).body, "67108864");
-  // And returns one of that size.
+  // The server also returns a body of that size.
   for (size_t i = 0; i < body.size(); i += 997) body[i] = static_cast<char>('a' + i % 26);
   std::thread sender([&] {
     client.send("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n4000000\r\n");

@@ -1,4 +1,4 @@
-// Answers that take time: streams, slow readers, answers from other threads, thousands at once.
+// Tests answers that take time: streams, slow readers, answers from other threads, thousands at once.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -163,7 +163,7 @@ TEST(HttpStream, AForgottenStreamEndsTheConnection) {
   TestClient client(server->port());
   client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_TRUE(client.receive_to_end());
-  // the head may end in a 0 too, since its request id may
+  // The head may end in a 0 too, because its request id may.
   const size_t body = client.received.find("\r\n\r\n");
   ASSERT_NE(body, std::string::npos);
   EXPECT_EQ(client.received.find("0\r\n\r\n", body + 4), std::string::npos)

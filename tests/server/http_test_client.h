@@ -1,4 +1,4 @@
-// A small blocking HTTP client for tests: it sends raw bytes for tests of misbehaving clients, and parses
+// TestClient is a small blocking HTTP client: it sends raw bytes for tests of misbehaving clients, and parses
 // answers for others. Every wait has a generous deadline, so that a hanging server fails the test instead of
 // blocking it.
 #pragma once
@@ -80,8 +80,8 @@ class TestClient {
     return true;
   }
 
-  // Whether the server's thread has read all that was sent (IPv4): nothing is under way to its socket any
-  // more, and nothing waits in it. /proc/net/tcp says so.
+  // Tells whether the server's thread has read all that was sent (IPv4): nothing is under way to its socket
+  // any more, and nothing waits in it. /proc/net/tcp says so.
   bool server_has_read() const {
     int under_way = 0;
     if (::ioctl(fd_, SIOCOUTQ, &under_way) != 0 || under_way != 0) return false;
@@ -127,7 +127,7 @@ class TestClient {
     }
     return at_end_;
   }
-  // True if the server has ended the connection.
+  // Returns true if the server has ended the connection.
   bool at_end() const { return at_end_; }
 
   // Removes one answer from the front of `received` and returns it. `head_only`: it answers a HEAD request.

@@ -1,4 +1,4 @@
-// A server on a free loopback port with a test's handler, and a counter of events.
+// Starts a server on a free loopback port with a test's handler, and counts events.
 #pragma once
 
 #include <gtest/gtest.h>

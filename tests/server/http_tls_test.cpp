@@ -1,4 +1,4 @@
-// TLS end to end, with certificates made here by OpenSSL.
+// Tests TLS end to end, with certificates made here by OpenSSL.
 #include <gtest/gtest.h>
 #include <openssl/ec.h>
 #include <openssl/evp.h>
@@ -82,7 +82,7 @@ class TlsClient final : public TestClient {
     }
     return true;
   }
-  // True if the server sent close_notify, so that the answer is known to be complete.
+  // Returns true if the server sent close_notify, so that the answer is known to be complete.
   bool clean_end() const { return (SSL_get_shutdown(ssl_.get()) & SSL_RECEIVED_SHUTDOWN) != 0; }
 
  protected:

@@ -1,4 +1,4 @@
-// Reading clients' JSON with types and bounds, and writing JSON.
+// Tests how clients' JSON is read, with types and bounds, and how JSON is written.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// The endpoints besides generation: health, information, abort, pause, profile, metrics, models, keys.
+// Tests the endpoints besides generation: health, information, abort, pause, profile, metrics, models, keys.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -136,7 +136,8 @@ TEST(Pause, DelaysWorkUntilItIsContinued) {
 
 TEST(FlushCache, IsRefusedWhileRequestsExist) {
   TestServer server;
-  EXPECT_EQ(server.call("GET", "/flush_cache").status, 200);
+  EXPECT_EQ(server.call("GET", "/flush_cache").status, 405);
+  EXPECT_EQ(server.call("POST", "/flush_cache").status, 200);
   server.engine().pause();
   const auto exchange = server.send("POST", "/generate", kLong);
   EXPECT_EQ(server.call("POST", "/flush_cache").status, 400);

@@ -1,4 +1,4 @@
-// Parsing the body of /generate, without an engine.
+// Tests parsing the body of /generate, without an engine.
 #include "server/native_request.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// /v1/chat/completions over an engine that generates a script's tokens: forms, streams, reasoning, tools,
-// logprobs, errors, clients that go away.
+// Tests /v1/chat/completions over an engine that generates a script's tokens: forms, streams, reasoning,
+// tools, logprobs, errors, clients that go away.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -30,7 +30,7 @@ std::string str(const json::value& value) {
   return std::string(value.as_string());
 }
 
-// A server whose model answers `text` to a prompt of `prompt_tokens` tokens and then ends.
+// Starts a server whose model answers `text` to a prompt of `prompt_tokens` tokens and then ends.
 testing::TestServerOptions answering(int64_t prompt_tokens, std::string_view text,
                                      ChatFormat format = ChatFormat::kV31) {
   testing::TestServerOptions options;
@@ -44,8 +44,8 @@ testing::TestServerOptions answering(int64_t prompt_tokens, std::string_view tex
   return options;
 }
 
-// The prompt of "Hi" in V3.1's format, <bos><User>Hi<Assistant></think>; a server is asked for its length
-// first.
+// This is the prompt of "Hi" in V3.1's format, <bos><User>Hi<Assistant></think>; a server is asked for its
+// length first.
 std::string body_of(std::string_view more) {
   std::string body = R"({"messages":[{"role":"user","content":"Hi"}])";
   if (!more.empty()) body += ",";

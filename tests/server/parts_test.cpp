@@ -1,4 +1,4 @@
-// The small parts: background pool, chunk router, registry, prompt limits.
+// Tests the small parts: background pool, chunk router, registry, prompt limits.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -28,7 +28,7 @@ TEST(BackgroundPool, RunsTasksAndSurvivesOneThatThrows) {
 TEST(BackgroundPool, RefusesTasksWhenItsQueueIsFull) {
   std::promise<void> gate;
   std::promise<void> started;
-  BackgroundPool pool(1, 2);
+  BackgroundPool pool({.num_threads = 1, .max_queued = 2});
   pool.post([&] {
     started.set_value();
     gate.get_future().wait();
@@ -38,6 +38,33 @@ TEST(BackgroundPool, RefusesTasksWhenItsQueueIsFull) {
   EXPECT_TRUE(pool.post([] {}));
   EXPECT_FALSE(pool.post([] {}));
   gate.set_value();
+}
+
+TEST(BackgroundPool, ClientsTakeTurnsAndOneLeavesAThreadToOthers) {
+  std::promise<void> gate;
+  std::promise<void> started;
+  const std::shared_future<void> opened = gate.get_future().share();
+  std::promise<void> other;
+  std::atomic<int> begun = 0;
+  BackgroundPool pool({.num_threads = 2, .max_queued_per_client = 8, .max_running_per_client = 1});
+  pool.post(
+      [&] {
+        ++begun;
+        started.set_value();
+        opened.wait();
+      },
+      "greedy");
+  started.get_future().wait();
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(pool.post([&] { ++begun; }, "greedy"));
+  EXPECT_FALSE(pool.post([] {}, "greedy")) << "its share of the queue is full";
+  EXPECT_TRUE(pool.post([&] { other.set_value(); }, "other"));
+  other.get_future().wait();  // while the first client's task still runs
+  EXPECT_EQ(begun, 1);
+  std::promise<void> last;
+  gate.set_value();
+  while (!pool.post([&] { last.set_value(); }, "greedy")) std::this_thread::yield();
+  last.get_future().wait();
+  EXPECT_EQ(begun, 9);
 }
 
 TEST(BackgroundPool, TellsALongTaskThatItIsStopping) {
@@ -65,7 +92,7 @@ class GrammarTask : public ::testing::Test {
   }
   Result<CompiledGrammars> compile(GrammarSpecs specs, bool cancelled) {
     std::optional<Result<CompiledGrammars>> out;
-    compile_grammars(*context_, server_.io(), std::move(specs),
+    compile_grammars(*context_, server_.io(), "peer:test", std::move(specs),
                      std::make_shared<std::atomic<bool>>(cancelled),
                      [&](Result<CompiledGrammars> compiled) { out = std::move(compiled); });
     EXPECT_TRUE(server_.io().run_until([&] { return out.has_value(); }));
@@ -136,8 +163,9 @@ TEST(ChunkRouter, DeliversInOrderAndForgetsEndedRequests) {
   router.add(io, 2, two);
   std::thread engine([&] {
     for (int64_t i = 1; i <= 1000; ++i) {
-      sink->on_chunks(
-          {chunk_of(1, i), chunk_of(2, i, i == 500 ? FinishReason::kLength : FinishReason::kNone)});
+      std::vector<TokenChunk> chunks = {
+          chunk_of(1, i), chunk_of(2, i, i == 500 ? FinishReason::kLength : FinishReason::kNone)};
+      sink->on_chunks(chunks);
     }
   });
   engine.join();
@@ -148,7 +176,8 @@ TEST(ChunkRouter, DeliversInOrderAndForgetsEndedRequests) {
   router.remove(io, 1);
   EXPECT_EQ(one.use_count(), 1);
   router.close();
-  sink->on_chunks({chunk_of(1, 1)});  // nothing is posted any more
+  std::vector<TokenChunk> late = {chunk_of(1, 1)};
+  sink->on_chunks(late);  // nothing is posted any more
 }
 
 TEST(RequestRegistry, FindsByPrefix) {
@@ -168,6 +197,30 @@ TEST(RequestRegistry, FindsByPrefix) {
   EXPECT_FALSE(registry.reserve("a1"));
   registry.remove("a1", 1);
   EXPECT_TRUE(registry.reserve("a1"));
+}
+
+TEST(PromptLimits, ATextThatIsTooLongIsRefusedBeforeItIsTokenised) {
+  const auto tokenizer = Tokenizer::load(source_dir() + "/models/hadal-tiny").value();
+  PromptLimits limits{.context_length = 100, .max_total_tokens = 1000};
+  const size_t most = max_prompt_bytes(*tokenizer, limits);
+  EXPECT_EQ(most, 100 * tokenizer->longest_token_bytes());
+  const auto by_bytes = encode_prompt(*tokenizer, std::string(most + 1, 'a'), true, limits);
+  ASSERT_FALSE(by_bytes.ok());
+  EXPECT_EQ(
+      by_bytes.status().message,
+      "the prompt has at least 101 tokens; at most 99 are allowed: the context length of the model is 100");
+  std::string digits;
+  for (int i = 0; i < 300; ++i) digits += "1 ";
+  const auto counted = encode_prompt(*tokenizer, digits, true, limits);
+  ASSERT_FALSE(counted.ok());
+  EXPECT_NE(counted.status().message.find("has at least 201 tokens; at most 99"), std::string::npos)
+      << counted.status().message;
+  limits.allow_auto_truncate = true;
+  auto cut = encode_prompt(*tokenizer, std::string(1 << 20, 'a'), true, limits);
+  ASSERT_TRUE(cut.ok());
+  EXPECT_GT(cut->size(), 100U);
+  EXPECT_EQ(fit_prompt(*cut, std::nullopt, 16, limits).value(), 16);
+  EXPECT_EQ(cut->size(), 84U);
 }
 
 TEST(FitPrompt, ErrorsNameThePromptAndTheLimit) {

@@ -1,6 +1,6 @@
-// A server without sockets: requests are passed to its routes, and answers are collected. The engine is a
-// real one over an executor that generates a script's tokens; the tokenizer is the bundled model's. The
-// test's thread is the I/O thread.
+// TestServer is a server without sockets: requests are passed to its routes, and answers are collected. The
+// engine is a real one over an executor that generates a script's tokens; the tokenizer is the bundled
+// model's. The test's thread is the I/O thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,6 +22,7 @@
 
 #include "engine/step_executor.h"
 #include "server/http.h"
+#include "server/request_tally.h"
 #include "server/server.h"
 #include "tests/source_dir.h"
 #include "text/tokenizer.h"
@@ -168,7 +169,7 @@ class TestExchange final : public HttpExchange {
     ++num_answers;
     EXPECT_FALSE(streaming) << "respond() inside a stream";
     response = std::move(answer);
-    complete = true;
+    end(response.status);
   }
   void start_stream(HttpResponse head) override {
     if (gone) return;
@@ -186,7 +187,7 @@ class TestExchange final : public HttpExchange {
   void finish() override {
     if (gone) return;
     EXPECT_TRUE(streaming && !complete);
-    complete = true;
+    end(200);
   }
   void on_writable(std::function<void()> callback) override { on_writable_ = std::move(callback); }
   void on_disconnect(std::function<void()> callback) override { on_disconnect_ = std::move(callback); }
@@ -199,6 +200,7 @@ class TestExchange final : public HttpExchange {
   }
   void disconnect() {
     gone = true;
+    request_.tally.reset();
     if (on_disconnect_) std::exchange(on_disconnect_, nullptr)();
   }
 
@@ -211,6 +213,12 @@ class TestExchange final : public HttpExchange {
   bool is_writable = true;
 
  private:
+  void end(int status) {
+    complete = true;
+    if (const auto tally = std::exchange(request_.tally, nullptr))
+      tally->set_answered(status, 0.5, "id-1", "peer-1");
+  }
+
   TestIo& io_;
   HttpRequest request_;
   std::function<void()> on_writable_;
@@ -265,11 +273,21 @@ class TestServer {
 
   std::shared_ptr<TestExchange> send(std::string method, std::string path, std::string body = {},
                                      HeaderList headers = {}) {
-    auto exchange = std::make_shared<TestExchange>(io_, HttpRequest{.method = std::move(method),
-                                                                    .path = std::move(path),
-                                                                    .headers = std::move(headers),
-                                                                    .body = std::move(body)});
-    server_->handle(exchange);
+    HttpRequest request{.method = std::move(method),
+                        .path = std::move(path),
+                        .headers = std::move(headers),
+                        .client = "peer:127.0.0.1"};
+    HttpAdmission admission = server_->admit(request);  // as the transport does
+    if (!admission.client.empty()) request.client = admission.client;
+    request.body = std::move(body);
+    request.route = admission.route;
+    request.tally = std::move(admission.tally);
+    auto exchange = std::make_shared<TestExchange>(io_, std::move(request));
+    if (admission.refusal) {
+      exchange->respond(std::move(*admission.refusal));
+    } else {
+      server_->handle(exchange);
+    }
     return exchange;
   }
   // Sends a request and waits for the whole answer, which must not be a stream.

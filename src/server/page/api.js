@@ -1,8 +1,8 @@
-// The server's OpenAI interface: the model list and a streamed chat.
+// Talks to the server's OpenAI interface: the model list and a streamed chat.
 import {apiKey, NUMBERS} from './store.js';
 
-// Describes an error and what the reader can do about it. `kind`: network, key, busy, request, server,
-// broken.
+// Describes an error and what the reader can do about it. `kind` is one of network, key, busy, request,
+// server, broken.
 export class ApiError extends Error {
   constructor(kind, title, advice) {
     super(title);
@@ -23,7 +23,7 @@ async function statusError(answer) {
     const body = await answer.json();
     message = (body.error && body.error.message) || body.message || '';
   } catch {
-    // Not JSON: the answer comes from a program between the page and the server.
+    // The text is not JSON: the answer comes from a program between the page and the server.
   }
   const said = message ? `The server says: ${message}` : `The server answered with status ${answer.status}.`;
   if (answer.status === 401 || answer.status === 403) {

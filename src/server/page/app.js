@@ -1,4 +1,4 @@
-// The chat page: conversations, their display, and the answers in progress.
+// Runs the chat page: conversations, their display, and the answers in progress.
 import {Announcer} from './announcer.js';
 import {modelName} from './api.js';
 import {byId, download, el, fillIcons, toast} from './dom.js';

@@ -24,7 +24,7 @@ export function appendAll(parent, nodes) {
   return parent;
 }
 
-// Outlines on a 24×24 grid.
+// These are outlines on a 24×24 grid.
 const ICONS = {
   plus: 'M12 5v14M5 12h14',
   close: 'M6 6l12 12M18 6L6 18',
@@ -66,8 +66,8 @@ export function fillIcons(root) {
 
 export const byId = (id) => document.getElementById(id);
 
-// Returns true if the text is on the clipboard. The clipboard's own interface exists only on localhost and
-// over TLS; elsewhere a selection in a temporary text field is used.
+// Copies the text, and returns true if it is on the clipboard. The clipboard's own interface exists only on
+// localhost and over TLS; elsewhere a selection in a temporary text field is used.
 export async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);

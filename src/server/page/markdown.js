@@ -1,4 +1,4 @@
-// A small Markdown renderer for answers: paragraphs, headings, lists, quotes, code, tables, rules. It makes
+// Renders a part of Markdown for answers: paragraphs, headings, lists, quotes, code, tables, rules. It makes
 // DOM nodes and puts text into them as text; strings never contain markup, so a model's text cannot become an
 // element that is not in this list.
 import {appendAll, copyButton, el} from './dom.js';
@@ -19,7 +19,7 @@ function startsTable(lines, i) {
     (lines[i + 1].includes('|') || lines[i].trim().startsWith('|')) && SEPARATOR.test(lines[i + 1]);
 }
 
-// True if line i begins a block that ends a paragraph.
+// Returns true if line i begins a block that ends a paragraph.
 function startsBlock(lines, i, depth) {
   const line = lines[i];
   if (FENCE.test(line) || HEADING.test(line) || RULE.test(line) || startsTable(lines, i)) return true;

@@ -1,4 +1,4 @@
-// The display of one message: question, answer, thoughts, figures, errors.
+// Displays one message: question, answer, thoughts, figures, errors.
 import {copyButton, el, icon, iconButton} from './dom.js';
 import {MarkdownView} from './markdown.js';
 
@@ -6,14 +6,14 @@ const seconds = (ms) => (ms < 9950 ? `${(ms / 1000).toFixed(ms < 995 ? 2 : 1)} s
 const count = (n) => n.toLocaleString('en-US');
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? '' : 's'}`;
 
-// Tokens per second between the first event of an answer and its last.
+// Returns the tokens per second between the first event of an answer and its last.
 function speed(stats) {
   const span = stats.last_ms - stats.first_ms;
   const tokens = stats.tokens - stats.first_tokens;
   return span >= 1 && tokens >= 1 ? (tokens * 1000) / span : null;
 }
 
-// The line below an answer; empty before its first token.
+// Returns the line below an answer; it is empty before its first token.
 export function statsText(stats) {
   if (!stats || !stats.tokens) return '';
   const parts = [plural(stats.tokens, 'token')];
@@ -27,7 +27,7 @@ export function statsText(stats) {
   return parts.map((part) => part.replaceAll(' ', '\u00a0')).join('\u00a0· ');
 }
 
-// The text below an answer that did not end normally.
+// Returns the text below an answer that did not end normally.
 function endNote(message) {
   if (message.stopped) return 'Stopped.';
   if (message.finish === 'length') return 'The answer reached the token limit.';
@@ -36,7 +36,7 @@ function endNote(message) {
   return '';
 }
 
-// Shows an error in place of what is missing. `actions`: retry(), and setKey(key) for errors that a key
+// Shows an error in place of what is missing. `actions` are retry(), and setKey(key) for errors that a key
 // resolves.
 export function errorBox(error, actions) {
   const box = el('div.error', {role: 'alert'}, el('strong', {}, error.title), el('p', {}, error.advice));

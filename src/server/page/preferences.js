@@ -1,4 +1,4 @@
-// The settings dialog, the theme, and the switch for thinking.
+// Runs the settings dialog, the theme, and the switch for thinking.
 import {byId, toast} from './dom.js';
 import {apiKey, NUMBERS, resetSettings, saveSettings, setApiKey, settings} from './store.js';
 
@@ -39,7 +39,7 @@ function take(field, onKey) {
   showThinking();
 }
 
-// onKey is called when the API key was changed and settings are closed.
+// onKey is called when the API key has been changed and settings are closed.
 export function setUpPreferences(onKey) {
   const dialog = byId('settings');
   const form = byId('settings-form');

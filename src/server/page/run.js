@@ -1,4 +1,4 @@
-// One answer in progress: sends the request and stores what arrives in a message of the conversation.
+// Runs one answer in progress: sends the request and stores what arrives in a message of the conversation.
 import {ApiError, chatRequest, streamChat} from './api.js';
 
 export class Run {

@@ -1,5 +1,5 @@
-// Conversations and settings in the browser's storage: one entry per conversation, so that tabs do not
-// overwrite each other's. Entries of other pages, or unreadable ones, are not changed.
+// Stores conversations and settings in the browser: one entry per conversation, so that tabs do not overwrite
+// each other's. Entries of other pages, or unreadable ones, are not changed.
 const CHAT = 'hadal.chat.';
 const SETTINGS = 'hadal.settings';
 const KEY = 'hadal.api_key';  // kept only as long as the tab

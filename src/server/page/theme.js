@@ -5,7 +5,7 @@
   try {
     theme = JSON.parse(localStorage.getItem('hadal.settings') || '{}').theme;
   } catch {
-    // Storage is not allowed or contains something else: use the system's theme.
+    // Storage is not allowed or contains something else, so the system's theme is used.
   }
   if (theme === 'light' || theme === 'dark') document.documentElement.dataset.theme = theme;
 })();

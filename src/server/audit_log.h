@@ -1,0 +1,65 @@
+// A file to which lines are appended (--audit-log) by a thread of its own, so that no request waits for the
+// disk.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "base/result.h"
+
+namespace hadal::server {
+
+class AuditLog {
+ public:
+  static constexpr size_t kMaxWaitingBytes = size_t{8} << 20;  // more are lost, and counted
+
+  // Opens the file for appending; a new one is readable by its owner only. Errors (kInvalidArgument): the
+  // system's.
+  static Result<std::shared_ptr<AuditLog>> open(std::string path);
+  // Writes what waits.
+  ~AuditLog();
+  AuditLog(const AuditLog&) = delete;
+  AuditLog& operator=(const AuditLog&) = delete;
+
+  // Starts the thread. Lines that came before wait for it.
+  void start();
+  // Appends a line, which has no line break. What cannot be written is lost: the log says so once, and again
+  // how many lines were lost when writing works again. Any thread; never waits for the disk.
+  void write(std::string_view line);
+  // Opens the path again, for a file that has been renamed; lines until now go to the old one. If that
+  // fails, the log says so and the old file stays in use. Any thread.
+  void reopen();
+  // Waits until everything so far is written, lost or reopened.
+  void flush();
+  int64_t num_lost() const;
+
+ private:
+  AuditLog(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  void run();
+  void write_out(std::string_view lines);
+  void open_again();
+  void lose(int64_t count, const std::string& why);
+
+  const std::string path_;
+  int fd_;             // of the thread, as the next two
+  bool torn_ = false;  // the file ends inside of a line
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::condition_variable idle_;
+  std::string waiting_;              // guarded by mutex_, as everything below
+  std::optional<size_t> reopen_at_;  // after so many bytes of waiting_ the file is opened again
+  bool busy_ = false;                // the thread works on what it has taken
+  bool stop_ = false;
+  bool failing_ = false;     // the log has said that lines are lost
+  int64_t num_lost_ = 0;     // in all
+  int64_t lost_before_ = 0;  // until writing last worked
+  std::thread thread_;
+};
+
+}  // namespace hadal::server

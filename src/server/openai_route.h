@@ -1,0 +1,42 @@
+// Serves every endpoint that generates in OpenAI's form in one way: parse, answer what is wrong, run.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "server/api_error.h"
+#include "server/openai_call.h"
+#include "server/parse_task.h"
+#include "server/router.h"
+
+namespace hadal::server {
+
+// Adds POST `path`. `parse(body, limits)` returns a Request or a FieldError; `make_answer(request)` returns
+// the JSON of the endpoint (a unique_ptr<OpenAiAnswer>).
+template <typename Request, typename MakeAnswer>
+void add_openai_route(Router& router, ServerContext& context, std::string_view path,
+                      std::variant<Request, FieldError> (*parse)(std::string_view, const OpenAiLimits&),
+                      MakeAnswer make_answer) {
+  router.add(
+      {.method = "POST",
+       .path = path,
+       .style = ErrorStyle::kOpenAi,
+       .handler = [&context, parse, make_answer](std::shared_ptr<HttpExchange> exchange) {
+         parse_body(
+             context, std::move(exchange), ErrorStyle::kOpenAi,
+             [parse, limits = openai_limits(context)](std::string_view body) { return parse(body, limits); },
+             [&context, make_answer](std::shared_ptr<HttpExchange> client,
+                                     std::variant<Request, FieldError> parsed) {
+               if (const FieldError* error = std::get_if<FieldError>(&parsed)) {
+                 return client->respond(error_response(ErrorStyle::kOpenAi, error->status, error->field));
+               }
+               auto& request = std::get<Request>(parsed);
+               auto answer = make_answer(request);
+               run_openai_call(context, std::move(client), std::move(request.common), std::move(answer));
+             });
+       }});
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,74 @@
+#include "server/parse_task.h"
+
+#include <atomic>
+#include <exception>
+#include <string>
+
+#include "base/log.h"
+#include "base/memory_reserve.h"
+#include "server/background_pool.h"
+
+namespace hadal::server {
+namespace {
+
+// Task is a large body on its way through the workers.
+struct Task {
+  std::string body;
+  std::shared_ptr<const void> charge;  // the body's
+  std::string path;
+  std::atomic<bool> gone = false;  // the client
+};
+
+void finish(const std::shared_ptr<HttpExchange>& exchange, ErrorStyle style, const std::string& path,
+            const ParseDone& done) {
+  if (exchange->disconnected()) return;
+  try {
+    done(exchange);
+  } catch (const std::exception& error) {
+    const MemoryReserve::Scope reserve;
+    log_error("request failed path={} error=\"{}\"", path, error.what());
+    exchange->respond(exception_response(style, error));
+  }
+}
+
+}  // namespace
+
+void parse_body(ServerContext& context, std::shared_ptr<HttpExchange> exchange, ErrorStyle style,
+                ParseWork work) {
+  HttpRequest& request = exchange->mutable_request();
+  if (request.body.size() <= kInlineBodyBytes) {
+    const std::string body = std::exchange(request.body, {});
+    const ParseDone done = work(body);
+    return done(std::move(exchange));
+  }
+  const auto task = std::make_shared<Task>();
+  task->body = std::exchange(request.body, {});
+  task->charge = std::move(request.body_charge);
+  task->path = request.path;
+  IoThread& io = exchange->io();
+  exchange->on_disconnect([task] { task->gone = true; });
+  const bool posted = context.parsers.post(
+      [task, exchange, style, &io, work = std::move(work)] {
+        if (task->gone) return;
+        ParseDone done;
+        try {
+          done = work(task->body);
+        } catch (const std::exception& error) {
+          const MemoryReserve::Scope reserve;
+          log_error("request failed path={} error=\"{}\"", task->path, error.what());
+          done = [style, status = status_of(error)](const std::shared_ptr<HttpExchange>& failed) {
+            failed->respond(error_response(style, status));
+          };
+        }
+        std::string().swap(task->body);
+        task->charge.reset();
+        io.post(
+            [task, exchange, style, done = std::move(done)] { finish(exchange, style, task->path, done); });
+      },
+      request.client);
+  if (!posted) {
+    exchange->respond(error_response(style, 503, "too many large requests are waiting; try again later"));
+  }
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,45 @@
+// Parses the bodies of requests: small ones on the request's I/O thread, large ones on worker threads, so
+// that a large body delays nobody else's answers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "server/api_error.h"
+#include "server/http.h"
+#include "server/server_context.h"
+
+namespace hadal::server {
+
+// Bodies up to this size are parsed at once: text of so many bytes takes about a millisecond to tokenise.
+inline constexpr size_t kInlineBodyBytes = size_t{16} << 10;
+
+// This runs on the exchange's I/O thread with what was parsed.
+using ParseDone = std::function<void(std::shared_ptr<HttpExchange>)>;
+// This is a pure function of the body: any thread may call it. `body` is valid during the call only.
+using ParseWork = std::function<ParseDone(std::string_view body)>;
+
+// Calls work(body) and then, on the exchange's I/O thread, the function that it returned. The body leaves the
+// request and stays charged until `work` has ended. Work that has not begun is skipped if the client has
+// gone, in which case the returned function is not called either. Whatever is thrown answers this request
+// with a 500; a full queue answers it with a 503.
+void parse_body(ServerContext& context, std::shared_ptr<HttpExchange> exchange, ErrorStyle style,
+                ParseWork work);
+
+// Does the same for a function parse(body) and a continuation done(exchange, parsed).
+template <typename Parse, typename Done>
+void parse_body(ServerContext& context, std::shared_ptr<HttpExchange> exchange, ErrorStyle style, Parse parse,
+                Done done) {
+  parse_body(context, std::move(exchange), style,
+             [parse = std::move(parse), done = std::move(done)](std::string_view body) -> ParseDone {
+               using Parsed = decltype(parse(body));
+               const auto parsed = std::make_shared<Parsed>(parse(body));
+               return [done, parsed](std::shared_ptr<HttpExchange> client) {
+                 done(std::move(client), std::move(*parsed));
+               };
+             });
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,32 @@
+// Decides about a request when its headers are complete: the router's checks, then the client's limits.
+// Begins the tally of what is neither a health check, nor /metrics, nor the page.
+#pragma once
+
+#include <memory>
+
+#include "server/audit_log.h"
+#include "server/http.h"
+#include "server/rate_limit.h"
+#include "server/router.h"
+
+namespace hadal::server {
+
+class RequestGate {
+ public:
+  // Limits hold for requests with a body that need no admin key: they make or count tokens. The admin key has
+  // no limits. Null: no limits, no audit log.
+  RequestGate(const Router& router, std::shared_ptr<RateLimiter> limiter, std::shared_ptr<AuditLog> audit)
+      : router_(router), limiter_(std::move(limiter)), audit_(std::move(audit)) {}
+
+  // Any thread. A refusal has status 429 and `Retry-After` where a limit is reached.
+  HttpAdmission admit(const HttpRequest& request, RateLimiter::Clock::time_point now) const;
+
+ private:
+  void limit(const std::string& client, RateLimiter::Clock::time_point now, HttpAdmission& admission) const;
+
+  const Router& router_;
+  const std::shared_ptr<RateLimiter> limiter_;
+  const std::shared_ptr<AuditLog> audit_;
+};
+
+}  // namespace hadal::server

@@ -1,0 +1,93 @@
+#include "server/request_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace hadal::server {
+namespace {
+
+constexpr std::array<std::string_view, kNumMemoryKinds> kNames = {"body",    "json",   "prompt", "choice",
+                                                                  "logprob", "output", "grammar"};
+// What a client reads.
+constexpr std::array<std::string_view, kNumMemoryKinds> kTexts = {
+    "its body",   "the values of its JSON", "its prompt", "its choices", "log-probabilities", "its answer",
+    "its grammar"};
+
+}  // namespace
+
+std::string_view to_string(MemoryKind kind) {
+  return kNames.at(static_cast<size_t>(kind));
+}
+
+bool RequestMemory::take(MemoryKind kind, size_t bytes) noexcept {
+  if (bytes == 0) return true;
+  const size_t before = total_.fetch_add(bytes, std::memory_order_relaxed);
+  if (bytes > limit_ || before > limit_ - bytes) {
+    total_.fetch_sub(bytes, std::memory_order_relaxed);
+    refused_[index(kind)].fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  bytes_[index(kind)].fetch_add(bytes, std::memory_order_relaxed);
+  return true;
+}
+
+void RequestMemory::take_always(MemoryKind kind, size_t bytes) noexcept {
+  total_.fetch_add(bytes, std::memory_order_relaxed);
+  bytes_[index(kind)].fetch_add(bytes, std::memory_order_relaxed);
+}
+
+void RequestMemory::give_back(MemoryKind kind, size_t bytes) noexcept {
+  bytes_[index(kind)].fetch_sub(bytes, std::memory_order_relaxed);
+  total_.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+MemoryCharge& MemoryCharge::operator=(MemoryCharge&& other) noexcept {
+  if (this == &other) return *this;
+  clear();
+  memory_ = std::move(other.memory_);
+  bytes_ = std::exchange(other.bytes_, {});
+  return *this;
+}
+
+bool MemoryCharge::try_add(MemoryKind kind, size_t bytes) noexcept {
+  if (memory_ == nullptr) return true;
+  if (!memory_->take(kind, bytes)) return false;
+  bytes_[static_cast<size_t>(kind)] += bytes;
+  return true;
+}
+
+Result<void> MemoryCharge::add(MemoryKind kind, size_t bytes) {
+  if (try_add(kind, bytes)) return {};
+  return memory_exhausted(*memory_, kind, bytes);
+}
+
+void MemoryCharge::set(MemoryKind kind, size_t bytes) noexcept {
+  size_t& mine = bytes_[static_cast<size_t>(kind)];
+  if (memory_ == nullptr || bytes == mine) return;
+  if (bytes > mine) {
+    memory_->take_always(kind, bytes - mine);
+  } else {
+    memory_->give_back(kind, mine - bytes);
+  }
+  mine = bytes;
+}
+
+void MemoryCharge::clear() noexcept {
+  if (memory_ == nullptr) return;
+  for (size_t i = 0; i < kNumMemoryKinds; ++i) {
+    if (bytes_[i] != 0) memory_->give_back(static_cast<MemoryKind>(i), std::exchange(bytes_[i], 0));
+  }
+}
+
+Status memory_exhausted(const RequestMemory& memory, MemoryKind kind, size_t bytes) {
+  constexpr double kMib = 1 << 20;
+  return make_status(StatusCode::kResourceExhausted,
+                     "the memory for all requests is in use (max-request-memory): this one needs {:.1f} MiB "
+                     "for {}, {:.1f} of {:.1f} MiB are free; try again later",
+                     static_cast<double>(bytes) / kMib, kTexts.at(static_cast<size_t>(kind)),
+                     static_cast<double>(memory.limit() - std::min(memory.limit(), memory.total())) / kMib,
+                     static_cast<double>(memory.limit()) / kMib);
+}
+
+}  // namespace hadal::server

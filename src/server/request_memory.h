@@ -1,0 +1,89 @@
+// Memory that requests hold, counted before it is taken and bounded by one limit (--max-request-memory).
+//
+// A request carries a MemoryCharge from the first byte of its body to the end of its answer. What it will
+// hold is added before the memory is allocated, by the estimates of server/memory_costs.h, and whatever is
+// left is given back when the charge is destroyed. So an idle server has a ledger of zeros.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "base/result.h"
+
+namespace hadal::server {
+
+enum class MemoryKind {
+  kBody,     // bodies that arrive or are being parsed
+  kJson,     // their values, while they are read
+  kPrompt,   // texts and token ids of prompts, and what tokenising them takes
+  kChoice,   // what each choice needs besides: its prompt in the engine, its state, its rid
+  kLogprob,  // log-probabilities, as numbers and as JSON
+  kOutput,   // tokens and texts of answers, and answers that wait for their client
+  kGrammar,  // grammars in use, their matchers and masks
+};
+inline constexpr size_t kNumMemoryKinds = 7;
+std::string_view to_string(MemoryKind kind);  // "body", "json", …
+
+// The ledger of one server. Any thread may call; the counters are exact.
+class RequestMemory {
+ public:
+  explicit RequestMemory(size_t limit) : limit_(limit) {}
+  RequestMemory(const RequestMemory&) = delete;
+  RequestMemory& operator=(const RequestMemory&) = delete;
+
+  // Counts `bytes` more. If the limit forbids that, nothing changes but the number of refusals.
+  bool take(MemoryKind kind, size_t bytes) noexcept;
+  // Counts bytes that exist in any case.
+  void take_always(MemoryKind kind, size_t bytes) noexcept;
+  void give_back(MemoryKind kind, size_t bytes) noexcept;
+
+  size_t limit() const { return limit_; }
+  size_t total() const { return total_.load(std::memory_order_relaxed); }
+  size_t bytes(MemoryKind kind) const { return bytes_[index(kind)].load(std::memory_order_relaxed); }
+  int64_t refused(MemoryKind kind) const { return refused_[index(kind)].load(std::memory_order_relaxed); }
+
+ private:
+  static size_t index(MemoryKind kind) { return static_cast<size_t>(kind); }
+
+  const size_t limit_;
+  std::atomic<size_t> total_{0};
+  std::array<std::atomic<size_t>, kNumMemoryKinds> bytes_{};
+  std::array<std::atomic<int64_t>, kNumMemoryKinds> refused_{};
+};
+
+// What one request, or one part of it, has counted. One thread at a time.
+class MemoryCharge {
+ public:
+  // A null `memory` counts nothing and refuses nothing.
+  explicit MemoryCharge(std::shared_ptr<RequestMemory> memory = nullptr) : memory_(std::move(memory)) {}
+  ~MemoryCharge() { clear(); }
+  MemoryCharge(MemoryCharge&& other) noexcept
+      : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, {})) {}
+  MemoryCharge& operator=(MemoryCharge&& other) noexcept;
+
+  // Counts `bytes` more for this charge. kResourceExhausted (nothing changes) beyond the limit.
+  Result<void> add(MemoryKind kind, size_t bytes);
+  // The same without an error's text.
+  bool try_add(MemoryKind kind, size_t bytes) noexcept;
+  // Counts exactly `bytes` of this kind from now on, whatever the limit says: they exist.
+  void set(MemoryKind kind, size_t bytes) noexcept;
+  // Gives everything back.
+  void clear() noexcept;
+
+  size_t bytes(MemoryKind kind) const { return bytes_[static_cast<size_t>(kind)]; }
+  const std::shared_ptr<RequestMemory>& memory() const { return memory_; }
+
+ private:
+  std::shared_ptr<RequestMemory> memory_;
+  std::array<size_t, kNumMemoryKinds> bytes_{};
+};
+
+// The error of a request for which `bytes` of this kind are too many.
+Status memory_exhausted(const RequestMemory& memory, MemoryKind kind, size_t bytes);
+
+}  // namespace hadal::server

@@ -1,0 +1,79 @@
+// What a request costs, counted from the end of its headers until nothing works on it any more: for the
+// limits of its client (--rate-limit) and for the audit log (--audit-log). Never what it says.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "engine/engine.h"
+#include "server/audit_log.h"
+#include "server/rate_limit.h"
+
+namespace hadal::server {
+
+// One line of the audit log.
+struct AuditEntry {
+  std::chrono::system_clock::time_point when;  // the headers were complete
+  std::string key;                             // name of the client's key; empty: none is known
+  std::string peer;                            // "127.0.0.1:54321"
+  std::string method;
+  std::string endpoint;       // the route, "/v1/models/{id}"; of an unknown path its beginning
+  std::string id;             // X-Request-Id
+  int status = 499;           // as in the access log; 499: the client went away
+  int64_t prompt_tokens = 0;  // of each prompt once, however many answers it has
+  int64_t cached_tokens = 0;  // of those, as told to the client
+  int64_t completion_tokens = 0;
+  std::array<int64_t, 5> num_finished{};  // generations by FinishReason
+  double seconds = 0;                     // until the answer was complete
+};
+
+// Returns the entry as one line of JSON, without a line break.
+std::string to_json(const AuditEntry& entry);
+
+// Held by the transport's exchange and by each generation of the request; the last one that lets go of it
+// completes it. Used by the request's I/O thread alone.
+class RequestTally {
+ public:
+  // `client` has the limits of `limiter`. Both objects may be null.
+  RequestTally(AuditEntry entry, std::string client, std::shared_ptr<RateLimiter> limiter,
+               std::shared_ptr<AuditLog> audit);
+  // Writes the line.
+  ~RequestTally();
+  RequestTally(const RequestTally&) = delete;
+  RequestTally& operator=(const RequestTally&) = delete;
+
+  void add_prompt(int64_t tokens);
+  void add_answer(int64_t tokens);
+  void add_end(FinishReason reason, int64_t cached_tokens);
+  // The answer is complete, or the client has gone.
+  void set_answered(int status, double seconds, std::string_view id, std::string_view peer);
+
+ private:
+  void take(int64_t tokens);
+
+  AuditEntry entry_;
+  const std::string client_;
+  const std::shared_ptr<RateLimiter> limiter_;
+  const std::shared_ptr<AuditLog> audit_;
+};
+
+// The tokens of one generation, which tells its request's tally about them.
+class GenerationTally {
+ public:
+  // `prompt_tokens`: 0 for further answers to the same prompt.
+  void start(std::shared_ptr<RequestTally> tally, int64_t prompt_tokens);
+  // Also for what is not delivered to a client that has gone.
+  void count(const TokenChunk& chunk);
+  bool is_open() const { return tally_ != nullptr; }  // the last chunk has not been counted
+
+ private:
+  std::shared_ptr<RequestTally> tally_;  // null: nobody counts
+  int64_t completion_tokens_ = 0;
+  bool has_prompt_ = false;
+};
+
+}  // namespace hadal::server

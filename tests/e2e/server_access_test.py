@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Tests who may do what at `hadal serve`: keys, browsers, methods, bodies of strangers. It uses the real binary and the
+bundled model."""
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from counting import check, finish
+from serving import BIN, TINY, Server
+
+def bearer(key):
+    return {"Authorization": f"Bearer {key}"}
+
+
+def status(server, method, path, headers=None, body=None):
+    return server.request(method, path, body, headers)[0]
+
+
+def raw(server, wire):
+    """Sends bytes and returns the first part of the answer, while the request is still incomplete."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        client.sendall(wire)
+        return client.recv(65536)
+
+
+def key_file():
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/keys"
+
+        def write(text):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+
+        def after_hangup(line):
+            count = server.text().count(line)
+            server.process.send_signal(signal.SIGHUP)
+            deadline = time.monotonic() + 60
+            while server.text().count(line) == count and time.monotonic() < deadline:
+                time.sleep(0.02)
+
+        write("# clients\nalice secret-a\nsecret-b\n")
+        with Server("--api-key-file", path, "--enable-metrics", env={"HADAL_ADMIN_API_KEY": "root"}) as server:
+            check("named key", status(server, "GET", "/model_info", bearer("secret-a")) == 200)
+            check("key without a name", status(server, "GET", "/model_info", bearer("secret-b")) == 200)
+            check("wrong key", status(server, "GET", "/model_info", bearer("secret-c")) == 401)
+            check("admin key", status(server, "POST", "/flush_cache", bearer("root")) == 200)
+            check("not the admin key", status(server, "POST", "/flush_cache", bearer("secret-a")) == 401)
+            write("alice new\n")
+            after_hangup("keys read again")
+            check("new key", status(server, "GET", "/model_info", bearer("new")) == 200)
+            check("old key", status(server, "GET", "/model_info", bearer("secret-a")) == 401)
+            write("one two three\n")
+            after_hangup("keys not changed")
+            check("a broken file changes nothing", status(server, "GET", "/model_info", bearer("new")) == 200)
+            head = "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n"
+            check("401 before the body", b" 401 " in raw(server, (head + "\r\n").encode()))
+            answer = raw(server, (head + "Expect: 100-continue\r\n\r\n").encode())
+            check("401 before 100 Continue", answer.startswith(b"HTTP/1.1 401"), answer)
+            answer = raw(server, (head + "Authorization: Bearer new\r\nExpect: 100-continue\r\n\r\n").encode())
+            check("100 Continue with a key", answer.startswith(b"HTTP/1.1 100"), answer)
+            answer = raw(server, b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n")
+            check("404 before the body", answer.startswith(b"HTTP/1.1 404"), answer)
+            page = server.request("GET", "/metrics")[2].decode()
+            samples = dict(line.rsplit(" ", 1) for line in page.splitlines() if line.startswith("sglang:http_"))
+            counts = {name.split('reason="')[1].split('"')[0]: int(value) for name, value in samples.items()
+                      if "reason=" in name}
+            check("refusals are counted", counts["key"] == 5 and counts["path"] == 1 and not counts["bodies"], counts)
+            check("no body is held", [value for name, value in samples.items() if "http_body_bytes" in name] == ["0"],
+                  samples)
+            check("the longest tasks are told", all(float(value) > 0 for name, value in samples.items()
+                                                    if 'task_seconds{' in name and 'thread="0"' in name), samples)
+            check("the label is no path", 'model_name="hadal-tiny"' in page and str(TINY) not in page, page)
+            time.sleep(0.3)
+            log = server.text()
+            check("the log names the key's owner", " key=alice " in log, log)
+            check("the log has no key", "secret-" not in log, log)
+
+
+def browsers():
+    with Server("--allowed-hosts", "box.example") as server:
+        rebound = {"Host": "evil.example", "Origin": "http://evil.example"}
+        check("rebinding", status(server, "GET", "/model_info", rebound) == 403)
+        check("no browser, any host", status(server, "GET", "/model_info", {"Host": "evil.example"}) == 200)
+        own = {"Host": "box.example:1", "Origin": "http://box.example:1"}
+        check("allowed host", status(server, "POST", "/flush_cache", own) == 200)
+        for site, expected in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
+            check(site, status(server, "POST", "/flush_cache", {"Sec-Fetch-Site": site}) == expected)
+        check("GET changes nothing", status(server, "GET", "/flush_cache") == 405)
+        code, _, answer = server.request("POST", "/generate", {"k" * 8_000_000: 1})
+        check("echo of a long name is cut", code == 400 and len(answer) < 4000, (code, len(answer)))
+        code, _, answer = server.request("GET", "/" + "a" * 30_000)
+        check("echo of a long path is cut", code == 404 and len(answer) < 4000, (code, len(answer)))
+    with Server("--allow-get-admin") as server:
+        check("GET where it is allowed", status(server, "GET", "/flush_cache") == 200)
+
+
+def sources():
+    for flags, variables in ((["--api-key", "a"], {"HADAL_API_KEY": "b"}), ([], {"HADAL_API_KEY": ""}),
+                             (["--api-key-file", "/nowhere"], {}), (["--api-key-file", "/x", "--api-key", "k"], {})):
+        done = subprocess.run([BIN, "serve", "--model-path", TINY, *flags], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, **variables}, check=False)
+        check(f"{flags} {variables}", done.returncode == 2 and "key" in done.stderr, (done.returncode, done.stderr))
+
+
+def main():
+    key_file()
+    browsers()
+    sources()
+    return finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Tests a server that may open few descriptors and whose clients hold on to as many connections as they get: new clients are
+answered, running requests go on, and the server keeps descriptors for itself."""
+import contextlib
+import http.client
+import os
+import re
+import socket
+import sys
+import threading
+import time
+
+from counting import check, finish
+from serving import Server
+
+DESCRIPTORS = 128
+RESERVED = DESCRIPTORS // 4  # docs/server.md, "Limits and time-outs"
+STREAM = {"text": "Once upon a time", "stream": True,
+          "sampling_params": {"temperature": 0, "max_new_tokens": 2000, "ignore_eos": True}}
+
+
+def hold(server, count, speak):
+    """Opens `count` connections and keeps them; returns them."""
+    held = []
+    for _ in range(count):
+        sock = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+        if speak:
+            with contextlib.suppress(OSError):
+                sock.sendall(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
+        held.append(sock)
+    return held
+
+
+def ask(server):
+    """Returns the status that a new client gets, and its connection, which stays open."""
+    connection = server.connect(60)
+    try:
+        connection.request("GET", "/health")
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status, connection
+    except (OSError, http.client.HTTPException) as error:
+        return error, connection
+
+
+def main():
+    with Server("--chat-template", "v2.5", "--enable-metrics", descriptors=DESCRIPTORS) as server:
+        stream = []
+        begun = threading.Event()
+
+        def read():
+            for event in server.events("/generate", STREAM):
+                stream.append(event)
+                begun.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        check("a stream begins", begun.wait(60))  # before the others come, because its connection must not look idle
+        # As many as get more than a 503, and some beyond: half of them have asked something, half never do.
+        held = hold(server, DESCRIPTORS // 2, True) + hold(server, DESCRIPTORS // 2, False)
+        # Connections are spared that have been idle for less than a second. Until then the answer may be 503, and those
+        # that have got a 503 are closed after two seconds.
+        deadline = time.monotonic() + 60
+        status, connection = ask(server)
+        while status != 200 and time.monotonic() < deadline:
+            connection.close()
+            time.sleep(0.1)
+            status, connection = ask(server)
+        check("a new client is served", status == 200, status)
+        new = [connection]
+        for i in range(20):  # fewer than wait for longer than a second
+            status, connection = ask(server)
+            check(f"new client {i}", status == 200, status)
+            new.append(connection)
+        in_use = len(os.listdir(f"/proc/{server.process.pid}/fd"))
+        check("descriptors are left", in_use <= DESCRIPTORS - RESERVED // 2, in_use)
+        reader.join()
+        check("the running stream is complete", stream[-1:] == ["[DONE]"] and len(stream) > 2, stream[-1:])
+        metrics = server.request("GET", "/metrics")[2].decode()
+        closed = re.search(r"http_idle_connections_closed_total\{[^}]*\} (\d+)", metrics)
+        check("closed connections are counted", closed and int(closed[1]) >= 20, closed)
+        for connection in held + new:
+            connection.close()
+        check("exit code", server.stop() == 0, server.text()[-2000:])
+    return finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

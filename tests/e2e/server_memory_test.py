@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Tests --max-request-memory: requests beyond it get 503 and disturb nobody, and the ledger of /metrics is empty again
+afterwards. A second server runs with a limit on its address space, so that allocations really fail."""
+import json
+import re
+import sys
+import threading
+import time
+
+from counting import check, finish
+from serving import Server
+
+LIMIT_MIB = 24
+
+
+def ledger(server):
+    """Returns {kind: bytes} of what requests hold, and the number of refusals."""
+    page = server.request("GET", "/metrics")[2].decode()
+    held = {kind: float(value) for kind, value in
+            re.findall(r'^sglang:request_memory_bytes\{.*kind="(\w+)"\} (\S+)$', page, re.M)}
+    refused = sum(float(value) for value in re.findall(r'^sglang:request_memory_refused_total\{.*\} (\S+)$', page, re.M))
+    return held, refused
+
+
+def wait_until_empty(server):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        held, _ = ledger(server)
+        if held and not any(held.values()):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def hungry(path):
+    """Returns a request that needs more than its share of the limit, in the form of `path`."""
+    sampling = {"max_new_tokens": 60, "n": 16, "temperature": 0.5}
+    if path == "/generate":
+        return {"text": "Once", "sampling_params": sampling, "return_logprob": True, "top_logprobs_num": 50}
+    return {"model": "m", "prompt": "Once", "max_tokens": 60, "n": 16, "logprobs": 50}
+
+
+def flood(server):
+    answers = []
+
+    def ask(path):
+        answers.append((path, *server.request("POST", path, hungry(path))))
+
+    threads = [threading.Thread(target=ask, args=(path,)) for path in ["/generate", "/v1/completions"] * 8]
+    for thread in threads:
+        thread.start()
+    # A small request is served meanwhile.
+    status, answer = server.post("/generate", {"text": "Once upon a time", "sampling_params": {"max_new_tokens": 4}})
+    check("a small request beside them", status == 200 and answer["meta_info"]["completion_tokens"] == 4, answer)
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+def check_limit():
+    with Server("--max-request-memory", LIMIT_MIB, "--enable-metrics") as server:
+        held, refused = ledger(server)
+        check("the ledger begins empty", len(held) == 7 and not any(held.values()) and refused == 0, held)
+        answers = flood(server)
+        statuses = sorted(status for _, status, _, _ in answers)
+        check("each has one answer", len(answers) == 16 and set(statuses) <= {200, 503}, statuses)
+        check("some are served, some are refused", {200, 503} <= set(statuses), statuses)
+        for path, status, headers, body in answers:
+            if status != 503:
+                continue
+            error = json.loads(body)
+            check(f"{path}: Retry-After", headers.get("Retry-After") == "1", dict(headers))
+            check(f"{path}: the message", "max-request-memory" in error["error"]["message"], error)
+        check("refusals are counted", ledger(server)[1] >= statuses.count(503), ledger(server))
+        check("the ledger is empty again", wait_until_empty(server), ledger(server)[0])
+        status, _, body = server.request("POST", "/v1/completions", {"model": "m", "prompt": "x" * (LIMIT_MIB << 20)})
+        check("a body beyond the limit", status == 503, (status, body[:200]))
+        check("and nothing of it stays", wait_until_empty(server), ledger(server)[0])
+        check("exit code", server.stop() == 0, server.text()[-2000:])
+
+
+def check_address_space():
+    """Requests whose memory cannot be had end with an error, and the server lives."""
+    with Server("--max-request-memory", 1 << 20, "--max-total-tokens", 4096, "--tokenizer-worker-num", 1,
+                "--client-body-share", 1, address_space=1500 << 20) as server:
+        body = json.dumps({"text": "a", "x": "y" * (60 << 20)}).encode()
+        statuses = []
+
+        def ask():
+            try:
+                statuses.append(server.request("POST", "/generate", body)[0])
+            except OSError:
+                statuses.append(None)  # refused before all of the body was sent
+
+        threads = [threading.Thread(target=ask) for _ in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        # On a busy machine some bodies take longer than a request may take to arrive, which is 408.
+        check("answers without memory", len(statuses) == 24 and set(statuses) <= {200, 408, 503, None}, statuses)
+        status, answer = server.post("/generate", {"text": "Once", "sampling_params": {"max_new_tokens": 4}})
+        check("the server lives", status == 200 and answer["meta_info"]["completion_tokens"] == 4, answer)
+        check("exit code", server.stop() == 0, server.text()[-2000:])
+
+
+def main():
+    check_limit()
+    check_address_space()
+    return finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+// Tests who may do what (keys, hosts, methods), what a refusal repeats, and what health probes cost.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "server/api_error.h"
+#include "server/api_keys.h"
+#include "tests/server/test_server.h"
+
+namespace hadal::server {
+namespace {
+
+using testing::TestServer;
+
+TEST(KeyFile, HasNamesKeysAndComments) {
+  const auto keys = parse_key_file("# c\n\nalice  a1\r\n b2\n\tbob b3\n");
+  ASSERT_TRUE(keys.ok()) << keys.status().message;
+  ASSERT_EQ(keys->size(), 3U);
+  EXPECT_EQ((*keys)[0].name + "=" + (*keys)[0].key, "alice=a1");
+  EXPECT_EQ((*keys)[1].name + "=" + (*keys)[1].key, "line4=b2");
+  EXPECT_EQ((*keys)[2].name + "=" + (*keys)[2].key, "bob=b3");
+}
+
+TEST(KeyFile, ErrorsNameTheLineAndNeverTheKey) {
+  for (const std::string& text :
+       {std::string("a secret more"), std::string("ok secret\nb secret"), "x secret" + std::string(2000, 's'),
+        std::string("x secret\x01"), std::string(200, 'n') + " secret"}) {
+    const auto keys = parse_key_file(text);
+    ASSERT_FALSE(keys.ok());
+    EXPECT_NE(keys.status().message.find("line "), std::string::npos);
+    EXPECT_EQ(keys.status().message.find("secret"), std::string::npos) << keys.status().message;
+  }
+  EXPECT_FALSE(parse_key_file("# nothing\n").ok()) << "a file without keys must not open the server";
+}
+
+TEST(KeyRing, FindsEveryKeyAndForgetsReplacedOnes) {
+  KeyRing ring({{"alice", "a1"}, {"bob", "b1"}}, "root");
+  EXPECT_EQ(ring.find("a1").name, "alice");
+  EXPECT_EQ(ring.find("b1").name, "bob");
+  EXPECT_EQ(ring.find("root").rights, KeyRing::Rights::kAdmin);
+  for (const std::string& wrong :
+       {std::string(), std::string("a"), std::string("a11"), std::string(5000, 'a')})
+    EXPECT_EQ(ring.find(wrong).rights, KeyRing::Rights::kNone);
+  ring.replace({{"alice", "a2"}});
+  EXPECT_EQ(ring.find("a1").rights, KeyRing::Rights::kNone);
+  EXPECT_EQ(ring.find("a2").name, "alice");
+  EXPECT_FALSE(KeyRing({}, "").find("").rights != KeyRing::Rights::kNone);
+}
+
+TEST(Hosts, BrowsersMustNameAnAllowedOne) {
+  TestServer server({.server = {.allowed_hosts = {"box.example"}}});
+  const auto status = [&](const std::string& host) {
+    return server.call("GET", "/model_info", "", {{"host", host}, {"origin", "http://" + host}}).status;
+  };
+  for (const char* host : {"localhost", "LOCALHOST:30000", "a.localhost", "127.0.0.1:30000", "10.1.2.3",
+                           "[::1]:30000", "[2001:db8::1]", "Box.Example:80"})
+    EXPECT_EQ(status(host), 200) << host;
+  for (const char* host :
+       {"evil.example", "evillocalhost", "box.example.evil", "127.0.0.1.evil", "[evil]", ""})
+    EXPECT_EQ(status(host), 403) << host;
+  EXPECT_EQ(server.call("GET", "/model_info", "", {{"host", "evil.example"}}).status, 200);
+}
+
+TEST(Admission, BodiesAreReadOnlyWhereTheyAreNeeded) {
+  TestServer server({.server = {.api_key = "k"}});
+  const auto limit = [&](const char* method, const char* path) {
+    HttpRequest request{.method = method, .path = path, .headers = {{"authorization", "Bearer k"}}};
+    const HttpAdmission admission = server.server().admit(request);
+    EXPECT_FALSE(admission.refusal.has_value()) << path;
+    return admission.max_body_bytes;
+  };
+  for (const char* path : {"/health", "/ping", "/health_generate", "/flush_cache", "/continue_generation"})
+    EXPECT_EQ(limit("POST", path), 0U) << path;
+  for (const char* path : {"/model_info", "/metrics", "/v1/models", "/"})
+    EXPECT_EQ(limit("GET", path), 0U) << path;
+  EXPECT_EQ(limit("POST", "/abort_request"), size_t{64} << 10);
+  EXPECT_EQ(limit("POST", "/generate"), SIZE_MAX);
+}
+
+TEST(Health, AnyNumberOfProbesCostsOneToken) {
+  TestServer server;
+  server.gate().allow(0);
+  std::vector<std::shared_ptr<testing::TestExchange>> asked;
+  for (int i = 0; i < 200; ++i) asked.push_back(server.send("GET", "/health_generate"));
+  asked[0]->disconnect();  // the others still get their answer
+  server.gate().open();
+  for (size_t i = 1; i < asked.size(); ++i) {
+    ASSERT_TRUE(server.wait(*asked[i]));
+    EXPECT_EQ(asked[i]->response.status, 200);
+  }
+  EXPECT_EQ(server.engine().stats().generation_tokens, 1);
+}
+
+TEST(Errors, RepeatAtMostAHundredCharacters) {
+  TestServer server;
+  const std::string big(1'000'000, 'x');
+  for (const std::string& body :
+       {"{\"" + big + "\":1}", "{\"text\":\"a\",\"sampling_params\":{\"" + big + "\":1}}",
+        "{\"text\":\"a\",\"sampling_params\":{\"temperature\":\"" + big + "\"}}",
+        "{\"text\":\"a\",\"stream\":[\"" + big + "\"]}"}) {
+    const HttpResponse answer = server.generate(body);
+    EXPECT_EQ(answer.status, 400);
+    EXPECT_LT(answer.body.size(), 4000U);
+  }
+  EXPECT_LT(server.call("GET", "/" + big).body.size(), 4000U);
+  EXPECT_EQ(cut_text("äöü", 3), "äöü");
+  EXPECT_EQ(cut_text("äöü", 2), "äö…");
+}
+
+}  // namespace
+}  // namespace hadal::server
