@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "python/README.md", *ROOT.glob("models/*/README.md"),
-                *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench/lab").rglob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "python/README.md",
+                *ROOT.glob("models/*/README.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench/lab").rglob("*.md")])
 TOP_FOLDERS = ("src", "tests", "tools", "scripts", "bench", "docs", "cmake", "share", "python", "models", ".ci")
 FILE_NAME = re.compile(r"[\w.-]+(/[\w.-]+)*\.(h|cpp|cu|cuh|c|py|sh|md|json|txt|inc)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 COMMANDS = "serve|generate|chat|logits|tokenize|detokenize|info|bench|tune|eval"
-# Flags of programs that are not ours, as commands of the pages use them.
+# Commands of the pages use these flags of programs that are not ours.
 FOREIGN_FLAGS = {"--build", "--preset", "--target", "--no-index", "--clock-control", "--graph-profiling", "--set", "--launch-skip",
                  "--launch-count", "--benchmark_filter"}
 MAX_GLOSSARY = 12

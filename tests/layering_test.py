@@ -2,7 +2,7 @@
 """Compares every #include under src/ with the link edges of CMake: a folder may include itself and the folders whose
 libraries its CMakeLists.txt names (DEPS and PRIVATE_DEPS of hadal_library, target_link_libraries). An edge that no #include
 needs is an error too, and so are a circle of edges and a difference between CMake's folders and the table of
-docs/architecture.md. One claim for each folder."""
+docs/architecture.md. Each folder is one claim."""
 import re
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the tests of scripts share: running a command, checking its output, and counting."""
+"""The tests of scripts share this: running a command, checking its output, and counting."""
 import os
 import subprocess
 import tempfile

@@ -158,7 +158,8 @@ def test_faults(work):
 
 
 def test_faults_are_tried(work):
-    """With a build that copies a.cpp and a test that reads it: what was caught, what was not, and what was not tried and why."""
+    """The build copies a.cpp and the test reads it. The report says what was caught, what was not, and what was not tried
+    and why."""
     tree, tools = work / "tree", work / "tools"
     for path in ("scripts/run_tests.py", "scripts/tally.py", "tests/mutations/run.py", "tests/cache/CMakeLists.txt", "CMakePresets.json"):
         (tree / path).parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ def tokens(server):
 
 
 def measure(name, command, server, dataset="random-ids"):
-    """Runs it; checks its report against what the server counted; returns its jsonl entry."""
+    """Runs the command, checks its report against what the server counted, and returns its jsonl entry."""
     before = tokens(server)
     with tempfile.TemporaryDirectory(prefix="hadal-clients-") as folder:
         output = os.path.join(folder, "out.jsonl")

@@ -1,4 +1,4 @@
-"""What the tests with other people's clients share: counting checks, and the e2e tests' server."""
+"""The tests with other people's clients share this: counting checks, and the e2e tests' server."""
 import json
 import pathlib
 import sys
@@ -8,18 +8,10 @@ import traceback
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 
+from counting import check, finish  # noqa: E402  pylint: disable=wrong-import-position
 from serving import BIN, TINY, Server  # noqa: E402  pylint: disable=wrong-import-position
 
-__all__ = ["BIN", "TINY", "Server"]  # what clients import from here beside the functions below
-
-passed = failed = 0
-
-
-def check(name, good, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(good), failed + (not good)
-    if not good:
-        print(f"FAILED {name}: {detail}", flush=True)
+__all__ = ["BIN", "TINY", "Server", "check", "finish"]  # what clients import from here beside the functions below
 
 
 def check_equal(name, got, wanted):
@@ -62,8 +54,3 @@ def wait_until(condition, seconds=60):
             return False
         time.sleep(0.02)
     return True
-
-
-def finish():
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0

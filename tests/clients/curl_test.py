@@ -26,7 +26,7 @@ def events(text):
 
 
 class TlsServer(Server):
-    """The same over TLS: its own client must not ask for readiness over plain HTTP."""
+    """Serves over TLS. Its client asks for readiness over TLS too."""
 
     def __init__(self, folder, *flags):
         self.certificate = folder / "cert.pem"

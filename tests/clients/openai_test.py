@@ -39,7 +39,7 @@ class Colour(enum.Enum):
 
 
 class Thing(pydantic.BaseModel):
-    """Every field has an end: a small model that writes what it was never taught would else write digits for ever."""
+    """Every field has an end: a small model that writes what it was never taught would otherwise write digits for ever."""
     colour: Colour
     round: bool
     size: typing.Literal[1, 20, 300]

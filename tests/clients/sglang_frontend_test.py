@@ -80,7 +80,8 @@ def forks_and_constraints():
 
 def main():
     logging.disable(logging.WARNING)
-    with Server("--served-model-name", "tiny") as server:
+    # RuntimeEndpoint.flush_cache() sends GET.
+    with Server("--served-model-name", "tiny", "--allow-get-admin") as server:
         backend = RuntimeEndpoint(f"http://127.0.0.1:{server.port}")
         sgl.set_default_backend(backend)
         for claim in (generates, selects, forks_and_constraints):

@@ -1,4 +1,4 @@
-// An input for fuzzers of stream parsers: options, a text, and the places at which to cut it.
+// Reads an input for fuzzers of stream parsers: options, a text, and the places at which to cut it.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,9 @@ namespace hadal::fuzz {
 
 using Pieces = std::vector<std::string_view>;
 
-// A byte of options, a byte that counts cuts (at most 15), two bytes for each cut, then the text, in which
-// the bytes 1, 2, … are replaced by `words` (at most eight), so that mutations find the long markers.
+// The input has a byte of options, a byte that counts cuts (at most 15), two bytes for each cut, then the
+// text, in which the bytes 1, 2, … are replaced by `words` (at most eight), so that mutations find the long
+// markers.
 class CutText {
  public:
   CutText(const uint8_t* data, size_t size, std::initializer_list<std::string_view> words) {

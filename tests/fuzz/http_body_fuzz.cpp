@@ -12,6 +12,7 @@
 #include "server/api_error.h"
 #include "server/native_request.h"
 #include "text/utf8.h"
+#include "unit_limit.h"
 
 namespace {
 
@@ -21,7 +22,7 @@ using namespace hadal::server;
 constexpr int64_t kContext = 64;
 constexpr int64_t kVocab = 300;
 
-// Three letters of vocabulary and no merges: other bytes have no token.
+// The vocabulary has three letters and no merges, so other bytes have no token.
 constexpr std::string_view kTokenizer = R"({"model":{"type":"BPE","vocab":{"a":0,"b":1,"c":2},"merges":[]},
   "added_tokens":[],"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":false},
   "decoder":{"type":"ByteLevel"}})";
@@ -48,6 +49,7 @@ void check_accepted(const NativeRequest& request) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const fuzz::UnitLimit limit_of_time(2.0);
   static const auto tokenizer = Tokenizer::from_json(kTokenizer);
   const std::string_view body(reinterpret_cast<const char*>(data), size);
   for (const bool with_tokenizer : {false, true}) {

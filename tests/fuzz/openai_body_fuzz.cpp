@@ -13,6 +13,7 @@
 #include "server/api_error.h"
 #include "server/openai_chat_request.h"
 #include "server/openai_completion_request.h"
+#include "unit_limit.h"
 
 namespace {
 
@@ -57,6 +58,7 @@ void check_refused(const FieldError& error) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const fuzz::UnitLimit limit_of_time(3.0);
   static const auto tokenizer = Tokenizer::from_json(kTokenizer);
   HADAL_CHECK(tokenizer.ok(), "{}", tokenizer.status().message);
   const std::string_view body(reinterpret_cast<const char*>(data), size);

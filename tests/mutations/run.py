@@ -44,7 +44,7 @@ def build(build_dir, binaries, jobs):
 
 
 def failing(report, said, exit_code):
-    """Returns the cases that failed, of a test program that ended so."""
+    """Returns the cases that failed in a test program that has ended with this code, report and output."""
     if report.is_file() and not count_report(report).failed == 0:
         suites = json.loads(report.read_text(encoding="utf-8"))["testsuites"]
         return [f"{suite['name']}.{case['name']}" for suite in suites for case in suite["testsuite"] if case.get("failures")]
@@ -96,7 +96,7 @@ def why_not_applicable(fault):
 
 
 def why_not_tried(fault):
-    """The same, and whether the file may be changed."""
+    """Says why the fault does not apply or its file may not be changed, or returns an empty text."""
     why = why_not_applicable(fault)
     if not why and subprocess.run(["git", "diff", "--quiet", "HEAD", "--", fault["file"]], cwd=ROOT, check=False).returncode != 0:
         why = "the file has changes that are not committed"

@@ -10,7 +10,7 @@ INT, UINT, FLOAT, BFLOAT = 0, 1, 2, 4  # and type codes
 
 
 class Type(tuple):
-    """A dtype: (DLPack code, bits, whether DLPack can say it)."""
+    """Describes a dtype: (DLPack code, bits, whether DLPack can say it)."""
 
 
 bfloat16, float16, float32 = Type((BFLOAT, 16, True)), Type((FLOAT, 16, True)), Type((FLOAT, 32, True))
@@ -19,7 +19,7 @@ float8_e4m3fn = Type((FLOAT, 8, False))
 
 
 class Device(tuple):
-    """(DLPack device type, index)"""
+    """Holds (DLPack device type, index)."""
 
     def __str__(self):
         return "cpu" if self[0] == CPU else "cuda:%d" % self[1] if self[0] == CUDA else "meta"
@@ -76,7 +76,7 @@ class Tensor:
 
 
 class _Exchange(ctypes.Structure):
-    """DLPack's table of C functions."""
+    """Holds DLPack's table of C functions."""
     _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("older", ctypes.c_void_p),
                 ("not_used", ctypes.c_void_p * 3), ("borrow", ctypes.c_void_p), ("current_stream", ctypes.c_void_p)]
 
@@ -106,7 +106,7 @@ _tables = []
 
 
 class BorrowedTensor(Tensor):
-    """Shown through the table as newer libraries do."""
+    """Shows its tensor through the table, as newer libraries do."""
     borrowed = 0
     streams_asked_for = []
     __dlpack_c_exchange_api__ = _table(1)

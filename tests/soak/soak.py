@@ -15,6 +15,7 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+from counting import check, finish  # noqa: E402
 from serving import Server  # noqa: E402
 
 WORDS = "fox river lantern seven brave kite valley number letter winter copy sum step garden".split()
@@ -49,7 +50,7 @@ class Storm:
             "max_new_tokens": int(2 ** rng.uniform(0, 7)), "ignore_eos": rng.random() < 0.5,
             **({"stop": rng.choices(WORDS, k=2)} if rng.random() < 0.3 else {})}, **extra}
 
-    # One way each of using or abusing the server.
+    # Each function uses or abuses the server in one way.
     def whole(self, rng):
         status, answer = self.server.post("/generate", self.request(rng))
         if status == 200 and answer["meta_info"]["finish_reason"] is not None:
@@ -167,13 +168,6 @@ def main():
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
     print(f"seed {options.seed}, {options.clients} clients, {options.minutes} minutes", flush=True)
-    passed = failed = 0
-
-    def check(name, good, detail=""):
-        nonlocal passed, failed
-        passed, failed = passed + bool(good), failed + (not good)
-        if not good:
-            print(f"FAILED {name}: {detail}", flush=True)
 
     with Server("--max-total-tokens", POOL_TOKENS, "--max-running-requests", 12, "--max-queued-requests", 64,
                 "--chunked-prefill-size", 128, "--schedule-conservativeness", 0.1, "--enable-metrics",
@@ -208,8 +202,7 @@ def main():
         log = server.text()
         for sign in ("ERROR: AddressSanitizer", "WARNING: ThreadSanitizer", "runtime error:", "LeakSanitizer", "integrity"):
             check(f"no {sign!r} in its log", sign not in log, log[log.find(sign):][:4000])
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    return finish()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,42 @@
+// This binary's operator new fails where a test says so, and counts what is allocated.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hadal::testing {
+
+enum class Victims {
+  kAll,     // every thread and piece of code that is not exempt
+  kMarked,  // only marked threads
+};
+
+enum class Failure {
+  // As the system does it: the handler of failed allocations may free memory, and the call is tried again.
+  kWithHandler,
+  kAtOnce,  // std::bad_alloc, as if the reserve had been used up
+};
+
+// The k-th call from now on fails (k from 1), once.
+void fail_allocation(int64_t k, Victims victims, Failure failure);
+// Returns whether a call has failed since then. Nothing fails any more.
+bool stop_failing();
+
+// The present thread is a victim of Victims::kMarked.
+void mark_this_thread();
+
+// While it lives, allocations of this thread do not fail and are not counted as calls.
+class Exempt {
+ public:
+  Exempt();
+  ~Exempt();
+  Exempt(const Exempt&) = delete;
+  Exempt& operator=(const Exempt&) = delete;
+};
+
+// Bytes that operator new has given and operator delete has not taken back, and their peak since reset_peak.
+int64_t live_bytes();
+int64_t peak_bytes();
+void reset_peak();
+
+}  // namespace hadal::testing

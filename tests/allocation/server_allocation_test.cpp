@@ -1,0 +1,205 @@
+// An allocation that fails anywhere in the server while it answers a request: the request gets one answer or
+// one error, the next one is answered as ever, and the ledger is empty. What requests really allocate is
+// compared with what the ledger says.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "base/memory_reserve.h"
+#include "server/request_memory.h"
+#include "tests/allocation/failing_allocator.h"
+#include "tests/server/http_test_client.h"
+#include "tests/server/http_test_server.h"
+#include "tests/server/test_server.h"
+
+namespace hadal::server {
+namespace {
+
+using hadal::testing::Exempt;
+using hadal::testing::Failure;
+using hadal::testing::Victims;
+using testing::ClientResponse;
+using testing::TestClient;
+using testing::TestServer;
+
+std::string post(const std::string& path, const std::string& body) {
+  return fmt::format("POST {} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n{}", path, body.size(), body);
+}
+
+// Reads an answer with a Content-Length and keeps nothing of it. Returns its status.
+int discard_answer(TestClient& client) {
+  while (client.received.find("\r\n\r\n") == std::string::npos) {
+    if (!client.receive_some()) return 0;
+  }
+  const std::string_view received = client.received;
+  const size_t field = received.find("Content-Length: ");
+  if (field == std::string::npos) return 0;
+  size_t left = std::strtoull(client.received.c_str() + field + 16, nullptr, 10);
+  left -= received.size() - received.find("\r\n\r\n") - 4;
+  const int status = std::atoi(client.received.c_str() + received.find(' ') + 1);
+  static char buffer[1 << 16];
+  while (left > 0) {
+    pollfd ready{client.fd(), POLLIN, 0};
+    if (::poll(&ready, 1, TestClient::kDeadlineMs) != 1) return 0;
+    const ssize_t count = ::recv(client.fd(), buffer, std::min(left, sizeof(buffer)), 0);
+    if (count <= 0) return 0;
+    left -= static_cast<size_t>(count);
+  }
+  return status;
+}
+
+TestServer::Options options_with(const std::shared_ptr<RequestMemory>& memory) {
+  TestServer::Options options;
+  options.server.memory = memory;
+  options.chat_format = ChatFormat::kV2;
+  return options;
+}
+
+class FailingServer : public ::testing::Test {
+ protected:
+  FailingServer() : server_(options_with(memory_)) {
+    set_log_level(LogLevel::kOff);
+    HttpServerOptions http;
+    http.port = 0;
+    http.num_threads = 1;
+    http.access_log = false;
+    EXPECT_TRUE(server_.server().listen(http).ok());
+  }
+  ~FailingServer() override { set_log_level(LogLevel::kInfo); }
+
+  uint16_t port() { return server_.server().port(); }
+
+  void expect_normal() {
+    TestClient client(port());
+    client.send(post("/generate", R"({"text":"Hello","sampling_params":{"max_new_tokens":3}})"));
+    const ClientResponse answer = client.receive_response();
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    EXPECT_NE(answer.body.find("\"completion_tokens\":3"), std::string::npos);
+    EXPECT_TRUE(testing::eventually([&] { return memory_->total() == 0; })) << memory_->total();
+    EXPECT_TRUE(testing::eventually([&] {
+      const EngineStats stats = server_.engine().stats();
+      return stats.scheduler.num_running == 0 && stats.scheduler.num_queued == 0;
+    }));
+  }
+
+  // Sends `text` while each allocation of the server in turn fails, and counts the errors.
+  void try_every_allocation(const std::string& text) {
+    const Exempt exempt;
+    int64_t num_errors = 0;
+    int64_t k = 0;
+    for (bool has_fired = true; has_fired;) {
+      ++k;
+      SCOPED_TRACE(fmt::format("call {} of {}", k, text.substr(0, 40)));
+      TestClient client(port());
+      client.send("GET /health HTTP/1.1\r\nHost: h\r\n\r\n");
+      EXPECT_EQ(client.receive_response().status, 200);
+      hadal::testing::fail_allocation(k, Victims::kAll, Failure::kWithHandler);
+      client.send(text);
+      const ClientResponse answer = client.receive_response();
+      has_fired = hadal::testing::stop_failing();
+      const bool is_error =
+          answer.status == 503 || answer.status == 500 || answer.body.find("\"error\":") != std::string::npos;
+      if (is_error) {
+        ++num_errors;
+        EXPECT_TRUE(answer.status != 503 || answer.headers.count("retry-after") == 1);
+      } else {
+        EXPECT_EQ(answer.status, 200) << answer.body;
+      }
+      expect_normal();
+      if (HasFailure()) return;
+    }
+    EXPECT_GT(k, 50);
+    EXPECT_GT(num_errors, 5);
+  }
+
+  const MemoryReserve reserve_;
+  const std::shared_ptr<RequestMemory> memory_ = std::make_shared<RequestMemory>(size_t{1} << 30);
+  TestServer server_;
+};
+
+TEST_F(FailingServer, AnswersGenerateOnceWhereverAnAllocationFails) {
+  try_every_allocation(post(
+      "/generate",
+      R"({"text":"Hi","return_logprob":true,"top_logprobs_num":2,"sampling_params":{"max_new_tokens":3,"n":2}})"));
+}
+
+TEST_F(FailingServer, AnswersAStreamOfCompletionsOnceWhereverAnAllocationFails) {
+  try_every_allocation(
+      post("/v1/completions", R"({"model":"m","prompt":"Hi","max_tokens":3,"stream":true,"logprobs":1})"));
+}
+
+TEST_F(FailingServer, AnswersAChatOnceWhereverAnAllocationFails) {
+  try_every_allocation(post("/v1/chat/completions",
+                            R"({"model":"m","messages":[{"role":"user","content":"Hi"}],"max_tokens":2})"));
+}
+
+// Parsed on a worker.
+TEST_F(FailingServer, AnswersALargeBodyOnceWhereverAnAllocationFails) {
+  try_every_allocation(
+      post("/generate", "{\"input_ids\":[1,2],\"sampling_params\":{\"max_new_tokens\":2},\"x\":\"" +
+                            std::string(20'000, 'y') + "\"}"));
+}
+
+TEST_F(FailingServer, AcceptsTheNextConnectionWhereverAnAllocationFails) {
+  const Exempt exempt;
+  int64_t k = 0;
+  for (bool has_fired = true; has_fired && !HasFailure();) {
+    SCOPED_TRACE(fmt::format("call {}", ++k));
+    hadal::testing::fail_allocation(k, Victims::kAll, Failure::kWithHandler);
+    TestClient client(port());
+    client.send("GET /health HTTP/1.1\r\nHost: h\r\n\r\n");
+    const ClientResponse answer = client.receive_response();
+    has_fired = hadal::testing::stop_failing();
+    // The connection itself may be lost.
+    EXPECT_TRUE(answer.status == 200 || answer.status == 503 || client.at_end()) << answer.status;
+    expect_normal();
+  }
+  EXPECT_GT(k, 10);
+}
+
+// The estimates are upper ones: no request allocates more than its charge and what a thread always needs.
+TEST_F(FailingServer, RequestsAllocateNoMoreThanTheLedgerSays) {
+  constexpr int64_t kSlack = 512 << 10;  // of threads, connections and the test itself
+  std::string ids = "[1";
+  for (int i = 0; i < 2000; ++i) ids += ",7";
+  ids += ']';
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"/generate", R"({"text":"Hi","sampling_params":{"max_new_tokens":40,"n":128}})"},
+      {"/generate",
+       R"({"text":"Hi","return_logprob":true,"top_logprobs_num":128,"sampling_params":{"max_new_tokens":200}})"},
+      {"/generate",
+       R"({"return_logprob":true,"logprob_start_len":0,"top_logprobs_num":20,"sampling_params":{"max_new_tokens":1},"input_ids":)" +
+           ids + "}"},
+      {"/generate", R"({"sampling_params":{"max_new_tokens":1,"n":100},"input_ids":)" + ids + "}"},
+      {"/v1/completions", R"({"model":"m","prompt":"Hi","max_tokens":256,"n":32,"logprobs":5})"},
+      {"/v1/chat/completions",
+       R"({"model":"m","messages":[{"role":"user","content":"Hi"}],"max_tokens":200,"logprobs":true,"top_logprobs":20})"},
+  };
+  for (const auto& [path, body] : cases) {
+    expect_normal();
+    server_.gate().allow(0);  // so that the charge can be read
+    const int64_t before = hadal::testing::live_bytes();
+    hadal::testing::reset_peak();
+    TestClient client(port());
+    client.send(post(path, body));
+    ASSERT_TRUE(testing::eventually([&] { return memory_->bytes(MemoryKind::kChoice) > 0; }));
+    const auto charged = static_cast<int64_t>(memory_->total());
+    server_.gate().open();
+    EXPECT_EQ(discard_answer(client), 200);
+    const int64_t used = hadal::testing::peak_bytes() - before;
+    EXPECT_LE(used, charged + kSlack) << path << body.substr(0, 120);
+    EXPECT_GE(used + kSlack, charged / 40) << "far too pessimistic: " << path << body.substr(0, 120);
+    std::printf("%-22s charged %6ld KiB, used %6ld KiB\n", path.c_str(), static_cast<long>(charged >> 10),
+                static_cast<long>(used >> 10));
+  }
+}
+
+}  // namespace
+}  // namespace hadal::server

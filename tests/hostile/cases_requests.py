@@ -1,0 +1,192 @@
+"""Lists hostile cases of what a well-formed request may ask for: stop expressions, choices, probabilities, grammars,
+tools."""
+import json
+
+from case import chat, generate, post, rows
+
+OK = frozenset({200})
+BAD = frozenset({400})
+SIXTY_FOUR = {"clients": 64, "seconds": 1.5}
+A_TO_A = "a" * 60  # enough for any backtracking; a longer prompt would cost its own steps
+
+
+def stop(expression, text=A_TO_A, **more):
+    return generate(text, new=more.pop("new", 32), stop_regex=expression, **more)
+
+
+STOP_REGEX = rows("stop_regex", [
+    ("nested quantifier", stop("(a+)+$")),
+    ("nested star", stop("(a*)*b")),
+    ("alternation of the same letter", stop("(a|a)*b")),
+    ("overlapping alternation", stop("(a|aa|aaa)+$")),
+    ("any text twice", stop("(.*)(.*)(.*)(.*)(.*)x")),
+    ("optional letters", stop("a?" * 60 + "a" * 60)),
+    ("classes that overlap", stop("([a-z]+[a-z0-9]*)+!")),
+    ("lazy nested", stop("(.+?)+?Z")),
+    ("back-reference", stop(r"(a*)\1b"), {"statuses": BAD}),
+    ("back-reference by name", stop(r"(?<x>.+)\k<x>\k<x>b"), {"statuses": BAD}),
+    ("relative back-reference", stop(r"(.+)\g{-1}b"), {"statuses": BAD}),
+    ("recursion", stop(r"(\((?R)*\))+b"), {"statuses": BAD}),
+    ("recursion into a group", stop(r"(a(?1)?b)+c"), {"statuses": BAD}),
+    ("conditional", stop(r"(a)?(?(1)b|c)+d"), {"statuses": BAD}),
+    ("verb skip", stop("a+(*SKIP)(*FAIL)|b"), {"statuses": BAD}),
+    ("verb that raises the limit", stop("(*LIMIT_MATCH=4000000000)(a+)+$"), {"statuses": BAD}),
+    ("verb without optimisation", stop("(*NO_START_OPT)(*NO_AUTO_POSSESS)(a+)+$"),
+     {"statuses": BAD}),
+    ("call-out", stop("a(?C1)b"), {"statuses": BAD}),
+    ("lookbehind", stop("(?<=a{100})b")),
+    ("nested lookahead", stop("(?=(?=(?=a+)+)+)+b")),
+    ("large repeat", stop("a{65535}")),
+    ("nested large repeats", stop("((a{1000}){1000}){1000}")),
+    ("repeat of any letter", stop(".{0,4000}.{0,4000}b")),
+    ("repeat of a group", stop("(ab?c?d?){1,500}z")),
+    ("eight expressions", stop(["(a+)+$", "(a|a)*b", "(.*)*x", "(a?){50}y", ".*.*.*z", "(a*)*b", "([^b]+)+c", "(.+)+d"])),
+    ("nine expressions", stop(["a"] * 9), {"statuses": BAD}),
+    ("an expression of 4096 bytes", stop("(" + "a?" * 2040 + ")+b")),
+    ("an expression of 1 MiB", stop("a" * (1 << 20)), {"statuses": BAD}),
+    ("deep groups", stop("(" * 900 + "a" + ")" * 900)),
+    ("unicode properties", stop(r"(\p{L}+\p{N}*)+\p{So}", text="é中" * 20)),
+    ("the empty expression", stop("")),
+    ("expressions for a batch of 300", post("/generate", {
+        "text": ["a"] * 300, "sampling_params": [{"stop_regex": f"(a+)+{i}", "max_new_tokens": 2} for i in range(300)]}),
+     {"statuses": BAD}),
+    ("64 clients, nested quantifier", stop("(.+)+#"), SIXTY_FOUR),
+    ("64 clients, eight expressions", stop(["(.*)*x", "(a|a)*b"] * 4), SIXTY_FOUR),
+    ("expressions over a long answer", stop("(.*a){12}#", text="Once", new=1500), {"answers": False}),
+    ("64 long stop strings", generate(A_TO_A, stop=["a" * 4090 + str(i) for i in range(64)], new=64)),
+])
+
+AMPLIFY = rows("amplification", [
+    ("n of 128", generate(n=128, new=16), {"answer_bytes": 2 << 20}),
+    ("n of 129", generate(n=129), {"statuses": BAD}),
+    ("n of 128, 16 clients", generate(n=128, new=64), {"clients": 16, "seconds": 1.5, "answer_bytes": 2 << 20,
+                                                      "answers": False}),
+    ("a batch of 128 prompts", post("/generate", {"text": ["Once"] * 128, "sampling_params": {"max_new_tokens": 8}}),
+     {"answer_bytes": 2 << 20}),
+    ("a batch of 16384 prompts", post("/generate", {"text": ["a"] * 16384, "sampling_params": {"max_new_tokens": 1}}),
+     {"clients": 2, "answer_bytes": 16 << 20, "seconds": 1.5, "answers": False,
+      "memory_bytes": 96 << 20}),
+    ("a salt for each of 100 prompts", post("/generate", {
+        "text": ["Once"] * 100, "cache_salt": [f"salt {i}" for i in range(100)],
+        "sampling_params": {"max_new_tokens": 0}}), {"clients": 2, "answer_bytes": 4 << 20, "answers": False}),
+    ("a batch of 16385 prompts", post("/generate", {"text": ["a"] * 16385}), {"statuses": BAD}),
+    ("128 prompts with n of 128", post("/generate", {
+        "text": ["a " * 200] * 128, "sampling_params": {"max_new_tokens": 4, "n": 128}}),
+     {"clients": 1, "answers": False, "answer_bytes": 16 << 20, "memory_bytes": 96 << 20, "seconds": 1.5}),
+    ("129 prompts with n of 128", post("/generate", {"text": ["a"] * 129, "sampling_params": {"n": 128}}), {"statuses": BAD}),
+    ("128 top probabilities", post("/generate", {
+        "text": "a b c d " * 100, "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 128,
+        "return_text_in_logprobs": True, "sampling_params": {"max_new_tokens": 16}}),
+     {"answer_bytes": 8 << 20, "memory_bytes": 96 << 20}),
+    ("prompt probabilities times n", post("/generate", {
+        "text": "a b c d " * 300, "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 128,
+        "sampling_params": {"max_new_tokens": 1, "n": 64}}),
+     {"clients": 2, "answers": False, "seconds": 1.5, "answer_bytes": 16 << 20, "memory_bytes": 128 << 20}),
+    ("129 top probabilities", post("/generate", {"text": "a", "return_logprob": True, "top_logprobs_num": 129}),
+     {"statuses": BAD}),
+    ("chat with 20 alternatives", chat(logprobs=True, top_logprobs=20, max_tokens=64), {"answer_bytes": 1 << 20}),
+    ("chat with 21 alternatives", chat(logprobs=True, top_logprobs=21), {"statuses": BAD}),
+    ("best_of", post("/v1/completions", {"prompt": "a", "best_of": 128}), {"statuses": BAD}),
+    ("echo", post("/v1/completions", {"prompt": "a b " * 900, "echo": True, "max_tokens": 1})),
+    ("echo with n and probabilities", post("/v1/completions", {
+        "prompt": "a b " * 400, "echo": True, "logprobs": 5, "max_tokens": 1, "n": 64}),
+     {"clients": 2, "answers": False, "seconds": 1.5, "answer_bytes": 16 << 20, "memory_bytes": 128 << 20}),
+    ("echo of special tokens", post("/v1/completions", {"prompt": list(range(2000)), "echo": True, "max_tokens": 1}),
+     {"answer_bytes": 128 << 10}),
+    ("cumulative stream", post("/generate", {"text": "Once", "stream": True, "sampling_params": {
+        "max_new_tokens": 2000, "ignore_eos": True}}),
+     {"clients": 8, "answer_bytes": 4 << 20, "seconds": 2.0}),
+    ("cumulative stream of n choices", post("/generate", {"text": "Once", "stream": True, "sampling_params": {
+        "max_new_tokens": 500, "ignore_eos": True, "n": 64}}),
+     {"clients": 1, "answer_bytes": 16 << 20, "seconds": 2.0, "answers": False}),
+    ("64 clients, prompts of 4000 tokens", post("/generate", {
+        "input_ids": [(7 * i) % 4000 for i in range(4000)], "sampling_params": {"max_new_tokens": 1}}),
+     SIXTY_FOUR),
+    ("64 clients, 3000 tokens each", generate(new=3000), {**SIXTY_FOUR, "answers": False}),
+    ("64 clients, streams of 3000 tokens", post("/generate", {"text": "Once", "stream": True, "sampling_params": {
+        "max_new_tokens": 3000, "ignore_eos": True}}), {**SIXTY_FOUR, "answer_bytes": 4 << 20}),
+    ("highest priority", post("/generate", {"text": "a", "priority": 10**9, "sampling_params": {
+        "max_new_tokens": 1000, "ignore_eos": True}}), {"clients": 32, "answers": False, "seconds": 1.0}),
+    ("1024 biases", generate(logit_bias={str(i): -100 for i in range(1024)}, new=64), {"clients": 16}),
+    ("1025 biases", generate(logit_bias={str(i): 1 for i in range(1025)}), {"statuses": BAD}),
+    ("all penalties", generate(frequency_penalty=2, presence_penalty=2, repetition_penalty=2, new=200), {"clients": 16}),
+    ("tokenize 100,000 words", post("/tokenize", {"prompt": "word " * 100_000}), {"answer_ratio": 8, "clients": 2}),
+    ("detokenize 500,000 ids", post("/detokenize", {"tokens": [4000] * 500_000}), {"answer_ratio": 8, "clients": 2}),
+    ("tokenize a list of 100,000", post("/tokenize", {"prompt": ["a"] * 100_000}), {"answer_ratio": 8, "clients": 2}),
+], statuses=frozenset({200, 400}))
+
+DEEP = {"type": "string"}
+for _ in range(40):
+    DEEP = {"type": "object", "properties": {"a": DEEP, "b": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}}
+FANS = {"$defs": {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}, {"$ref": f"#/$defs/d{i + 1}"}]} for i in range(30)}}
+FANS["$defs"]["d30"] = {"type": "string"}
+FANS["$ref"] = "#/$defs/d0"
+
+
+def schema(value, **more):
+    return generate(json_schema=json.dumps(value), **more)
+
+
+GRAMMARS = rows("grammars", [
+    ("nested repeats", generate(regex="((a{1,500}){1,500}){1,500}")),
+    ("huge count", generate(regex="a{1,2000000000}")),
+    ("count of any letter", generate(regex=".{1,100000}", new=64)),
+    ("sequence of counts", generate(regex="[a-z]{0,1000}" * 50)),
+    ("exponential determinisation", generate(regex="(a|b)*a(a|b){24}")),
+    ("deep groups", generate(regex="(" * 5000 + "a" + ")" * 5000)),
+    ("alternatives", generate(regex="|".join(f"word{i}" for i in range(5000)))),
+    ("classes", generate(regex="[\\u0000-\\uffff]{1,300}[^a-z]{1,300}")),
+    ("1 MiB of regex", generate(regex="a" * (1 << 20))),
+    ("left recursion", generate(ebnf='root ::= root "a" | "b"')),
+    ("mutual recursion without end", generate(ebnf="root ::= a\na ::= b\nb ::= a")),
+    ("ambiguous rules", generate(ebnf='root ::= s\ns ::= s s | "a" | ""', new=64)),
+    ("nullable loop", generate(ebnf='root ::= (("a"*)*)*', new=64)),
+    ("nested repeats of rules", generate(ebnf='root ::= a{1,300}\na ::= b{1,300}\nb ::= "x"{1,300}')),
+    ("doubling rules", generate(ebnf="root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(40)) + '\nr40 ::= "a"')),
+    ("10,000 rules", generate(ebnf="root ::= r0\n" + "\n".join(f'r{i} ::= "{i}" r{i + 1}' for i in range(10_000)) + '\nr10000 ::= "."')),
+    ("deep schema", schema(DEEP)),
+    ("very deep schema", schema(json.loads('{"items":' * 90 + "{}" + "}" * 90)), {"statuses": frozenset({200, 400})}),
+    ("schema of fans", schema(FANS)),
+    ("schema that refers to itself", schema({"$ref": "#"})),
+    ("recursive schema", schema({"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}}, new=64)),
+    ("1000 optional properties", schema({"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1000)}})),
+    ("large bounds", schema({"type": "array", "minItems": 100_000, "maxItems": 1_000_000, "items": {"type": "integer"}})),
+    ("length of a string", schema({"type": "string", "minLength": 1, "maxLength": 10_000_000})),
+    ("range of an integer", schema({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1, "multipleOf": 999_983})),
+    ("100,000 values", schema({"enum": [f"value {i}" for i in range(100_000)]})),
+    ("hostile pattern", schema({"type": "string", "pattern": "^((a{1,300}){1,300}){1,300}$"})),
+    ("structural tag with repeats", generate(structural_tag=json.dumps({"type": "structural_tag", "format": {
+        "type": "repeat", "min": 0, "max": 2_000_000_000, "content": {"type": "const_string", "value": "a"}}}))),
+    ("64 clients, 64 grammars", generate(regex="(a|b)*a(a|b){18}"), SIXTY_FOUR),
+    ("64 clients, slow masks", generate(regex="([a-zA-Z0-9 ]{1,40}[ ,.]?){1,200}", new=64), SIXTY_FOUR),
+    ("choices with masks", generate(regex=".{1,2000}", n=64, new=32), {"clients": 1, "answer_bytes": 1 << 20}),
+    ("response_format with a deep schema", chat(response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": DEEP}})),
+], memory_bytes=320 << 20, clients=2)
+
+
+def tool(i, parameters=None):
+    return {"type": "function", "function": {"name": f"f{i}", "parameters": parameters or {"type": "object"}}}
+
+
+TOOLS = rows("tools", [
+    ("1024 tools", chat(tools=[tool(i) for i in range(1024)])),
+    ("1025 tools", chat(tools=[tool(i) for i in range(1025)]), {"statuses": BAD}),
+    ("128 tools, required", chat(tools=[tool(i) for i in range(128)], tool_choice="required")),
+    ("129 tools, required", chat(tools=[tool(i) for i in range(129)], tool_choice="required"), {"statuses": BAD}),
+    ("deep parameters", chat(tools=[tool(0, DEEP)], tool_choice="required")),
+    ("fans of references", chat(tools=[tool(0, FANS)], tool_choice="required")),
+    ("hostile pattern in parameters", chat(tools=[tool(0, {"type": "object", "properties": {
+        "a": {"type": "string", "pattern": "((a{1,200}){1,200}){1,200}"}}})], tool_choice="required")),
+    ("a description of 1 MiB", chat(tools=[{"type": "function", "function": {"name": "f", "description": "d" * (1 << 20)}}])),
+    ("a name of 64 KiB", chat(tools=[tool("x" * 65536)])),
+    ("calls in the conversation", chat([{"role": "user", "content": "a"}] + [
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": "{}"}}]} for i in range(500)])),
+    ("arguments that are not JSON", chat([{"role": "user", "content": "a"}, {
+        "role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {
+            "name": "f", "arguments": "[" * 100_000}}]}])),
+    ("10,000 messages", chat([{"role": "user", "content": "a"}] * 10_000)),
+    ("markers of calls in the text", chat("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>" * 50, max_tokens=32)),
+], memory_bytes=320 << 20, clients=2)
+
+CASES = STOP_REGEX + AMPLIFY + GRAMMARS + TOOLS

@@ -1,0 +1,345 @@
+#!/usr/bin/env python3
+"""Puts hostile clients on a real server and measures what they cost its other clients.
+    tests/hostile/hostile_test.py [--filter TEXT] [--list] [--verbose]      $HADAL_BINARY: the server's binary
+The cases are rows of cases_*.py. The cases of a group share one server; after a case that kills or blocks it, the next ones
+get a fresh one. After each case the server lives, answers a known request as before, runs nothing, and has given its memory
+back. docs/security.md says what the bounds mean. A case of known.py, whose change has not landed, is listed as known and
+counts as neither passed nor failed; when it passes, it counts, and the runner says so. The last line is "N passed, N
+failed"."""
+import argparse
+import asyncio
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+from serving import Server  # noqa: E402
+
+from attack import Attack  # noqa: E402
+import cases_memory  # noqa: E402
+import cases_requests  # noqa: E402
+import cases_texts  # noqa: E402
+import cases_transport  # noqa: E402
+from case import MIB, Case, post  # noqa: E402
+from known import KNOWN_UNTIL  # noqa: E402
+
+CASES = [dataclasses.replace(case, expected_after=KNOWN_UNTIL.get(case.full_name, ""))
+         for case in cases_requests.CASES + cases_texts.CASES + cases_transport.CASES + cases_memory.CASES]
+KEY = "the-key"
+GROUPS = {"plain": ["--enable-metrics"], "keys": ["--api-key", KEY, "--admin-api-key", "the-admin-key"], "tls": [],
+          "memory": ["--enable-metrics", "--max-request-memory", "64"]}
+KNOWN = {"text": "The river", "sampling_params": {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}}
+
+HONEST = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 32, "ignore_eos": True}}
+COMPANY, COMPANY_AUTHORISED = (post("/generate", HONEST, headers) for headers in ([], [f"Authorization: Bearer {KEY}"]))
+
+# The promise, as ratios to the undisturbed run. The floors are what a busy machine adds by itself: on two cores that two
+# compilers occupy, an undisturbed run shows gaps of up to 12 ms and health times of up to 15 ms.
+HEALTH_RATIO, HEALTH_FLOOR_S = 10, 0.010  # p90 over time; the floor makes it the promise's 100 ms
+GAP_RATIO, GAP_FLOOR_S = 3, 0.015  # "later by at most twice the p99" is at most three times the p99
+START_RATIO, START_FLOOR_S = 10, 0.05
+CEILING = 4  # an undisturbed run counts for at most so many floors: a noisier one says nothing, and would excuse anything
+UNDISTURBED_S, RETRY_UNDISTURBED_S, ATTEMPTS = 1.5, 0.7, 3
+IDLE_S = 15  # until nothing runs and no memory is held; after that the server counts as blocked
+RETURN_BYTES = 64 * MIB  # what the allocator may keep after a case, beyond half of the growth that the case may cause
+
+
+RUNNING = []  # servers that this process has to end
+
+
+class Watched(Server):
+    """Holds a server, and measures its memory and its neighbour."""
+
+    def __init__(self, group):
+        self.tls, self.key = group == "tls", KEY if group == "keys" else ""
+        self.folder = tempfile.TemporaryDirectory(prefix="hadal-hostile-")
+        flags = [*GROUPS[group], "--log-level-http", "warning", "--profile-dir", self.folder.name]
+        if self.tls:
+            key, certificate = f"{self.folder.name}/key.pem", f"{self.folder.name}/cert.pem"
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-keyout", key, "-out",
+                            certificate, "-subj", "/CN=localhost"], check=True, capture_output=True)
+            flags += ["--ssl-keyfile", key, "--ssl-certfile", certificate]
+        self.process = self.neighbour = self.log = None
+        RUNNING.append(self)
+        super().__init__(*flags)
+        self.fill_pool()
+        self.known = self.answer()
+        script = pathlib.Path(__file__).with_name("neighbour.py")
+        self.neighbour = subprocess.Popen([sys.executable, script, str(self.port), self.key, "tls" if self.tls else "plain"],
+                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.tell("resume")
+        time.sleep(0.2)
+        # The quietest of three counts, because one noisy moment would loosen the bounds of every case of the group.
+        runs = [self.measure_undisturbed(UNDISTURBED_S / 2) for _ in range(3)]
+        self.undisturbed = {name: min(run[name] for run in runs) for name in runs[0] if isinstance(runs[0][name], float)}
+
+    def __exit__(self, *exception):
+        RUNNING.remove(self)
+        for process in (self.neighbour, self.process):  # None: it had not been started
+            if process is not None:
+                process.kill()
+                process.wait()
+        if self.log is not None:
+            self.log.close()
+        self.folder.cleanup()
+
+    def measure_undisturbed(self, seconds):
+        """Measures the neighbour alone, and in the company of honest clients: all share the steps of two cores. The larger
+        value counts, because other work on the machine slows a step of several requests much more than a step of one.
+        Returns the figures."""
+        self.tell("mark")
+        time.sleep(seconds)
+        alone = self.tell("mark")
+        company = Case("honest", "company", COMPANY_AUTHORISED if self.key else COMPANY, clients=4, seconds=seconds / 2)
+        attacked(self, company, lambda: None)
+        together = self.tell("mark")
+        return {**alone, "gap_p99": max(alone["gap_p99"], together["gap_p90"]), "alone_gap_p99": alone["gap_p99"],
+                "start_p50": max(alone["start_p50"], together["start_p50"])}
+
+    def connect(self, timeout=30):
+        import http.client
+        if self.tls:
+            import ssl
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=context)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+
+    def ask(self, method, path, body=None):
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        status, _, answer = self.request(method, path, body, headers, timeout=IDLE_S)
+        return json.loads(answer) if status == 200 else {"status": status, "answer": answer}
+
+    def fill_pool(self):
+        """Touches every page of the KV cache, whose memory would otherwise look like a case's."""
+        for first in range(4):
+            self.ask("POST", "/generate", {"input_ids": [100 + first] * 4000, "sampling_params": {"max_new_tokens": 1}})
+
+    def answer(self):
+        answer = self.ask("POST", "/generate", KNOWN)
+        return answer.get("text") if isinstance(answer, dict) else answer
+
+    def tell(self, command):
+        self.neighbour.stdin.write(command + "\n")
+        self.neighbour.stdin.flush()
+        return json.loads(self.neighbour.stdout.readline())
+
+    def memory(self, field="VmRSS"):
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
+        found = re.search(rf"^{field}:\s+(\d+) kB", status, re.M)
+        return int(found[1]) << 10 if found else 0
+
+    def reset_peak(self):
+        try:
+            pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5", encoding="utf-8")
+            return True
+        except OSError:
+            return False
+
+    def running(self):
+        load = self.ask("GET", "/get_load")
+        load = load[0] if isinstance(load, list) else load
+        return load.get("num_reqs", -1)
+
+    def held(self):
+        """Returns the bytes that the server's ledger says requests hold; 0 without metrics."""
+        page = self.request("GET", "/metrics", timeout=IDLE_S)[2].decode()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines()
+                   if line.startswith("sglang:request_memory_bytes{"))
+
+    def idle(self, limit_bytes):
+        """Waits until nothing runs, the memory is below the limit and the ledger is empty; returns what is wrong, or ''."""
+        until, running, memory, held = time.monotonic() + IDLE_S, None, 0, None
+        while time.monotonic() < until:
+            if self.process.poll() is not None:
+                return f"the server ended with {self.process.returncode}"
+            try:
+                running, memory, held = self.running(), self.memory(), self.held()
+            except (OSError, ValueError) as error:
+                running = repr(error)
+            if running == 0 and memory <= limit_bytes and held == 0:
+                return ""
+            time.sleep(0.05)
+            if running == 0 and held == 0 and time.monotonic() > until - IDLE_S + 3:
+                return f"the memory stays at {memory / MIB:.0f} MiB, allowed are {limit_bytes / MIB:.0f} MiB"
+        return f"still busy after {IDLE_S} s: running requests {running}, {held} bytes in the ledger"
+
+
+def judge_delays(case, base, now):
+    """Returns what the neighbour may complain about."""
+    if not case.neighbours:
+        return []
+    noise = min(3 * now["noise_p90"], CEILING * GAP_FLOOR_S)
+
+    def bound(ratio, undisturbed, floor):
+        return ratio * min(max(undisturbed, floor), CEILING * floor)
+
+    rules = (("/health p90", now["health_p90"], bound(HEALTH_RATIO, base["health_p90"], HEALTH_FLOOR_S)),
+             ("token gap p90", now["gap_p90"], bound(GAP_RATIO, base["gap_p99"], GAP_FLOOR_S)),
+             ("first token p50", now["start_p50"], bound(START_RATIO, base["start_p50"], START_FLOOR_S)))
+    return [f"neighbour's {name} {value * 1e3:.0f} ms, allowed {most * 1e3:.0f} ms"
+            for name, value, most in rules if value > most + noise] + [f"neighbour: {e}" for e in now["errors"]]
+
+
+def judge_answers(case, seen):
+    allowed = case.statuses | {503, 429}
+    wrong = {status: count for status, count in seen.statuses.items() if status not in allowed}
+    problems = [f"statuses {wrong}, allowed {sorted(case.statuses)}"] if wrong else []
+    if case.answers and not seen.statuses:
+        problems.append("no answer")
+    most = case.answer_ratio * case.sent_bytes + case.answer_bytes
+    if seen.largest_answer > most:
+        problems.append(f"an answer of {seen.largest_answer} bytes, allowed {most:.0f}")
+    return problems
+
+
+def attacked(server, case, sample):
+    """Runs the clients of a case. Hostile clients have machines of their own; here they share the server's two cores, so
+    their thread has a lower priority than the server (Linux has one for each thread)."""
+    seen = []
+
+    def attack():
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
+        seen.append(asyncio.run(Attack(server.port, case, server.tls).run(sample)))
+
+    thread = threading.Thread(target=attack)
+    thread.start()
+    thread.join()
+    return seen[0]
+
+
+def run_case(server, case):
+    """Returns (problems, figures, the server may be used again)."""
+    before = server.memory()
+    resets = server.reset_peak()
+    peak = before
+    server.tell("mark")
+
+    def sample():
+        nonlocal peak
+        peak = max(peak, server.memory())
+
+    seen = attacked(server, case, sample)
+    now = server.tell("mark")
+    if server.process.poll() is not None:
+        return [f"the server ended with {server.process.returncode}"], {}, False
+    peak = max(peak, server.memory("VmHWM")) if resets else peak
+    problems = judge_answers(case, seen) + judge_delays(case, server.undisturbed, now)
+    growth = peak - before
+    may_grow = case.memory_ratio * case.clients * case.sent_bytes + case.memory_bytes
+    if growth > may_grow:
+        problems.append(f"memory grew by {growth / MIB:.0f} MiB, allowed {may_grow / MIB:.0f} MiB")
+    server.tell("pause")
+    stuck = server.idle(before + may_grow / 2 + RETURN_BYTES)
+    if stuck:
+        problems.append(stuck)
+    usable = not stuck
+    try:
+        if usable and (server.request("GET", "/health", timeout=IDLE_S)[0] != 200 or server.answer() != server.known):
+            problems.append("a known request is answered differently, or /health is not 200")
+            usable = False
+    except OSError as error:
+        problems.append(f"afterwards: {error!r}")
+        usable = False
+    figures = {"health": now["health_p90"], "gap": now["gap_p90"], "start": now["start_p50"], "memory": growth,
+               "answer": seen.largest_answer, "statuses": dict(seen.statuses), "cut": seen.cut, "seconds": seen.seconds}
+    if usable:
+        server.tell("resume")
+    return problems, figures, usable
+
+
+def row(case, figures, verdict):
+    if not figures:
+        return f"| {case.full_name} | {case.clients} | – | – | – | – | {verdict} |"
+    return (f"| {case.full_name} | {case.clients} | {figures['health'] * 1e3:.0f} | {figures['gap'] * 1e3:.0f} | "
+            f"{figures['memory'] / MIB:.0f} | {figures['answer']} | {verdict} |")
+
+
+def run_group(group, cases, options, counts):
+    try:
+        run_cases(group, cases, options, counts)
+    finally:  # a runner that is ended leaves no server behind
+        for server in list(RUNNING):
+            server.__exit__()
+
+
+def run_cases(group, cases, options, counts):
+    server = None
+    for case in cases:
+        # A bound on time fails only if it fails three times, and each time the undisturbed run is measured again: other
+        # work on this machine disturbs both, a hostile request only one.
+        group_base = server.undisturbed if server is not None else None
+        for attempt in range(ATTEMPTS):
+            if attempt > 0 and server is not None:
+                server.undisturbed = server.measure_undisturbed(RETRY_UNDISTURBED_S)
+            if server is None:
+                server = Watched(group)
+                if options.verbose:
+                    base = server.undisturbed
+                    print(f"group {group}, undisturbed in ms: health p90 {base['health_p90'] * 1e3:.1f}, gap p90 "
+                          f"{base['gap_p90'] * 1e3:.1f}, gap p99 {base['alone_gap_p99'] * 1e3:.1f}, in company "
+                          f"{base['gap_p99'] * 1e3:.1f}, first token "
+                          f"{base['start_p50'] * 1e3:.1f}, memory {server.memory() / MIB:.0f} MiB", flush=True)
+            problems, figures, usable = run_case(server, case)
+            if not usable:
+                server.__exit__()
+                server = None
+            if not problems or not all(text.startswith("neighbour's") for text in problems):
+                break
+        if server is not None and group_base is not None:
+            server.undisturbed = group_base
+        kind = "passed" if not problems else "known" if case.expected_after else "failed"
+        counts[kind] += 1
+        if kind == "failed":
+            print(f"FAILED {case.full_name}: {'; '.join(problems)}", flush=True)
+        elif kind == "known":
+            print(f"KNOWN {case.full_name}, until {case.expected_after}: {'; '.join(problems)}", flush=True)
+        elif case.expected_after:
+            print(f"PASSES {case.full_name}: remove it from known.py (\"{case.expected_after}\")", flush=True)
+        if options.verbose:
+            print(row(case, figures, kind) + (f" {figures['statuses']} cut {figures['cut']} {figures['seconds']:.1f} s"
+                                              if figures else ""), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--filter", default="", help="part of a case's name, which is CLASS/NAME")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases and run none")
+    parser.add_argument("--verbose", action="store_true", help="print a table of what was measured")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    chosen = [case for case in CASES if options.filter in case.full_name]
+    if options.list:
+        print("\n".join(case.full_name + (f"  (until {case.expected_after})" if case.expected_after else "")
+                        for case in chosen))
+        return 0
+    names = [case.full_name for case in CASES]
+    counts = {"passed": 0, "failed": 0, "known": 0}
+    for name in sorted({name for name in names if names.count(name) > 1} | (set(KNOWN_UNTIL) - set(names))):
+        print(f"FAILED {name}: " + ("stands in known.py, but in no table" if name not in names else "two cases have this name"))
+        counts["failed"] += 1
+    if options.verbose:
+        print("| case | clients | health p90 [ms] | gap p90 [ms] | memory [MiB] | answer [bytes] | verdict |\n"
+              "|---|---|---|---|---|---|---|")
+    started = time.monotonic()
+    for group in GROUPS:
+        mine = [case for case in chosen if case.group == group]
+        if mine:
+            run_group(group, mine, options, counts)
+    print(f"{len(chosen)} cases in {time.monotonic() - started:.0f} s, {counts['known']} known")
+    if not chosen:
+        counts["failed"] += 1
+    print(f"{counts['passed']} passed, {counts['failed']} failed")
+    return 1 if counts["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
