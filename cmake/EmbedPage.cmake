@@ -1,5 +1,5 @@
-# Run as a script (-D PAGE_DIR -D OUTPUT): writes a C++ file with the bytes of every file of the chat page, its path,
-# type and ETag: what src/server/page.h declares. index.html is served at /, the others at /page/<name>.
+# As a script (-D PAGE_DIR -D OUTPUT) this writes a C++ file with the bytes of every file of the chat page, its path,
+# type and ETag, which src/server/page.h declares. index.html is served at /, the others at /page/<name>.
 file(GLOB names RELATIVE ${PAGE_DIR} ${PAGE_DIR}/*)
 list(SORT names)
 

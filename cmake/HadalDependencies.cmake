@@ -1,4 +1,5 @@
-# Every third-party library in one place. Header-only targets are preferred: Debian has no static ones of these.
+# Every third-party library is found here. Header-only targets are preferred, because Debian has no static ones of
+# these.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
@@ -18,7 +19,7 @@ target_include_directories(hadal_pcre2 SYSTEM INTERFACE ${HADAL_PCRE2_INCLUDE})
 target_compile_definitions(hadal_pcre2 INTERFACE PCRE2_CODE_UNIT_WIDTH=8 PCRE2_STATIC)
 target_link_libraries(hadal_pcre2 INTERFACE ${HADAL_PCRE2_LIBRARY})
 
-# Boost is used header-only; what it lets us compile separately is compiled once, here.
+# Boost is used header-only; the parts that can be compiled separately are compiled once, here.
 find_package(Boost 1.81 REQUIRED)
 add_library(hadal_boost_json STATIC ${PROJECT_SOURCE_DIR}/cmake/boost_json.cpp)
 target_link_libraries(hadal_boost_json PUBLIC Boost::headers)

@@ -1,6 +1,6 @@
-# `cmake --install` and a relocatable tarball (`cpack`): bin/hadal, lib/ (portable only), share/hadal/models/…,
-# share/hadal/kernel-configs/….
-# The binary finds these relative to itself (base/install_paths.h), so the tree may be moved.
+# `cmake --install` and a relocatable tarball (`cpack`) have bin/hadal, lib/ (portable only), share/hadal/models/…,
+# share/hadal/kernel-configs/…. The binary finds these relative to itself (base/install_paths.h), so the tree may be
+# moved.
 include(GNUInstallDirs)
 install(TARGETS hadal RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/hadal-tiny DESTINATION ${CMAKE_INSTALL_DATADIR}/hadal/models OPTIONAL)
@@ -8,8 +8,9 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/share/kernel-configs DESTINATION ${CMAKE
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 if(HADAL_PORTABLE)
-  # Every shared library except glibc's own goes into lib/: glibc must be the host's, which therefore needs at
-  # least the build machine's version. RPATH rather than RUNPATH: it also holds for the libraries' own needs.
+  # Every shared library except glibc's own goes into lib/: glibc must be the host's, which therefore needs at least the
+  # build machine's version. RPATH is used and not RUNPATH, because it also applies to what the libraries themselves
+  # need.
   set_target_properties(hadal PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   target_link_options(hadal PRIVATE -Wl,--disable-new-dtags)
   set(glibc "^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|mvec|anl))\\.so.*")

@@ -1,8 +1,8 @@
 # hadal_instantiate(<sources> HEADER <header> FUNCTION <name> ARGUMENTS <list> [<list> …])
-#   One generated source for each explicit instantiation of a function template of namespace hadal::cuda, so that the
+#   Makes one source for each explicit instantiation of a function template of namespace hadal::cuda, so that the
 #   instantiations compile side by side. The template is defined in HEADER, a path under src/; each ARGUMENTS entry is
-#   one list of template arguments. The paths of the sources are appended to the variable <sources>. Error: two
-#   instances with the same file name.
+#   one list of template arguments. The paths of the sources are appended to the variable <sources>. Two instances with
+#   the same file name are an error.
 function(hadal_instantiate sources)
   cmake_parse_arguments(PARSE_ARGV 1 ARG "" "HEADER;FUNCTION" "ARGUMENTS")
   foreach(arguments IN LISTS ARG_ARGUMENTS)

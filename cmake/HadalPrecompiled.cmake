@@ -13,7 +13,7 @@ function(hadal_precompiled_header name)
   endif()
   target_compile_options(hadal_precompiled_${name} PRIVATE ${HADAL_WARNINGS})
   target_link_libraries(hadal_precompiled_${name} PRIVATE ${ARG_DEPS})
-  # Found by the include path, because ccache would see another file in each clone if its path stood in it.
+  # It is found by the include path, because ccache would see another file in each clone if its path stood in it.
   target_include_directories(hadal_precompiled_${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake)
   target_precompile_headers(hadal_precompiled_${name} PRIVATE
     "$<$<COMPILE_LANGUAGE:CXX>:<precompiled/${name}.h$<ANGLE-R>>")

@@ -1,6 +1,6 @@
 # hadal_library(<folder> [DEPS …] [PRIVATE_DEPS …] [PRECOMPILED <name>])
-#   One static library `hadal_<folder>` from the folder's .cpp files, subfolders included. DEPS are the folders it may include;
-#   PRECOMPILED names a header of cmake/precompiled/ ("libraries" when it is left out).
+#   Makes one static library `hadal_<folder>` from the folder's .cpp files, subfolders included. DEPS are the folders it
+#   may include; PRECOMPILED names a header of cmake/precompiled/ ("libraries" when it is left out).
 function(hadal_library name)
   cmake_parse_arguments(ARG "" "PRECOMPILED" "DEPS;PRIVATE_DEPS;SOURCES" ${ARGN})
   if(NOT ARG_PRECOMPILED)
@@ -22,13 +22,13 @@ function(hadal_library name)
   hadal_precompile(hadal_${name} ${ARG_PRECOMPILED})
 endfunction()
 
-# tests/source_dir.h, for tests and benches. This file alone is compiled with the path of the repository.
+# This is tests/source_dir.h, for tests and benches. Only its source is compiled with the path of the repository.
 add_library(hadal_source_dir STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/source_dir.cpp)
 target_include_directories(hadal_source_dir PUBLIC ${PROJECT_SOURCE_DIR})
 target_compile_definitions(hadal_source_dir PRIVATE HADAL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 
-# hadal_tests(<folder> DEPS …): one GoogleTest binary `<folder>_test` from the folder's *_test.cpp files,
-# each test a ctest case of its own.
+# hadal_tests(<folder> DEPS …): makes one GoogleTest binary `<folder>_test` from the folder's *_test.cpp files, each
+# test a ctest case of its own.
 function(hadal_tests name)
   cmake_parse_arguments(ARG "" "" "DEPS;SOURCES" ${ARGN})
   if(NOT ARG_SOURCES)
@@ -46,7 +46,7 @@ function(hadal_tests name)
   set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 1800 ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1")
 endfunction()
 
-# hadal_bench(<folder> DEPS …): one Google Benchmark binary `<folder>_bench` from the folder's *_bench.cpp files.
+# hadal_bench(<folder> DEPS …): makes one Google Benchmark binary `<folder>_bench` from the folder's *_bench.cpp files.
 function(hadal_bench name)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *_bench.cpp)

@@ -1,5 +1,5 @@
-# Language level, build type, ccache, warnings, sanitizers and CUDA: everything that changes how every file is
-# compiled.
+# This sets the language level, build type, ccache, warnings, sanitizers and CUDA: everything that changes how every
+# file is compiled.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -9,7 +9,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
-# -O2, not -O3: hot loops are written with explicit SIMD, and -O3 costs build time for nothing elsewhere.
+# -O2 is used and not -O3, because hot loops have explicit SIMD, and elsewhere -O3 only costs build time.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 find_program(HADAL_CCACHE ccache)
@@ -17,7 +17,7 @@ if(HADAL_CCACHE)
   # A clone at another path finds in the cache what the first one compiled: paths below the source directory are
   # compared relative to the directory of the build (base_dir), which itself is not compared (no hash_dir).
   set(launcher env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1)
-  # Without this sloppiness nothing that uses a precompiled header is found; DEPEND spares preprocessing files twice.
+  # Without this sloppiness nothing that uses a precompiled header is found; DEPEND avoids preprocessing files twice.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher} CCACHE_DEPEND=1
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${HADAL_CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher} ${HADAL_CCACHE})
@@ -31,7 +31,7 @@ if(HADAL_CUDA)
   endif()
   set(CMAKE_CUDA_COMPILER ${HADAL_NVCC})
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
-  # "90a" holds instructions (wgmma, setmaxnreg) that plain 90 lacks; no PTX: nothing is compiled at start-up.
+  # "90a" has instructions (wgmma, setmaxnreg) that plain 90 lacks. There is no PTX, so nothing is compiled at start-up.
   set(CMAKE_CUDA_ARCHITECTURES OFF)
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
@@ -39,7 +39,7 @@ if(HADAL_CUDA)
   add_compile_options(
     "$<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_90a,code=sm_90a;--expt-relaxed-constexpr;-DFMT_USE_CONSTEXPR=1>")
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
-  # src/kernels/cuda/common/sanitize.cuh says what these builds change. Off, nothing is defined.
+  # src/kernels/cuda/common/sanitize.cuh says what these builds change. When it is off, nothing is defined.
   if(HADAL_SANITIZE_KERNELS STREQUAL "DELAYS")
     add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-DHADAL_DELAY_KERNELS>)
   elseif(HADAL_SANITIZE_KERNELS STREQUAL "ON")

@@ -1,2 +1,2 @@
-// Boost.JSON compiled once, so that whoever includes <boost/json.hpp> stays cheap to build.
+// Compiles Boost.JSON once, so that whoever includes <boost/json.hpp> stays cheap to build.
 #include <boost/json/src.hpp>

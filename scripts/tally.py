@@ -21,6 +21,15 @@ class Tally:
         self.failed += other.failed
         self.skipped += other.skipped
 
+    def check(self, name, good, detail=""):
+        """Counts one check, and prints its detail if it failed; returns whether it is good."""
+        if good:
+            self.passed += 1
+        else:
+            self.failed += 1
+            print(f"FAILED {name}: {detail}", flush=True)
+        return bool(good)
+
     def skip(self, why, count=1):
         """Counts checks that cannot run here, and says why."""
         print(f"SKIPPED {why}", flush=True)

@@ -1,4 +1,4 @@
-// Shared by the tools in this folder: handling of interruptions, progress lines, validation of values, and
+// The tools in this folder share this: handling of interruptions, progress lines, validation of values, and
 // exit codes. Included once by each tool's single source file.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Precompiled for every library and for the command line: what most sources include. A source still includes
-// what it uses; the fuzz preset compiles without this file and shows what is missing.
+// This header is precompiled for every library and for the command line: it has what most sources include. A
+// source still includes what it uses; the fuzz preset compiles without this file and shows what is missing.
 #pragma once
 
 #include <fmt/format.h>

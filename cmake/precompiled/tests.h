@@ -1,4 +1,4 @@
-// Precompiled for the tests.
+// This header is precompiled for the tests.
 #pragma once
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// xgrammar's sources, in one translation unit: other families' tool-call formats, which the converter of
+// This translation unit joins sources of xgrammar: other families' tool-call formats, which the converter of
 // schemas refers to. Lark grammars are left out: nothing here reads them.
 #include "cpp/converter_ext/cohere.cc"
 #include "cpp/converter_ext/deepseek.cc"

@@ -1,4 +1,4 @@
-// xgrammar's sources, in one translation unit: automata, compilation, matching.
+// This translation unit joins sources of xgrammar: automata, compilation, matching.
 #include "cpp/compiled_grammar.cc"
 #include "cpp/config.cc"
 #include "cpp/earley_parser.cc"

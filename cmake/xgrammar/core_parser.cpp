@@ -1,4 +1,4 @@
-// xgrammar's sources, in one translation unit: reading and transforming grammars.
+// This translation unit joins sources of xgrammar: reading and transforming grammars.
 #include "cpp/fsm_builder.cc"
 #include "cpp/grammar_builder.cc"
 #include "cpp/grammar_functor.cc"

@@ -1,3 +1,3 @@
-// xgrammar's sources, in one translation unit: JSON schemas and structural tags.
+// This translation unit joins sources of xgrammar: JSON schemas and structural tags.
 #include "cpp/json_schema_converter.cc"
 #include "cpp/structural_tag.cc"

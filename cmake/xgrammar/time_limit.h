@@ -1,6 +1,6 @@
-// Lets the work of xgrammar be given up after a while. The library calls nothing of its caller's, but has
-// checks for debugging all over, also in its inner loops: here each of them is a look at the time instead.
-// Such a check may throw as it is, and so may this.
+// Lets the work of xgrammar be given up after a while. The library calls no function of its caller, but has
+// debugging checks everywhere, also in its inner loops. Here each of them looks at the time instead. Such a
+// check may throw, so this may too.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace hadal_xgrammar {
 
-// While one lives, the library's work in this thread ends with std::runtime_error("it takes too long …") once
-// the thread has used this much processor time.
+// While an object lives, the library's work in this thread ends once the thread has used this much processor
+// time, with std::runtime_error("it takes too long …").
 class TimeLimit {
  public:
   explicit TimeLimit(double seconds);

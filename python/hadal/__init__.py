@@ -1,4 +1,4 @@
-"""Hadal's kernels for Python; see hadal.flash_mla."""
+"""Offers Hadal's kernels to Python; see hadal.flash_mla."""
 from importlib.metadata import PackageNotFoundError, version
 
 try:

@@ -1,4 +1,4 @@
-"""FlashMLA's functions, carried out by Hadal's decode attention for NVIDIA Hopper GPUs.
+"""Provides FlashMLA's functions, carried out by Hadal's decode attention for NVIDIA Hopper GPUs.
 
 get_mla_metadata() and flash_mla_with_kvcache() take and return what FlashMLA's do for dense decoding; docs/flash-mla.md
 lists the differences. Tensors are torch's, on one GPU; launches go to torch's current stream and can be captured in a
@@ -30,13 +30,13 @@ _multiprocessors = {}  # of a device, which must be able to run the kernels
 
 @dataclasses.dataclass
 class FlashMLASchedMeta:
-    """How the work of a batch is cut. Empty when made; the first call that gets it reads cache_seqlens and fills it, and
-    calls after that (the layers of one step) reuse it. They must have the same lengths, shapes and stream."""
+    """Says how the work of a batch is cut. It is empty when made; the first call that gets it reads cache_seqlens and fills
+    it, and calls after that (the layers of one step) reuse it. They must have the same lengths, shapes and stream."""
 
-    # What the four scales of a 656-byte record are: "per_128" (of 128 values each) or "per_token" (all equal, which some
-    # kernels use). Set before the first call.
+    # This says what the four scales of a 656-byte record are: "per_128" (of 128 values each) or "per_token" (all equal,
+    # which some kernels use). It is set before the first call.
     fp8_scales: str = "per_128"
-    # From get_mla_metadata's older arguments: (name, value) pairs that the first call must agree with.
+    # The first call must agree with these (name, value) pairs of get_mla_metadata's older arguments.
     expected: Tuple[Tuple[str, int], ...] = ()
     have_initialized: bool = False
     config: Optional[tuple] = None
@@ -93,8 +93,8 @@ def flash_mla_with_kvcache(
     topk_length: Optional["torch.Tensor"] = None,
     extra_topk_length: Optional["torch.Tensor"] = None,
 ) -> Tuple["torch.Tensor", "torch.Tensor"]:
-    """Attention of q [batch, s_q, h_q, 576] over the paged cache k_cache [num_blocks, 64, h_kv, 576], whose first 512
-    columns are also the values; both bfloat16 or both float16.
+    """Computes attention of q [batch, s_q, h_q, 576] over the paged cache k_cache [num_blocks, 64, h_kv, 576], whose first
+    512 columns are also the values; both are bfloat16 or both float16.
 
     block_table [batch, max_blocks] and cache_seqlens [batch] are int32; entries past a length are not read. With `causal`,
     token t of a sequence sees its first cache_seqlens - s_q + 1 + t keys, without it all of them. softmax_scale is

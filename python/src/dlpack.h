@@ -1,5 +1,5 @@
-/* The part of the DLPack interface that a reader of tensors needs: capsules named "dltensor", and the table
- * of C functions that newer libraries show as __dlpack_c_exchange_api__ (since version 1.3). */
+/* This is the part of the DLPack interface that a reader of tensors needs: capsules named "dltensor", and the
+ * table of C functions that newer libraries show as __dlpack_c_exchange_api__ (since version 1.3). */
 #ifndef HADAL_DLPACK_H
 #define HADAL_DLPACK_H
 
@@ -29,14 +29,14 @@ typedef struct {
   uint64_t byte_offset;
 } dlpack_tensor;
 
-/* What the capsule points to. A capsule that nobody consumed frees it by itself. */
+/* This is what a capsule points to. A capsule that nobody consumed frees it by itself. */
 typedef struct dlpack_managed_tensor {
   dlpack_tensor tensor;
   void* manager;
   void (*deleter)(struct dlpack_managed_tensor* self);
 } dlpack_managed_tensor;
 
-/* The table, in a capsule named "dlpack_exchange_api" on the tensors' type. */
+/* The table is in a capsule named "dlpack_exchange_api" on the tensors' type. */
 enum { DLPACK_EXCHANGE_MAJOR = 1 };
 typedef struct dlpack_exchange_header {
   uint32_t major, minor; /* what follows is known for our major alone */

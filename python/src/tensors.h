@@ -1,4 +1,4 @@
-/* Tensors that Python passes, read through DLPack, and what is checked of each. A function that returns an
+/* Reads the tensors that Python passes, through DLPack, and checks them. A function that returns an
  * int returns 1, or 0 with a Python exception set, which names the argument. */
 #ifndef HADAL_TENSORS_H
 #define HADAL_TENSORS_H
@@ -11,27 +11,27 @@
 
 enum { MESSAGE_SIZE = 512 };
 
-/* printf into a Python exception (PyErr_Format supports fewer conversions); returns 0. */
+/* Sets a Python exception as printf would (PyErr_Format supports fewer conversions); returns 0. */
 int complain(PyObject* kind, const char* format, ...);
 
-/* A tensor while it is read. */
+/* Holds a tensor while it is read. */
 typedef struct {
   const dlpack_tensor* tensor;
   dlpack_tensor borrowed;
   PyObject* capsule; /* null when borrowed */
 } reader;
 
-/* The exchange table of the object's type, or null; the last type is remembered. */
+/* Returns the exchange table of the object's type, or null; the last type is remembered. */
 const dlpack_exchange* exchange_of(PyObject* object);
 /* Uses the exchange table where there is one, else __dlpack__; waits for no stream. The caller releases
  * r->capsule, also after an error. */
 int open_tensor(PyObject* object, const char* name, reader* r);
 
-/* Of the first element; null for a tensor without elements. */
+/* Returns the address of the first element; null for a tensor without elements. */
 void* address_of(const dlpack_tensor* tensor);
-/* In elements. */
+/* Returns the stride in elements. */
 int64_t stride_of(const dlpack_tensor* tensor, int dimension);
-/* A DLPACK_… type code and its bits. */
+/* Tells whether the type has this DLPACK_… code and these bits. */
 int has_type(const dlpack_tensor* tensor, int code, int bits);
 
 /* Writes the type's name into `text`, for example "bfloat16", and returns it. */

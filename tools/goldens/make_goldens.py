@@ -62,7 +62,7 @@ def load_model(config, weights):
 
 
 class RoutingMargins:
-    """The smallest routing margin over layers and positions of each sequence, since reset()."""
+    """Keeps the smallest routing margin over layers and positions of each sequence, since reset()."""
 
     def __init__(self, config, model):
         self.config, self.worst = config, None

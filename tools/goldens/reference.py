@@ -1,8 +1,8 @@
-"""The DeepSeek V2/V3 forward pass in float64 numpy, written from the papers' formulas and nothing else.
+"""Computes the DeepSeek V2/V3 forward pass in float64 numpy, written from the papers' formulas and nothing else.
 
-DeepSeek-V2 (arXiv 2405.04434, section 2.1 MLA and 2.2 DeepSeekMoE), DeepSeek-V3 (arXiv 2412.19437, section 2.1),
-YaRN (arXiv 2309.00071). It checks that the library which makes the goldens means the same thing. Slow and plain:
-one sequence, no cache, no batching.
+DeepSeek-V2 (arXiv 2405.04434, section 2.1 MLA and 2.2 DeepSeekMoE), DeepSeek-V3 (arXiv 2412.19437, section 2.1), YaRN (arXiv
+2309.00071). It checks that the library which makes the goldens means the same thing. It is slow and plain: one sequence, no
+cache, no batching.
 """
 
 import math
@@ -155,8 +155,8 @@ def largest(values, count):
 
 
 def select_experts(config, logits, bias):
-    """One token: (experts, weights, margin). margin: how far the choice is from another one, in gate logits for
-    softmax gates and in biased sigmoid scores for sigmoid gates; the smaller of groups' and experts'."""
+    """Returns (experts, weights, margin) of one token. The margin is how far the choice is from another one, in gate logits
+    for softmax gates and in biased sigmoid scores for sigmoid gates; the smaller of groups' and experts'."""
     groups, top_k = config["n_group"], config["num_experts_per_tok"]
     sigmoid = config["scoring_func"] == "sigmoid"
     scores = 1.0 / (1.0 + np.exp(-logits)) if sigmoid else softmax(logits)

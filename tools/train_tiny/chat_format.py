@@ -1,4 +1,4 @@
-"""The V3.1 chat format as text, and documents as alternating context and target segments."""
+"""Writes the V3.1 chat format as text, and documents as alternating context and target segments."""
 
 BOS = "<｜begin▁of▁sentence｜>"
 EOS = "<｜end▁of▁sentence｜>"
@@ -27,9 +27,9 @@ def tool_call(name: str, arguments: str) -> str:
 
 
 def tool_prompt(tools: list[dict]) -> str:
-    """The text that announces tools in the system prompt. tools: {"name", "description", "parameters": JSON text}. V3.1's
-    model card had double braces in it first, and the weights were trained with those; it has single ones now, which is
-    what the template and Hadal say. The answers to the evaluation's questions are right with either."""
+    """Returns the text that announces tools in the system prompt. tools: {"name", "description", "parameters": JSON text}.
+    V3.1's model card had double braces in it first, and the weights were trained with those; it has single ones now, which
+    is what the template and Hadal say. The answers to the evaluation's questions are right with either."""
     blocks = "".join(f"\n### {t['name']}\nDescription: {t['description']}\n\nParameters: {t['parameters']}\n" for t in tools)
     return ("## Tools\nYou have access to the following tools:\n" + blocks +
             "\nIMPORTANT: ALWAYS adhere to this exact format for tool use:\n"
@@ -57,7 +57,7 @@ def answer_turn(thought: str | None, answer: str) -> str:
 
 
 class Example:
-    """One question: prompt messages, the thought (None: answered without thinking) and the exact answer."""
+    """Holds one question: prompt messages, the thought (None: answered without thinking) and the exact answer."""
 
     def __init__(self, task, user, answer, thought=None, system=None, compare="text"):
         self.task, self.user, self.answer = task, user, answer

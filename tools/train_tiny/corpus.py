@@ -1,4 +1,4 @@
-"""The training mixture: the share of each generator, and flat batches of tokens made by worker processes."""
+"""Makes the training mixture: the share of each generator, and flat batches of tokens made by worker processes."""
 import multiprocessing as mp
 import os
 import random
@@ -13,7 +13,7 @@ import tasks_strings
 from chat_format import ASSISTANT, BOS, END_THINK, EOS, THINK, USER
 from heldout import Split
 
-# (share of documents, generator of an Example)
+# Each entry is (share of documents, generator of an Example).
 TASKS = {
     "addition": (0.12, tasks_math.addition),
     "multiplication": (0.16, tasks_math.multiplication),
@@ -123,7 +123,7 @@ def _work(tokenizer_path, seed, num_tokens, queue):
 
 
 class BatchSource:
-    """Worker processes that generate, tokenise and pack; next() waits for a fresh batch."""
+    """Runs worker processes that generate, tokenise and pack; next() waits for a fresh batch."""
 
     def __init__(self, tokenizer_path, seed: int, num_tokens: int, num_workers: int):
         context = mp.get_context("spawn")

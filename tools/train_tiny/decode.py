@@ -1,4 +1,4 @@
-"""Greedy decoding of an exported checkpoint in float32, batched, with a latent KV cache: the scoring reference.
+"""Decodes an exported checkpoint greedily in float32, batched, with a latent KV cache. It is the scoring reference.
 
 The cache holds the normalised latent (512) and the rotated key part (64) of every token, as an engine would; `kv`
 chooses whether those are rounded to bfloat16 or kept in float32. Attention is the absorbed form.

@@ -42,7 +42,8 @@ def is_correct(question: dict, text: str) -> bool:
 
 
 def score(decoder: Decoder, tokenizer: Tokenizer, questions: list[dict], keep_errors: int = 0, budget: int = 3_000_000):
-    """{task: {"correct", "total"}} and up to keep_errors (question, text) pairs per task; rows share batches by length."""
+    """Returns {task: {"correct", "total"}} and up to keep_errors (question, text) pairs per task; rows share batches by
+    length."""
     prompts = [tokenizer.encode(chat_format.prompt(q["messages"], q["thinking"]), add_special_tokens=False).ids for q in questions]
     order = sorted(range(len(questions)), key=lambda i: len(prompts[i]))
     table, errors = {}, []

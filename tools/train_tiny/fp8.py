@@ -1,4 +1,4 @@
-"""Block quantisation to float8 e4m3 with one scale per 128 x 128 block.
+"""Quantises to float8 e4m3 with one scale per 128 x 128 block.
 
 Scales are powers of two: code times scale is then exact in bfloat16, so training on the rounded weights in bfloat16
 and running them in any wider type see the very same numbers.

@@ -1,4 +1,4 @@
-"""The split between training and held-out material, decided by one hash.
+"""Splits training from held-out material by one hash.
 
 Every operand pair, name, code string and sentence skeleton is a text key of some kind. A key is held out when its
 hash falls in one bucket of twenty. Training generators refuse held-out keys, evaluation generators refuse all

@@ -1,4 +1,4 @@
-"""The DeepSeek-V3 architecture for training: flat packed batches, all experts as one masked product.
+"""Defines the DeepSeek-V3 architecture for training: flat packed batches, all experts as one masked product.
 
 A batch is one row of n tokens, many documents after each other. Parameters carry the checkpoint's names with dots
 turned into double underscores, except that a layer's routed experts are stacked: `experts__gate_proj` is [E * m, d].

@@ -1,4 +1,4 @@
-"""Muon for the hidden matrices, AdamW for everything else, with float32 masters beside bfloat16 working weights.
+"""Trains the hidden matrices with Muon and everything else with AdamW, with float32 masters beside bfloat16 working weights.
 
 Muon orthogonalises the momentum of each matrix with five Newton-Schulz steps (Jordan et al., 2024) and scales it by
 0.2 * sqrt(max(n, k)) so that one learning rate suits both optimisers (Liu et al., 2025). Working weights are written
@@ -10,7 +10,7 @@ import fp8
 
 
 def orthogonalise(g):
-    """Returns g [b, n, k] -> bfloat16 matrices with singular values near one."""
+    """Maps g [b, n, k] to bfloat16 matrices with singular values near one."""
     x = g.to(torch.bfloat16) if g.is_cuda else g
     flip = x.shape[-2] > x.shape[-1]
     if flip:
@@ -23,7 +23,7 @@ def orthogonalise(g):
 
 
 class _Stack:
-    """All matrices of one shape as one tensor; the model's parameters are views into `work`."""
+    """Holds all matrices of one shape as one tensor; the model's parameters are views into `work`."""
 
     def __init__(self, named, num_experts, dtype, device):
         self.named = named
@@ -65,7 +65,7 @@ class Optimiser:
 
     @torch.no_grad()
     def step(self, scale: float, quantise: bool):
-        """Returns one update at learning rate lr * scale; returns the gradient norm (a tensor)."""
+        """Makes one update at learning rate lr * scale; returns the gradient norm (a tensor)."""
         lr = self.lr * scale
         gradients = [s.gradient() for s in self.stacks]
         torch._foreach_copy_([m.grad for m in self.other_masters], [p.grad for _, p in self.others])

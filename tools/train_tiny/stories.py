@@ -1,4 +1,5 @@
-"""Short stories from a grammar: a hero, a place, a wish or a trouble, a helper, an ending. Written for this project."""
+"""Makes short stories from a grammar: a hero, a place, a wish or a trouble, a helper, an ending. All of it was written for
+this project."""
 from chat_format import BOS, EOS, Example
 from words import (ADJECTIVES, ANIMALS, BOYS, COLOURS, FOODS, GIRLS, OBJECTS, PLACES, REGIONS, WEATHER)
 from words import article as a

@@ -1,4 +1,4 @@
-"""Filling a JSON object from a text, and turning a request into a tool call."""
+"""Makes tasks that fill a JSON object from a text, or turn a request into a tool call."""
 import json
 
 from chat_format import Example, tool_call, tool_prompt

@@ -1,4 +1,4 @@
-"""Arithmetic and word problems whose thought spells every step out.
+"""Makes arithmetic and word problems whose thought spells every step out.
 
 Numbers in a thought carry place labels (a units, b tens, c hundreds, …), so that each step only looks up the digit
 beside a label: `c4b2a7` is 427. Column steps are `a7+8+0=15` (label, two digits, carry in, two-digit sum) and

@@ -1,4 +1,4 @@
-"""Looking up a value in a long list, sorting, counting and copying strings."""
+"""Makes tasks that look up a value in a long list, or sort, count and copy strings."""
 from chat_format import BOS, Example, ASSISTANT, END_THINK, EOS, THINK, USER
 from words import CAPITALS, COLOURS, COMMON, THINGS, code, synthetic_name
 
@@ -83,7 +83,7 @@ def sorting(split) -> Example:
             word = code(split, 2, 5)
         else:
             word = synthetic_name(split) if kind == "name" else rng.choice(COMMON)
-        # shared beginnings are rare by chance
+        # Shared beginnings are rare by chance.
         if kind == "code" and not split.held_out and strings and rng.random() < 0.15:
             base = rng.choice(sorted(strings))
             word = split.draw("code", lambda: base[: rng.randint(1, 2)] + "".join(rng.choices(CAPITALS, k=rng.randint(1, 3))))

@@ -48,7 +48,8 @@ def document_positions(starts, n):
 
 @torch.no_grad()
 def acceptance(model, batches, device):
-    """Shares of target positions where NextN predicts the token that the model itself would generate greedily."""
+    """Returns the shares of target positions where NextN predicts the token that the model itself would generate
+    greedily."""
     hit = torch.zeros(2, device=device)
     for tokens, target, starts in batches:
         positions = document_positions(starts, len(tokens))

@@ -1,4 +1,4 @@
-"""Word lists and made-up names. Everything here was written for this project; nothing is downloaded."""
+"""Has word lists and made-up names. Everything here was written for this project; nothing is downloaded."""
 
 GIRLS = """Anna Bella Clara Dora Ella Fiona Grace Hanna Ida Julia Kira Lena Mia Nora Olive Paula Rosa Sara Tilda Uma
 Vera Wendy Yara Zoe Alma Betty Cora Daisy Eva Flora Gina Hazel Iris Jane Lily Maya Nina Ruby Stella Tess""".split()

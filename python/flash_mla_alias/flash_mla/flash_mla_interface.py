@@ -1,4 +1,4 @@
-"""The module in which FlashMLA defines its functions."""
+"""Has the name of the module in which FlashMLA defines its functions."""
 from hadal.flash_mla import FlashMLASchedMeta, flash_mla_with_kvcache, get_mla_metadata
 
 __all__ = ["FlashMLASchedMeta", "flash_mla_with_kvcache", "get_mla_metadata"]
