@@ -184,7 +184,7 @@ TEST_P(FailingEngine, ASubmitThatFailsLeavesNothingBehind) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Loops, FailingEngine, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Overlapped" : "Plain"; });
+                         [](const auto& instance) { return instance.param ? "Overlapped" : "Plain"; });
 
 }  // namespace
 }  // namespace hadal
