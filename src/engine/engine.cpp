@@ -41,6 +41,8 @@ class ThreadedEngine final : public Engine {
     thread_.join();
   }
 
+  Result<QueuePlaces> reserve(int64_t count, uint64_t client) override { return gate_.enter(count, client); }
+  Result<RequestId> submit(GenerateRequest request, QueuePlaces& places) override;
   Result<RequestId> submit(GenerateRequest request) override;
   std::optional<TokenChunk> stream(RequestId id) override { return mailboxes_->take(id, std::nullopt); }
   std::optional<TokenChunk> poll(RequestId id, std::chrono::milliseconds timeout) override {
@@ -88,6 +90,7 @@ class ThreadedEngine final : public Engine {
   int64_t context_length() const override { return options_.context_length; }
   int64_t max_total_tokens() const override { return options_.max_total_tokens; }
   int64_t max_running_requests() const override { return options_.max_running_requests; }
+  int64_t max_queued_requests() const override { return options_.max_queued_requests; }
 
  private:
   // Runs `body` between two turns and returns its result to the caller. An exception is passed on too, but it
@@ -117,6 +120,7 @@ class ThreadedEngine final : public Engine {
     paused_.store(paused);
   }
   Result<void> check(const GenerateRequest& request) const;
+  Result<RequestId> queue(GenerateRequest request, QueuePlaces& places);  // the request has been checked
   uint64_t own_seed(RequestId id) const;
 
   const EngineOptions options_;
@@ -177,16 +181,28 @@ uint64_t ThreadedEngine::own_seed(RequestId id) const {
       {static_cast<uint32_t>(options_.random_seed), static_cast<uint32_t>(options_.random_seed >> 32)})[0];
 }
 
+Result<RequestId> ThreadedEngine::submit(GenerateRequest request, QueuePlaces& places) {
+  HADAL_RETURN_IF_ERROR(check(request));
+  return queue(std::move(request), places);
+}
+
 Result<RequestId> ThreadedEngine::submit(GenerateRequest request) {
   HADAL_RETURN_IF_ERROR(check(request));
-  HADAL_RETURN_IF_ERROR(gate_.enter());
+  HADAL_ASSIGN_OR_RETURN(QueuePlaces place, gate_.enter(1, request.client));
+  return queue(std::move(request), place);
+}
+
+Result<RequestId> ThreadedEngine::queue(GenerateRequest request, QueuePlaces& places) {
+  HADAL_CHECK_EQ(places.client(), request.client);
+  HADAL_RETURN_IF_ERROR(gate_.use(places));
   // Leaves again if there is no memory for the rest.
   struct Leaving {
     Gate* gate;
+    uint64_t client;
     ~Leaving() {
-      if (gate != nullptr) gate->left(false);
+      if (gate != nullptr) gate->left(false, client);
     }
-  } leaving{&gate_};
+  } leaving{&gate_, request.client};
   auto sequence = std::make_unique<Sequence>();
   const RequestId id = next_id_.fetch_add(1);
   sequence->id = id;

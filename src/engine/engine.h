@@ -19,6 +19,7 @@
 #include "base/request_id.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "engine/queue_places.h"
 #include "engine/sampling_params.h"
 #include "kernels/params/kv_layout.h"
 #include "model/model.h"
@@ -81,7 +82,8 @@ struct GenerateRequest {
   std::unique_ptr<StopCondition> stop;          // may be null
   std::unique_ptr<TokenConstraint> constraint;  // may be null
   int32_t priority = 0;                         // see SchedulePolicy::kPriority
-  uint64_t client = 0;   // requests of one client share its turns in the queue; at most 2^63 - 1
+  // Requests of one client share its turns and its part of the queue; at most 2^63 - 1. 0: nobody is known.
+  uint64_t client = 0;
   CacheSalt cache_salt;  // requests of different salts share no prefixes in the cache
   // A chunk is delivered when it has this many tokens (≥ 1) or a finish reason. Use a large value for answers
   // in one piece.
@@ -140,10 +142,14 @@ struct DeviceOptions {
   std::vector<int64_t> graph_bs;      // batch sizes with graphs; empty: a series up to graph_max_bs
 };
 
+// EngineOptions::max_queued_requests: default_max_queued_requests(max_running_requests).
+inline constexpr int64_t kDefaultMaxQueued = -1;
+
 struct EngineOptions {
   int64_t max_total_tokens = 0;       // KV capacity; 0: the backend chooses
   int64_t max_running_requests = 64;  // requests that run together; 0: the backend chooses
-  // This limits the waiting requests; more are refused with kResourceExhausted. 0 means no limit.
+  // This limits the waiting requests; more are refused with kResourceExhausted. 0 means no limit, and
+  // kDefaultMaxQueued a limit that suits a server.
   int64_t max_queued_requests = 0;
   int64_t chunked_prefill_size = 2048;  // prompt tokens per step, ≥ 1, or -1: prompts are not cut
   int64_t max_prefill_tokens = 16384;   // prompt tokens of all requests per step, ≥ 1
@@ -181,6 +187,9 @@ int64_t in_whole_pages(int64_t num_tokens);
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length,
                                  int64_t available_bytes);
 
+// Returns the default limit of waiting requests: 16 for each that can run, at least 4096.
+int64_t default_max_queued_requests(int64_t max_running_requests);
+
 // EngineStats is a snapshot for metrics and /get_load. Its counters run since the start.
 struct EngineStats {
   SchedulerStats scheduler;
@@ -215,9 +224,17 @@ class Engine {
   // Aborts what is left and joins the threads.
   virtual ~Engine() = default;
 
-  // Queues a request. Errors: kInvalidArgument (empty input, ids out of range, prompt not shorter than the
-  // context, bad sampling values), kResourceExhausted (more pages than the pool has, queue full),
-  // kCancelled (shutting down).
+  // Reserves places in the queue for `count` requests (≥ 1) of `client` (GenerateRequest::client), all of
+  // them or none, so that a batch is refused before any of it has started. Errors: kInvalidArgument (more
+  // than the client may ever have), kResourceExhausted (they are not free now), kCancelled (shutting down).
+  virtual Result<QueuePlaces> reserve(int64_t count, uint64_t client) = 0;
+
+  // Queues a request on one of `places`, which must be of its client and not be used up. Errors:
+  // kInvalidArgument (empty input, ids out of range, prompt not shorter than the context, bad sampling
+  // values), kResourceExhausted (more pages than the pool has), kCancelled (shutting down). After an error
+  // the place is free to be used again.
+  virtual Result<RequestId> submit(GenerateRequest request, QueuePlaces& places) = 0;
+  // Reserves a place and queues a request on it. Its errors are those of both.
   virtual Result<RequestId> submit(GenerateRequest request) = 0;
 
   // Waits for the next chunk of a request without a sink. Returns nullopt once the final chunk has been
@@ -258,6 +275,7 @@ class Engine {
   virtual int64_t context_length() const = 0;
   virtual int64_t max_total_tokens() const = 0;
   virtual int64_t max_running_requests() const = 0;
+  virtual int64_t max_queued_requests() const = 0;  // 0: no limit
 };
 
 }  // namespace hadal

@@ -27,7 +27,8 @@ Result<void> check_options(const EngineOptions& options, const ModelConfig& conf
                             options.context_length, config.max_position_embeddings);
   }
   HADAL_RETURN_IF_ERROR(check_at_least("max-running-requests", options.max_running_requests, 0));
-  HADAL_RETURN_IF_ERROR(check_at_least("max-queued-requests", options.max_queued_requests, 0));
+  if (options.max_queued_requests != kDefaultMaxQueued)
+    HADAL_RETURN_IF_ERROR(check_at_least("max-queued-requests", options.max_queued_requests, 0));
   if (options.chunked_prefill_size < 1 && options.chunked_prefill_size != -1) {
     return invalid_argument("chunked-prefill-size is {}; allowed: 1 or more, or -1 for whole prompts",
                             options.chunked_prefill_size);
@@ -49,6 +50,13 @@ Result<void> check_options(const EngineOptions& options, const ModelConfig& conf
   return {};
 }
 
+// Sets what follows from the capacity.
+void resolve_rest(EngineOptions& options) {
+  options.max_total_tokens = in_whole_pages(options.max_total_tokens);
+  if (options.max_queued_requests == kDefaultMaxQueued)
+    options.max_queued_requests = default_max_queued_requests(options.max_running_requests);
+}
+
 Result<std::unique_ptr<PlanRecorder>> open_recorder(const EngineOptions& options) {
   if (options.record_plans.empty()) return std::unique_ptr<PlanRecorder>();
   return PlanRecorder::open(options.record_plans);
@@ -58,6 +66,10 @@ Result<std::unique_ptr<PlanRecorder>> open_recorder(const EngineOptions& options
 
 int64_t in_whole_pages(int64_t num_tokens) {
   return (num_tokens + kPageSize - 1) / kPageSize * kPageSize;
+}
+
+int64_t default_max_queued_requests(int64_t max_running_requests) {
+  return std::max<int64_t>(4096, 16 * max_running_requests);
 }
 
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length,
@@ -75,7 +87,7 @@ Result<std::unique_ptr<Engine>> Engine::create(Backend& backend, const EngineOpt
     HADAL_RETURN_IF_ERROR(check_at_least("max-total-tokens", resolved.max_total_tokens, 1));
   HADAL_RETURN_IF_ERROR(backend.size_cache(resolved));
   HADAL_RETURN_IF_ERROR(check_capacity(resolved));
-  resolved.max_total_tokens = in_whole_pages(resolved.max_total_tokens);
+  resolve_rest(resolved);
   HADAL_ASSIGN_OR_RETURN(std::unique_ptr<PlanRecorder> recorder, open_recorder(resolved));
   HADAL_ASSIGN_OR_RETURN(std::unique_ptr<StepExecutor> executor, backend.make_executor(resolved));
   return make_engine(std::move(executor), config, resolved, std::move(recorder));
@@ -90,7 +102,7 @@ Result<std::unique_ptr<Engine>> Engine::create(std::unique_ptr<StepExecutor> exe
   HADAL_RETURN_IF_ERROR(check_options(options, config));
   HADAL_RETURN_IF_ERROR(check_capacity(options));
   EngineOptions resolved = options;
-  resolved.max_total_tokens = in_whole_pages(resolved.max_total_tokens);
+  resolve_rest(resolved);
   HADAL_ASSIGN_OR_RETURN(std::unique_ptr<PlanRecorder> recorder, open_recorder(resolved));
   return make_engine(std::move(executor), config, resolved, std::move(recorder));
 }

@@ -214,7 +214,7 @@ std::optional<StepRecord> EngineLoop::plan_and_launch() {
     sequence->started = plan_begin;
     sequence->cached_tokens = scheduler_.cached_tokens(sequence->id);
     sequence->admitted = true;
-    gate_.admitted();
+    gate_.admitted(sequence->request.client);
     if (sequence->mask != nullptr) mask_workers_.post(sequence->mask, std::nullopt);
   }
   const auto launch_begin = Clock::now();
@@ -371,7 +371,7 @@ void EngineLoop::deliver() {
 void EngineLoop::retire_finished() {
   for (Sequence* sequence : finished_) {
     delivery_.detach(*sequence);
-    gate_.left(sequence->admitted);
+    gate_.left(sequence->admitted, sequence->request.client);
     const auto found = sequences_.find(sequence->id);
     if (in_flight_ && sequence->last_step >= in_flight_->plan.step) {
       buried_.push_back(std::move(found->second));

@@ -1,5 +1,8 @@
-// Controls admission to the engine: the queue limit, closing for good, and waiting until all requests have
-// ended. Any thread may call it.
+// Controls admission to the engine: the places of its queue, closing for good, and waiting until all requests
+// have ended. Any thread may call it.
+//
+// A place is taken from enter() until the request that uses it runs for the first time or has ended. One
+// client has at most 7/8 of the places, so that there is always one for somebody else.
 #pragma once
 
 #include <chrono>
@@ -7,63 +10,55 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
-#include <utility>
+#include <unordered_map>
 
 #include "base/result.h"
+#include "engine/queue_places.h"
 
 namespace hadal {
 
 class Gate {
  public:
-  // A max_waiting of 0 means no limit.
+  // `max_waiting` is the number of places; 0 means no limit.
   explicit Gate(int64_t max_waiting) : max_waiting_(max_waiting) {}
 
-  // Counts one more waiting request. Errors: kResourceExhausted (queue full), or the reason why the gate is
+  // Takes `count` places (≥ 1) for `client`, all of them or none. Errors: kInvalidArgument when the client
+  // may never have so many, kResourceExhausted when they are not free now, or the reason why the gate is
   // closed.
-  Result<void> enter() {
-    const std::lock_guard lock(mutex_);
-    if (closed_) return *closed_;
-    if (max_waiting_ > 0 && waiting_ >= max_waiting_) {
-      return make_status(StatusCode::kResourceExhausted,
-                         "the queue is full: {} requests are waiting; allowed: {} (max-queued-requests)",
-                         waiting_, max_waiting_);
-    }
-    ++waiting_;
-    ++inside_;
-    return {};
-  }
+  Result<QueuePlaces> enter(int64_t count, uint64_t client);
+
+  // Counts a request that uses one of `places`, of which there must be one. It fails with the reason why the
+  // gate is closed, and the place remains among `places`. What has come in must leave.
+  Result<void> use(QueuePlaces& places);
 
   // Records that a waiting request runs for the first time.
-  void admitted() {
-    const std::lock_guard lock(mutex_);
-    --waiting_;
-  }
+  void admitted(uint64_t client);
 
   // Records that a request has ended and its final chunk has been delivered.
-  void left(bool was_admitted) {
-    const std::lock_guard lock(mutex_);
-    if (!was_admitted) --waiting_;
-    if (--inside_ == 0) empty_.notify_all();
-  }
+  void left(bool was_admitted, uint64_t client);
 
-  // Makes enter fail with `why` from now on; the first reason is kept.
-  void close(Status why) {
-    const std::lock_guard lock(mutex_);
-    if (!closed_) closed_ = std::move(why);
-  }
+  // Makes enter and use fail with `why` from now on; the first reason is kept.
+  void close(Status why);
 
   // Returns true when all requests have ended before `timeout` is over.
-  bool wait_empty(std::chrono::milliseconds timeout) {
-    std::unique_lock lock(mutex_);
-    return empty_.wait_for(lock, timeout, [&] { return inside_ == 0; });
-  }
+  bool wait_empty(std::chrono::milliseconds timeout);
+
+  // Returns how many places `client` may have. A client of 0 stands for everybody who is not known, and has
+  // no limit of its own; nor has anybody in a queue of fewer than 8 places. 0 means no limit.
+  int64_t places_of(uint64_t client) const;
 
  private:
+  friend class QueuePlaces;
+  // Frees places of the queue. Whoever calls it holds the mutex.
+  void free_places(int64_t count, uint64_t client);
+  void give_back(int64_t count, uint64_t client);
+
   const int64_t max_waiting_;
   std::mutex mutex_;
   std::condition_variable empty_;
-  int64_t waiting_ = 0;
-  int64_t inside_ = 0;
+  int64_t waiting_ = 0;                              // places that are taken
+  std::unordered_map<uint64_t, int64_t> by_client_;  // the same of clients that have a limit; never 0
+  int64_t inside_ = 0;                               // requests that have not ended
   std::optional<Status> closed_;
 };
 

@@ -364,7 +364,7 @@ TEST_P(EngineTest, BadOptionsAreRefusedNamingTheField) {
   EXPECT_THAT(message({.chunked_prefill_size = 0}), HasSubstr("chunked-prefill-size"));
   EXPECT_THAT(message({.chunked_prefill_size = -2}), HasSubstr("chunked-prefill-size"));
   EXPECT_THAT(message({.max_prefill_tokens = 0}), HasSubstr("max-prefill-tokens"));
-  EXPECT_THAT(message({.max_queued_requests = -1}), HasSubstr("max-queued-requests"));
+  EXPECT_THAT(message({.max_queued_requests = -2}), HasSubstr("max-queued-requests"));
   EXPECT_THAT(message({.schedule_conservativeness = 0.0}), HasSubstr("schedule-conservativeness"));
   EXPECT_THAT(message({.watchdog_timeout_s = -1.0}), HasSubstr("watchdog-timeout"));
   EXPECT_THAT(message({.record_plans = "/nowhere/plans.jsonl"}), HasSubstr("/nowhere/plans.jsonl"));
