@@ -55,8 +55,10 @@ void append_scheduling_rows(std::vector<Flag>& out) {
   constexpr std::string_view kGroup = "Scheduling";
   constexpr CommandSet kMany = kServe | kOffline;  // many requests at once
   std::vector<Flag> rows = {
-      count_row("max-queued-requests", kServe, kGroup, 1, 1e9, "no limit",
-                "largest number of waiting requests; further ones are refused with status 503"),
+      count_row(
+          "max-queued-requests", kServe, kGroup, 1, 1e9, "16 × max-running-requests, at least 4096",
+          "largest number of waiting requests, each choice counted; further ones are refused with status "
+          "503. From 8 on one client may have 7/8 of them"),
       count_row("max-prefill-tokens", kMany, kGroup, 1, kMaxCount, "16384",
                 "largest number of prompt tokens in one step, over all requests"),
       choice_row(

@@ -220,7 +220,6 @@ EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOption
   options.context_length = flags.integer("context-length").value_or(options.context_length);
   options.kernels = model.kernels;
   options.random_seed = model.random_seed;
-  options.max_queued_requests = flags.integer("max-queued-requests").value_or(options.max_queued_requests);
   options.max_prefill_tokens = flags.integer("max-prefill-tokens").value_or(options.max_prefill_tokens);
   // The flag table has checked these names.
   const bool by_priority = flags.has("enable-priority-scheduling") && !flags.has("schedule-policy");
@@ -237,8 +236,10 @@ EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOption
   options.cache_generated_tokens = !flags.has("enable-deterministic-inference");
   options.overlap_schedule = !flags.has("disable-overlap-schedule");
   options.record_plans = flags.text_or("record-plans", "");
-  // Only servers print these lines by default.
+  // Only servers limit their queue, because other commands submit what they have, and only servers print
+  // these lines by default.
   const bool serves = flags.command() == Command::kServe;
+  if (serves) options.max_queued_requests = flags.integer("max-queued-requests").value_or(kDefaultMaxQueued);
   options.decode_log_interval = flags.integer("decode-log-interval").value_or(serves ? 40 : 0);
   return options;
 }

@@ -316,15 +316,21 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
 
 }  // namespace
 
+uint64_t engine_client(const HttpRequest& from) {
+  const uint64_t number = std::hash<std::string>{}(from.client) >> 1;  // below 2^63
+  return std::max<uint64_t>(number, 1);                                // 0 is nobody
+}
+
 void set_origin(GenerationRequest& request, const ServerContext& context, const HttpRequest& from) {
   request.tally = from.tally;
-  request.client = std::hash<std::string>{}(from.client) >> 1;  // below 2^63
+  request.client = engine_client(from);
   if (context.options.isolate_cache_by_key)
     request.cache_salt = salt_of_key(key_name_of(from.client), request.cache_salt);
 }
 
 Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, IoThread& io,
-                                                      GenerationRequest request, OnDelta on_delta) {
+                                                      QueuePlaces& places, GenerationRequest request,
+                                                      OnDelta on_delta) {
   const std::shared_ptr<const StopPatterns> stops = request.stops;
   if (stops != nullptr && context.tokenizer == nullptr) {
     return unsupported("stop: the server runs without a tokenizer (--skip-tokenizer-init)");
@@ -353,13 +359,19 @@ Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, Io
   if (request.grammar != nullptr) {
     engine_request.constraint = make_grammar_constraint(request.grammar, request.grammar_after_token);
   }
-  HADAL_ASSIGN_OR_RETURN(const RequestId id, context.engine.submit(std::move(engine_request)));
+  HADAL_ASSIGN_OR_RETURN(const RequestId id, context.engine.submit(std::move(engine_request), places));
   const MemoryReserve::Scope reserve;  // it runs already, and only what is known can be cancelled
   generation->set_id(id);
   generation->start_tally(std::move(request.tally), prompt_tokens);
   context.chunks.add(io, id, generation);
   reservation.keep_for(id);
   return std::shared_ptr<Generation>(std::move(generation));
+}
+
+Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, IoThread& io,
+                                                      GenerationRequest request, OnDelta on_delta) {
+  HADAL_ASSIGN_OR_RETURN(QueuePlaces place, context.engine.reserve(1, request.client));
+  return start(context, io, place, std::move(request), std::move(on_delta));
 }
 
 }  // namespace hadal::server

@@ -64,16 +64,23 @@ struct GenerationDelta {
   double e2e_s = 0.0;      // since start()
 };
 
-// Sets who is behind the request: its tally, the number by which the engine tells clients apart
-// (HttpRequest::client), and with --cache-isolation key the salt of that client's key.
+// Returns the number by which the engine tells clients apart (HttpRequest::client); never 0.
+uint64_t engine_client(const HttpRequest& from);
+
+// Sets who is behind the request: its tally, its engine_client, and with --cache-isolation key the salt of
+// that client's key.
 void set_origin(GenerationRequest& request, const ServerContext& context, const HttpRequest& from);
 
 class Generation {
  public:
   using OnDelta = std::function<void(GenerationDelta delta)>;
 
-  // Submits to the engine. Errors: those of Engine::submit, stops without a tokenizer, a rid in use. After an
-  // error nothing was started. `on_delta` is destroyed with its last call or with cancel().
+  // Submits to the engine, on one of `places`, which are of request.client. Errors: those of Engine::submit,
+  // stops without a tokenizer, a rid in use. After an error nothing was started. `on_delta` is destroyed with
+  // its last call or with cancel().
+  static Result<std::shared_ptr<Generation>> start(ServerContext& context, IoThread& io, QueuePlaces& places,
+                                                   GenerationRequest request, OnDelta on_delta);
+  // Reserves a place and starts on it. Its errors are also those of Engine::reserve.
   static Result<std::shared_ptr<Generation>> start(ServerContext& context, IoThread& io,
                                                    GenerationRequest request, OnDelta on_delta);
   virtual ~Generation() = default;

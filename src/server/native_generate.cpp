@@ -60,8 +60,12 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
     }
   }
 
+  // Starts all choices. If there is no room in the queue for one of them, none is started.
   Result<void> start(CompiledGrammars grammars) {
     const size_t count = request_.items.size();
+    HADAL_ASSIGN_OR_RETURN(
+        QueuePlaces places,
+        context_.engine.reserve(static_cast<int64_t>(count), engine_client(stream_->exchange().request())));
     outputs_.reserve(count);
     num_open_ = count;
     LogRoom log_room;
@@ -81,7 +85,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
       outputs_.emplace_back(request.rid, request.input_ids, options);
       log_request_start(context_, request, log_room);
       HADAL_ASSIGN_OR_RETURN(auto generation,
-                             Generation::start(context_, io_, std::move(request),
+                             Generation::start(context_, io_, places, std::move(request),
                                                [self = shared_from_this(), i](GenerationDelta delta) {
                                                  self->guarded([&] { self->on_delta(i, std::move(delta)); });
                                                }));

@@ -77,6 +77,8 @@ json::object server_info(const ServerContext& context) {
   out["max_req_input_len"] = max_input_tokens(context);
   out["context_length"] = context.engine.context_length();
   out["max_running_requests"] = options.max_running_requests;
+  const int64_t places = context.engine.max_queued_requests();
+  out["max_queued_requests"] = places > 0 ? json::value(places) : json::value();  // null: no limit
   out["max_total_tokens"] = stats.max_total_tokens;
   for (const char* name : {"tp_size", "dp_size", "pp_size", "ep_size", "nnodes"}) out[name] = 1;
   out["internal_states"] = json::array{state};

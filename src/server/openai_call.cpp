@@ -79,7 +79,11 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
     }
   }
 
+  // Starts all choices. If there is no room in the queue for one of them, none is started.
   Result<void> start(CompiledGrammars grammars) {
+    HADAL_ASSIGN_OR_RETURN(
+        QueuePlaces places,
+        context_.engine.reserve(std::ssize(request_.items), engine_client(stream_->exchange().request())));
     num_open_ = request_.items.size();
     rids_.reserve(num_open_);
     if (log_text_bytes(context_) > 0) texts_.resize(num_open_);
@@ -91,7 +95,7 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
       rids_.push_back(generation.rid);
       log_request_start(context_, generation, log_room);
       HADAL_ASSIGN_OR_RETURN(auto started,
-                             Generation::start(context_, io_, std::move(generation),
+                             Generation::start(context_, io_, places, std::move(generation),
                                                [self = shared_from_this(), i](GenerationDelta delta) {
                                                  self->guarded([&] { self->on_delta(i, std::move(delta)); });
                                                }));
