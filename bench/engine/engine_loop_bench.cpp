@@ -86,7 +86,7 @@ void BM_EngineThread(benchmark::State& state) {
     std::vector<std::shared_ptr<CountingSink>> sinks;
     for (int64_t i = 0; i < num_requests; ++i) {
       GenerateRequest request;
-      request.input_ids.assign(kPrompt, static_cast<int32_t>(10 + i));
+      request.input_ids = std::vector<int32_t>(kPrompt, static_cast<int32_t>(10 + i));
       request.sampling.max_new_tokens = kGenerated;
       sinks.push_back(state.range(1) != 0 ? std::make_shared<CountingSink>() : shared);
       request.sink = sinks.back();

@@ -207,7 +207,7 @@ Result<RequestId> ThreadedEngine::queue(GenerateRequest request, QueuePlaces& pl
   const RequestId id = next_id_.fetch_add(1);
   sequence->id = id;
   sequence->submitted = Sequence::Clock::now();
-  sequence->tokens = std::move(request.input_ids);
+  sequence->tokens = TokenSequence(std::move(request.input_ids));
   sequence->prompt_len = static_cast<int64_t>(sequence->tokens.size());
   sequence->seed = request.sampling.seed.value_or(own_seed(id));
   if (!request.sampling.ignore_eos) sequence->eos = eos_;

@@ -19,6 +19,7 @@
 #include "base/request_id.h"
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "base/token_ids.h"
 #include "engine/queue_places.h"
 #include "engine/sampling_params.h"
 #include "kernels/params/kv_layout.h"
@@ -76,7 +77,7 @@ class ChunkSink {
 };
 
 struct GenerateRequest {
-  std::vector<int32_t> input_ids;
+  TokenIds input_ids;
   SamplingParams sampling;
   LogprobOptions logprobs;
   std::unique_ptr<StopCondition> stop;          // may be null

@@ -141,7 +141,7 @@ void EngineLoop::add(std::unique_ptr<Sequence>& owned) {
   const bool scores_prompt = logprobs.enabled && logprobs.start >= 0;
   sequence.next_scored = scores_prompt ? logprobs.start : sequence.prompt_len;
   scheduler_.add({.id = sequence.id,
-                  .prompt = sequence.tokens,
+                  .prompt = sequence.tokens.prompt(),
                   .max_new_tokens = sequence.request.sampling.max_new_tokens,
                   .max_cached_tokens = scores_prompt ? logprobs.start : sequence.prompt_len - 1,
                   .priority = sequence.request.priority,

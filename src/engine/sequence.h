@@ -22,7 +22,7 @@ struct Sequence {
   RequestId id = 0;
   GenerateRequest request;  // input_ids moved into `tokens`
   uint64_t seed = 0;
-  std::vector<int32_t> tokens;  // prompt, then generated tokens
+  TokenSequence tokens;
   int64_t prompt_len = 0;
   std::vector<int32_t> eos;  // end tokens inside the vocabulary; empty with ignore_eos
 

@@ -9,10 +9,9 @@ namespace hadal {
 namespace {
 
 SlotStart start_of(const Sequence& sequence, int32_t slot) {
-  const std::span<const int32_t> tokens = sequence.tokens;
   const SamplingParams& sampling = sequence.request.sampling;
-  TokenHistory history(tokens.first(sequence.prompt_len), uses_token_counts(sampling));
-  for (const int32_t token : tokens.subspan(sequence.prompt_len)) history.add_generated(token);
+  TokenHistory history(sequence.tokens.prompt(), uses_token_counts(sampling));
+  for (const int32_t token : sequence.tokens.generated()) history.add_generated(token);
   return {.slot = slot,
           .sampling = sampling,
           .seed = sequence.seed,
@@ -106,8 +105,8 @@ void Staging::add_prefill(const Slot& slot, const WorkItem& item, StagedStep& st
   HADAL_CHECK_LE(end, sequence.prompt_len);
   HADAL_CHECK(batch.decode_seq_idx.empty(), "prefill items come first");
   const auto first_row = static_cast<int32_t>(batch.token_ids.size());
-  batch.token_ids.insert(batch.token_ids.end(), sequence.tokens.begin() + begin,
-                         sequence.tokens.begin() + end);
+  const TokenIds& prompt = sequence.tokens.prompt();
+  batch.token_ids.insert(batch.token_ids.end(), prompt.begin() + begin, prompt.begin() + end);
   for (int64_t position = begin; position < end; ++position) {
     batch.positions.push_back(static_cast<int32_t>(position));
     batch.slots.push_back(int64_t{slot.pages[position / kPageSize]} * kPageSize + position % kPageSize);
@@ -122,7 +121,7 @@ void Staging::add_prefill(const Slot& slot, const WorkItem& item, StagedStep& st
   for (int64_t p = std::max(sequence.next_scored, begin); p < std::min(end, sequence.prompt_len - 1); ++p) {
     staged.scores.push_back({.slot = item.slot,
                              .logit_row = static_cast<int32_t>(batch.logit_rows.size()),
-                             .token_id = sequence.tokens[p + 1]});
+                             .token_id = prompt[p + 1]});
     record.scores.push_back(&sequence);
     batch.logit_rows.push_back(first_row + static_cast<int32_t>(p - begin));
   }

@@ -33,8 +33,7 @@ int64_t Scheduler::Impl::match_limit(const RequestState& request) const {
 
 int64_t Scheduler::Impl::match_length(RequestState& request) {
   if (request.match_version != tree_version) {
-    request.match_length = cache.match_length(
-        std::span(request.tokens).first(static_cast<size_t>(match_limit(request))), request.salt);
+    request.match_length = cache.match_length(known_tokens(request, match_limit(request)), request.salt);
     request.match_version = tree_version;
   }
   return request.match_length;
@@ -47,11 +46,11 @@ bool Scheduler::Impl::waits_for_prefix(RequestState& request) {
     if (owner != nullptr && owner->prefilling) return true;
   }
   request.prefix_owner = 0;
-  const auto mine = std::span(request.tokens).first(static_cast<size_t>(match_limit(request)));
+  const auto mine = known_tokens(request, match_limit(request));
   int64_t longest = 0;
   for (const RequestState* other : prefilling) {
     if (other->first_page_hash != request.first_page_hash || other->salt != request.salt) continue;
-    const auto theirs = std::span(other->tokens).first(static_cast<size_t>(other->prompt_len));
+    const TokenIds& theirs = other->tokens.prompt();
     const auto [end, unused] = std::mismatch(mine.begin(), mine.end(), theirs.begin(), theirs.end());
     const int64_t common = end - mine.begin();
     if (common <= longest) continue;
@@ -107,7 +106,7 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int
   }
 
   PrefixMatch match;
-  const auto matchable = std::span(request.tokens).first(static_cast<size_t>(match_limit(request)));
+  const auto matchable = known_tokens(request, match_limit(request));
   if (!request.isolated && !matchable.empty())
     match = cache.match(matchable, request.priority, request.cache_owner());
   cache.lock(match.node);

@@ -67,7 +67,7 @@ void Scheduler::Impl::cache_prompt(RequestState& request) {
   leave_prefilling(request);
   if (request.isolated || !options.enable_radix_cache) return;
   const CacheNodeId node =
-      cache.insert(std::span(request.tokens).first(static_cast<size_t>(request.prompt_len)),
+      cache.insert(request.tokens.prompt(),
                    std::span(request.pages).first(static_cast<size_t>(num_pages_for(request.prompt_len))),
                    request.priority, request.cache_owner());
   ++tree_version;
@@ -86,7 +86,7 @@ void Scheduler::Impl::stop_running(RequestState& request, bool keep) {
   int64_t count = request.confirmed;
   if (!options.cache_generated_tokens) count = std::min(count, request.prompt_len);
   if (keep && options.enable_radix_cache && count > 0) {
-    cache.insert(std::span(request.tokens).first(static_cast<size_t>(count)),
+    cache.insert(known_tokens(request, count),
                  std::span(request.pages).first(static_cast<size_t>(num_pages_for(count))), request.priority,
                  request.cache_owner());
     ++tree_version;

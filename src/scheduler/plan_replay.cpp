@@ -111,10 +111,12 @@ Result<ScheduledRequest> read_request(const json::object& line, int64_t num_page
     return invalid_argument("\"prompt\" has {} tokens; allowed is [1, {}]", prompt_len, capacity);
   }
   constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+  std::vector<int32_t> ids;
   for (const json::value& value : *prompt) {
     HADAL_ASSIGN_OR_RETURN(const int64_t token, to_integer(value, "prompt", 0, kMaxInt32));
-    request.prompt.push_back(static_cast<int32_t>(token));
+    ids.push_back(static_cast<int32_t>(token));
   }
+  request.prompt = std::move(ids);
   HADAL_ASSIGN_OR_RETURN(request.max_new_tokens,
                          integer_field(line, "max_new_tokens", 0, capacity - prompt_len));
   HADAL_ASSIGN_OR_RETURN(request.max_cached_tokens,

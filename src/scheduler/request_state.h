@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/request_id.h"
+#include "base/token_ids.h"
 #include "cache/page_pool.h"
 #include "cache/radix_cache.h"
 
@@ -23,7 +24,7 @@ inline constexpr int64_t num_pages_for(int64_t num_tokens) {
 
 struct RequestState {
   RequestId id = 0;
-  std::vector<int32_t> tokens;  // prompt, then the known generated tokens
+  TokenSequence tokens;  // prompt, then the known generated tokens
   int64_t prompt_len = 0;
   int64_t max_new_tokens = 0;
   int64_t max_cached_tokens = 0;

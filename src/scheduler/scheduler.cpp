@@ -56,7 +56,7 @@ void Scheduler::Impl::add(ScheduledRequest request) {
               request.max_new_tokens, pool.num_pages());
   auto state = std::make_unique<RequestState>();
   state->id = request.id;
-  state->tokens = std::move(request.prompt);
+  state->tokens = TokenSequence(std::move(request.prompt));
   state->prompt_len = prompt_len;
   state->max_new_tokens = request.max_new_tokens;
   state->max_cached_tokens = request.max_cached_tokens;
@@ -65,7 +65,7 @@ void Scheduler::Impl::add(ScheduledRequest request) {
   state->client = request.client;
   state->salt = request.salt;
   state->arrival = ++last_arrival;
-  state->first_page_hash = hash_first_page(state->tokens);
+  state->first_page_hash = hash_first_page(state->tokens.prompt());
   const auto [it, is_new] = requests.emplace(request.id, std::move(state));
   HADAL_CHECK(is_new, "request {} already exists", request.id);
   if (requests.size() == 1) growth.reset();  // an estimate from earlier work does not apply to this request
@@ -161,7 +161,7 @@ bool Scheduler::idle() const {
   return impl_->queue.empty() && impl_->running.empty() && impl_->in_flight.empty();
 }
 
-std::span<const int32_t> Scheduler::tokens(RequestId id) const {
+TokenSequence Scheduler::tokens(RequestId id) const {
   const RequestState* request = impl_->find(id);
   HADAL_CHECK(request != nullptr, "request {} is unknown", id);
   return request->tokens;

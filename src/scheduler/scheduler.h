@@ -17,6 +17,7 @@
 
 #include "base/request_id.h"
 #include "base/result.h"
+#include "base/token_ids.h"
 #include "cache/page_pool.h"
 #include "cache/radix_cache.h"
 #include "scheduler/batch_plan.h"
@@ -52,7 +53,7 @@ struct SchedulerOptions {
 // ScheduledRequest is what the scheduler knows about a request.
 struct ScheduledRequest {
   RequestId id = 0;
-  std::vector<int32_t> prompt;    // ≥ 1 token
+  TokenIds prompt;                // ≥ 1 token
   int64_t max_new_tokens = 0;     // ≥ 0; 0: the prompt is computed, nothing is sampled
   int64_t max_cached_tokens = 0;  // prompt tokens that may come from the cache, < prompt.size()
   int32_t priority = 0;
@@ -120,9 +121,9 @@ class Scheduler {
   std::vector<RequestId> fail(const BatchPlan& plan);
 
   bool idle() const;  // nothing is queued, running or in flight
-  // Returns the tokens of a request known so far: prompt, then generated. The view is valid until the next
-  // call. The request must be queued or running, because complete() forgets those that end.
-  std::span<const int32_t> tokens(RequestId id) const;
+  // Returns the tokens of a request known so far: prompt, then generated. The request must be queued or
+  // running, because complete() forgets those that end.
+  TokenSequence tokens(RequestId id) const;
   // Returns the prompt tokens that came from the cache at the latest admission, as many of them as the client
   // may be told (PrefixMatch::told_tokens); 0 while queued for the first time.
   int64_t cached_tokens(RequestId id) const;

@@ -48,6 +48,7 @@ struct Scheduler::Impl {
   uint64_t tree_version = 1;
   std::vector<RequestId> retracted_ids;  // not yet named by a plan
   SchedulerStats totals;                 // the counters only
+  std::vector<int32_t> joined;           // scratch of known_tokens
 
   PlanRecorder* recorder = nullptr;
 
@@ -56,6 +57,10 @@ struct Scheduler::Impl {
   BatchPlan plan();
   SchedulerStats stats() const;
   RequestState* find(RequestId id) const;
+  // Returns a request's first `count` known tokens; valid until the next call for another request.
+  std::span<const int32_t> known_tokens(const RequestState& request, int64_t count) {
+    return request.tokens.first(static_cast<size_t>(count), joined);
+  }
 
   // These are in admission.cpp.
   enum class Admission { kAdmitted, kWaitsForPrefix, kNoRoom };

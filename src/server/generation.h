@@ -25,7 +25,7 @@ struct GenerationRequest {
   // This is the client's name for the request, which /abort_request finds; two requests must not share one at
   // a time. An empty one is not registered.
   std::string rid;
-  std::vector<int32_t> input_ids;
+  TokenIds input_ids;  // shared by the choices of a prompt
   SamplingParams sampling;
   std::shared_ptr<const StopPatterns> stops;  // searched for in the generated text; null: none
   bool skip_special_tokens = true;

@@ -8,7 +8,7 @@ Result<void> charge_choices(MemoryCharge& charge, const GenerationRequest& reque
   const size_t prompt_tokens = request.input_ids.size();
   const int64_t first_tokens = std::min(request.sampling.max_new_tokens, kTokenBlock);
   HADAL_RETURN_IF_ERROR(
-      charge.add(MemoryKind::kChoice, count * (kChoiceBytes + prompt_tokens * kPromptTokenBytes)));
+      charge.add(MemoryKind::kChoice, count * kChoiceBytes + prompt_tokens * kPromptTokenBytes));
   HADAL_RETURN_IF_ERROR(
       charge.add(MemoryKind::kOutput, count * output_bytes(request.keeps_answer, first_tokens)));
   const LogprobOptions& logprobs = request.logprobs;

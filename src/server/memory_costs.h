@@ -31,7 +31,7 @@ inline constexpr size_t kIdTextBytes = 16;
 // One choice without its tokens: objects of the request, of the engine and of the scheduler, its rid, its
 // sampling parameters, its stop conditions.
 inline constexpr size_t kChoiceBytes = size_t{8} << 10;
-// A prompt token of a choice: in the request, in the engine and in the scheduler.
+// A prompt token, which all choices of the prompt share in the request, the engine and the scheduler.
 inline constexpr size_t kPromptTokenBytes = 12;
 // A generated token: in the engine and in the scheduler.
 inline constexpr size_t kTokenBytes = 16;
@@ -73,8 +73,9 @@ inline size_t held_bytes(const GenerationDelta& delta, bool long_logprobs) {
          entries * bytes_per_logprob(long_logprobs);
 }
 
-// Counts `num_choices` generations like `request`, up to the first block of their answers. Its prompt, length
-// and log-probabilities are set; `vocab_size` is that of the masks, 0 without a grammar.
+// Counts `num_choices` generations like `request`, which share its prompt, up to the first block of their
+// answers. Its prompt, length and log-probabilities are set; `vocab_size` is that of the masks, 0 without a
+// grammar.
 Result<void> charge_choices(MemoryCharge& charge, const GenerationRequest& request, int64_t num_choices,
                             int64_t vocab_size);
 

@@ -36,12 +36,12 @@ void append_count(std::string& out, std::string_view name, int64_t value) {
 
 }  // namespace
 
-NativeOutput::NativeOutput(std::string rid, const std::vector<int32_t>& prompt, Options options)
+NativeOutput::NativeOutput(std::string rid, std::span<const int32_t> prompt, Options options)
     : rid_(std::move(rid)), options_(std::move(options)) {
   const LogprobOptions& logprobs = options_.logprobs;
   if (!logprobs.enabled || logprobs.start < 0) return;
   // Nothing predicts the first requested position, so its entry has no value.
-  append_entry(input_logprobs_, std::nullopt, prompt.at(static_cast<size_t>(logprobs.start)));
+  append_entry(input_logprobs_, std::nullopt, prompt[static_cast<size_t>(logprobs.start)]);
   if (logprobs.top_num > 0) input_tops_ = "null";
 }
 

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,7 @@ class NativeOutput {
     LogprobOptions logprobs;
     std::optional<int64_t> index;  // set in a stream of several generations
   };
-  NativeOutput(std::string rid, const std::vector<int32_t>& prompt, Options options);
+  NativeOutput(std::string rid, std::span<const int32_t> prompt, Options options);
 
   // Adds a delta.
   void add(GenerationDelta delta);

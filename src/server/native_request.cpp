@@ -256,17 +256,15 @@ std::variant<NativeRequest, FieldError> parse_native_request(std::string_view bo
     request.priority = static_cast<int32_t>(priority);
     request.stream = out.stream;
     request.keeps_answer = !out.stream || !limits.streams_incrementally;
-    request.input_ids.swap(prompt);
+    request.input_ids = std::move(prompt);
     const Result<void> charged =
         charge_choices(out.memory, request, fields.n, fields.grammar == nullptr ? 0 : limits.vocab_size);
-    request.input_ids.swap(prompt);
     if (!charged.ok()) return FieldError{charged.status(), {}};
     item.grammar = fields.grammar;
     if (fields.n > 1) out.is_list = true;
     for (int64_t choice = 0; choice < fields.n; ++choice) {
       NativeItem copy = item;
       copy.request.further_choice = choice > 0;
-      copy.request.input_ids = choice + 1 < fields.n ? prompt : std::move(prompt);
       copy.request.rid = rid.empty() ? random_id() : fields.n > 1 ? fmt::format("{}_{}", rid, choice) : rid;
       // Choices with the same seed would all be equal.
       if (copy.request.sampling.seed) *copy.request.sampling.seed += static_cast<uint64_t>(choice);

@@ -138,11 +138,13 @@ void add_openai_choices(FieldReader& reader, const OpenAiLimits& limits, const O
   if (!reader.ok()) return;
   const SamplingFields& sampling = fields.sampling;
   GenerationRequest& generation = prototype.request;
-  const auto length = fit_prompt(generation.input_ids, sampling.max_new_tokens, fallback, limits.prompt);
+  std::vector<int32_t> prompt(generation.input_ids.begin(), generation.input_ids.end());
+  const auto length = fit_prompt(prompt, sampling.max_new_tokens, fallback, limits.prompt);
   if (!length.ok()) {
-    const bool room_for_one = prompt_fits(generation.input_ids, limits.prompt);
+    const bool room_for_one = prompt_fits(prompt, limits.prompt);
     return reader.fail(room_for_one ? length_field : prompt_field, length.status().message);
   }
+  if (prompt.size() < generation.input_ids.size()) generation.input_ids = std::move(prompt);  // truncated
   if (request.items.size() + static_cast<size_t>(sampling.n) > kMaxBatch) {
     return reader.fail("n", fmt::format("makes more than {} choices of one request", kMaxBatch));
   }

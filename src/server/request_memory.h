@@ -21,7 +21,7 @@ enum class MemoryKind {
   kBody,     // bodies that arrive or are being parsed
   kJson,     // their values, while they are read
   kPrompt,   // texts and token ids of prompts, and what tokenising them takes
-  kChoice,   // what each choice needs besides: its prompt in the engine, its state, its rid
+  kChoice,   // what choices need besides: their prompt in the engine, their state, their rids
   kLogprob,  // log-probabilities, as numbers and as JSON
   kOutput,   // tokens and texts of answers, and answers that wait for their client
   kGrammar,  // grammars in use, their matchers and masks

@@ -86,10 +86,10 @@ TEST_P(EngineTest, ThreadsDoNotChangeTheBits) {
 TEST_P(EngineTest, DecodeAgreesWithPrefillOfTheSameTokens) {
   GenerateRequest first = greedy_request(random_prompt(70, 5), 10);
   first.logprobs.enabled = true;
-  const std::vector<int32_t> prompt = first.input_ids;
+  const TokenIds prompt = first.input_ids;
   const Finished decoded = run(*make_engine({.kv_layout = {.format = KvFormat::kF32}}), std::move(first));
 
-  std::vector<int32_t> all = prompt;
+  std::vector<int32_t> all(prompt.begin(), prompt.end());
   all.insert(all.end(), decoded.ids.begin(), decoded.ids.end());
   GenerateRequest second = greedy_request(all, 0);
   second.logprobs = {.enabled = true, .start = static_cast<int64_t>(prompt.size()) - 1};

@@ -54,7 +54,7 @@ TEST(Generation, ARidBelongsToOneRequestUntilThatEnds) {
   EXPECT_EQ(context.requests.find_prefix("job"), std::vector<RequestId>{(*first)->id()});
   (*first)->cancel();
   GenerationRequest refused = long_request();
-  refused.input_ids.clear();
+  refused.input_ids = {};
   EXPECT_FALSE(Generation::start(context, server.io(), std::move(refused), ignore).ok());
   EXPECT_TRUE(context.requests.reserve("job"));  // the refused request keeps nothing
 }

@@ -155,7 +155,7 @@ TEST(RequestMemory, CountsAChoiceUntilItsAnswerIsComplete) {
       "POST", "/generate",
       R"({"input_ids":[1,2,3,4],"return_logprob":true,"logprob_start_len":1,"top_logprobs_num":2,)"
       R"("sampling_params":{"max_new_tokens":10,"n":2}})");
-  EXPECT_EQ(memory->bytes(MemoryKind::kChoice), 2 * (kChoiceBytes + 4 * kPromptTokenBytes));
+  EXPECT_EQ(memory->bytes(MemoryKind::kChoice), 2 * kChoiceBytes + 4 * kPromptTokenBytes);
   EXPECT_EQ(memory->bytes(MemoryKind::kOutput), 2 * 10 * kKeptTokenBytes);
   EXPECT_EQ(memory->bytes(MemoryKind::kLogprob), 2 * (3 + 10) * 3 * kKeptLogprobBytes);
   EXPECT_EQ(memory->bytes(MemoryKind::kJson), 0U);  // only while it is read
