@@ -215,7 +215,7 @@ __device__ __forceinline__ void free_read_scratch(const TileRing& ring, const Ti
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   fence_proxy_async_shared();
   __syncwarp();
-  ring.free(ring.ahead(scratch, (warpgroup ^ 1) * (kScratchTiles<kN> / 2)), kScratchTiles<kN> / 2);
+  ring.free(scratch, (warpgroup ^ 1) * (kScratchTiles<kN> / 2), kScratchTiles<kN> / 2);
 }
 
 // Called by all consumers. `scratch` is the first of their kScratchTiles tiles of the ring. `mixed` means

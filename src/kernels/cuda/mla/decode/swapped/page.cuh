@@ -120,17 +120,14 @@ struct TileRing {
   __device__ __forceinline__ void wait_full(const TileCursor& at) const {
     spin_until_in_tries([&] { return mbarrier_try_wait(&full[at.slot], at.phase); }, [] { __trap(); });
   }
-  // Arrives for a warp, which has read the tile and has met.
-  __device__ __forceinline__ void free(const TileCursor& at) const {
-    if (kSanitized || threadIdx.x % 32 == 0) mbarrier_arrive(&empty[at.slot]);
-  }
-  // Does the same for `count` tiles from `at` on, count ≤ 32.
-  __device__ __forceinline__ void free(const TileCursor& at, int count) const {
+  // Arrives for a warp, whose lanes have read the `count` tiles from the `first`-th after `at` on and have met.
+  // count ≤ 32.
+  __device__ __forceinline__ void free(const TileCursor& at, int first, int count) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (kSanitized) {
-      for (int i = 0; i < count; ++i) mbarrier_arrive(&empty[ahead(at, i).slot]);
+      for (int i = 0; i < count; ++i) mbarrier_arrive(&empty[ahead(at, first + i).slot]);
     } else if (lane < count) {
-      mbarrier_arrive(&empty[ahead(at, lane).slot]);
+      mbarrier_arrive(&empty[ahead(at, first + lane).slot]);
     }
   }
   // Waits until `count` tiles from `at` on are handed over empty.
@@ -181,12 +178,12 @@ struct Page {
   // Frees tile i, which this warp has read. Its threads must have fenced their writes to it.
   __device__ __forceinline__ void free(int i) const {
     __syncwarp();
-    ring.free(ring.ahead(first, i));
+    if (kSanitized || threadIdx.x % 32 == 0) mbarrier_arrive(&ring.empty[ring.ahead(first, i).slot]);
   }
   // Does the same for the tiles i … i + count − 1, count ≤ 32.
   __device__ __forceinline__ void free(int i, int count) const {
     __syncwarp();
-    ring.free(ring.ahead(first, i), count);
+    ring.free(first, i, count);
   }
 };
 
