@@ -59,6 +59,9 @@ void append_scheduling_rows(std::vector<Flag>& out) {
                 "largest number of waiting requests; further ones are refused with status 503"),
       count_row("max-prefill-tokens", kMany, kGroup, 1, kMaxCount, "16384",
                 "largest number of prompt tokens in one step, over all requests"),
+      count_row("max-prefill-ms", kServe, kGroup, 0, 1e6, "15; GPU: 0",
+                "while a request of another client generates, prompts are cut so that they add about so many "
+                "milliseconds to a step, or as much as the step takes without them; 0: no limit"),
       choice_row(
           "schedule-policy", kMany, kGroup, "fcfs|lpm|priority|lof", "fcfs",
           "which waiting request starts first: the oldest one (fcfs), the one with the longest cached prefix "

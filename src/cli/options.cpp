@@ -222,6 +222,8 @@ EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOption
   options.random_seed = model.random_seed;
   options.max_queued_requests = flags.integer("max-queued-requests").value_or(options.max_queued_requests);
   options.max_prefill_tokens = flags.integer("max-prefill-tokens").value_or(options.max_prefill_tokens);
+  options.max_prefill_ms =
+      flags.integer("max-prefill-ms").value_or(on_gpu ? options.max_prefill_ms : kDefaultPrefillMs);
   // The flag table has checked these names.
   const bool by_priority = flags.has("enable-priority-scheduling") && !flags.has("schedule-policy");
   options.schedule_policy =

@@ -75,6 +75,7 @@ Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session
   append_json_number(out["tokenizer-worker-num"], int64_t{http.num_threads});
   text("device", to_string(session.options().device));
   append_json_number(out["chunked-prefill-size"], engine.chunked_prefill_size);
+  append_json_number(out["max-prefill-ms"], engine.max_prefill_ms);
   // The engine's own number is reported beside the flags.
   if (engine.max_running_requests > 0)
     append_json_number(out["max-running-requests"], engine.max_running_requests);

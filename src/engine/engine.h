@@ -147,6 +147,9 @@ struct EngineOptions {
   int64_t max_queued_requests = 0;
   int64_t chunked_prefill_size = 2048;  // prompt tokens per step, ≥ 1, or -1: prompts are not cut
   int64_t max_prefill_tokens = 16384;   // prompt tokens of all requests per step, ≥ 1
+  // This limits the time in ms that prompt tokens add to a step while a request of another client generates
+  // (engine/step_pace.h); 0: no limit.
+  int64_t max_prefill_ms = 0;
   SchedulePolicy schedule_policy = SchedulePolicy::kFcfs;
   bool low_priority_values_first = false;
   double schedule_conservativeness = 1.0;  // > 0
