@@ -65,7 +65,7 @@ void append_scheduling_rows(std::vector<Flag>& out) {
           "(lpm), the one with the highest priority, or the one with the longest possible answer (lof)"),
       number_row("schedule-conservativeness", kMany, kGroup, 0, true, "1.0",
                  "factor on the estimate of how many more tokens the running requests will need; a larger "
-                 "one starts new requests later"),
+                 "factor starts new requests later"),
       choice_row("radix-eviction-policy", kRuns, kGroup, "lru|lfu|priority", "lru",
                  "which cached prefixes are evicted first: the least recently used (lru), the least "
                  "frequently used (lfu), or those of the lowest priority"),
@@ -153,10 +153,10 @@ void append_text_rows(std::vector<Flag>& out) {
   constexpr std::string_view kGroup = "Text";
   std::vector<Flag> rows = {
       choice_row("reasoning-parser", kServe, kGroup, "auto|none|deepseek-r1|deepseek-v3",
-                 "auto: the one of the chat format",
+                 "auto: that of the chat format",
                  "format by which reasoning_content is separated from content"),
       choice_row("tool-call-parser", kServe, kGroup, "auto|none|deepseekv3|deepseekv31",
-                 "auto: the one of the chat format", "format by which tool calls are found in the text"),
+                 "auto: that of the chat format", "format by which tool calls are found in the text"),
       choice_row(
           "content-special-tokens", kServe, kGroup, "text|special", "special",
           "what special tokens inside the messages of a chat become: tokens like the chat format's own "
