@@ -199,7 +199,7 @@ class Backend;       // engine/backend.h
 
 class Engine {
  public:
-  // `backend` must outlive the engine, and nothing else may use it while the engine lives. Errors:
+  // `backend` must outlive the engine, and nothing else may use it while the engine lives. The errors are
   // kInvalidArgument (an option), kResourceExhausted when the KV pool does not fit, file errors of
   // record_plans.
   static Result<std::unique_ptr<Engine>> create(Backend& backend, const EngineOptions& options);
@@ -215,8 +215,8 @@ class Engine {
   // Aborts what is left and joins the threads.
   virtual ~Engine() = default;
 
-  // Queues a request. Errors: kInvalidArgument (empty input, ids out of range, prompt not shorter than the
-  // context, bad sampling values), kResourceExhausted (more pages than the pool has, queue full),
+  // Queues a request. The errors are kInvalidArgument (empty input, ids out of range, prompt not shorter than
+  // the context, bad sampling values), kResourceExhausted (more pages than the pool has, queue full),
   // kCancelled (shutting down).
   virtual Result<RequestId> submit(GenerateRequest request) = 0;
 

@@ -1,5 +1,5 @@
-// A choice: the compiled kernel that computes a product, and its configuration. It is plain data that can be
-// compared, printed, read, written to files and measured. gemm/choice.h and experts/choice.h say which
+// A choice is the compiled kernel that computes a product, and its configuration. It is plain data that can
+// be compared, printed, read, written to files and measured. gemm/choice.h and experts/choice.h say which
 // choices a shape allows and which one it gets. This header is for the host alone, includes no CUDA header
 // and is part of every build. Its functions are pure; any thread may call them.
 //

@@ -35,7 +35,7 @@ HWY_INLINE VF exp_lanes(VF x) {
   return hn::Mul(e, hn::BitCast(df, hn::ShiftLeft<23>(exponent)));
 }
 
-// hidden[i] = silu(gate[i]) · up[i] for N lanes, with any alignment.
+// Computes hidden[i] = silu(gate[i]) · up[i] for N lanes, with any alignment.
 HWY_INLINE void silu_mul_lanes(const float* gate, const float* up, float* hidden) {
   const DF df;
   const VF g = hn::LoadU(df, gate);
