@@ -72,7 +72,7 @@ inline bool parse(CLI::App& app, int argc, char** argv, int& exit_code) {
   }
 }
 
-// The body of main: an exception ends the tool with one line too. Partly written files are gone by then.
+// Runs the body of main; an exception ends the tool with one line too. Partly written files are gone by then.
 inline int run_main(const char* tool, int argc, char** argv, int (*run)(int argc, char** argv)) {
   try {
     return run(argc, argv);

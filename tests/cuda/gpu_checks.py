@@ -50,8 +50,9 @@ def read_f32(path, name="logits"):
 
 
 class LogitError:
-    """The error of logits [tokens, vocab] against a reference. A token is far off when its error is more than three times the
-    bound, which happens when a close call sends it to other experts; `relative` is the error over the other tokens."""
+    """Holds the error of logits [tokens, vocab] against a reference. A token is far off when its error is more than three
+    times the bound, which happens when a close call sends it to other experts; `relative` is the error over the other
+    tokens."""
 
     def __init__(self, out, reference, bound):
         shape, values = reference

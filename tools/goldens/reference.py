@@ -195,7 +195,7 @@ def moe(config, w, prefix, x, trace):
 
 
 def forward(config, w, ids, trace=None):
-    """Returns logits [tokens, vocab]. w: name -> float64 array (FP8 weights dequantised)."""
+    """Returns logits [tokens, vocab]. `w` maps a name to a float64 array (FP8 weights are dequantised)."""
     trace = [] if trace is None else trace
     eps = config["rms_norm_eps"]
     h = w["model.embed_tokens.weight"][np.asarray(ids)]
