@@ -106,7 +106,7 @@ void append_http_rows(std::vector<Flag>& out) {
                "/metrics; other processes cannot see it in the variable HADAL_API_KEY"),
       text_row(
           "api-key-file", kServe, kGroup, "FILE", "",
-          "file of keys instead of --api-key, one a line: `KEY`, or `NAME KEY`; # begins a comment. SIGHUP "
+          "file of keys instead of --api-key, one per line: `KEY`, or `NAME KEY`; # begins a comment. SIGHUP "
           "makes the server read it again"),
       text_row("admin-api-key", kServe, kGroup, "KEY", "the value of --api-key",
                "key that /flush_cache, /abort_request, pausing and profiling demand instead of --api-key; "
@@ -126,7 +126,7 @@ void append_http_rows(std::vector<Flag>& out) {
                  "share of the 1 GiB for bodies of all requests that one client may hold"),
       text_row(
           "rate-limit", kServe, kGroup, "N,N", "no limit",
-          "requests a second and tokens a minute, of prompts and answers, that each key may use (without "
+          "requests per second and tokens per minute, of prompts and answers, that each key may use (without "
           "named keys: each address), as in 5,60000; 0: no limit; beyond them requests get status 429"),
       count_row("max-request-memory", kServe, kGroup, 1, 1e9, "an eighth of the machine's memory",
                 "memory in MiB that all requests together may hold (bodies, prompts, answers, "
