@@ -13,7 +13,7 @@ namespace hadal {
 void end_on_mapping_faults(int exit_code);
 
 // While this object lives, the signal's handler knows whose memory this is. Any thread may make and destroy
-// such objects. Move-only.
+// such objects, which can only be moved.
 class MappingRecord {
  public:
   MappingRecord() = default;

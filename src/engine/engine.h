@@ -249,7 +249,7 @@ class Engine {
   // Collects a Chrome trace (about:tracing, Perfetto) of the next `num_steps` steps (0: until stop_profile):
   // plan, stage, run and collect of each step, and a span for every request.
   virtual Result<void> start_profile(int64_t num_steps) = 0;
-  // Returns the trace as JSON text. kInvalidArgument when none was started.
+  // Returns the trace as JSON text. The error is kInvalidArgument when none was started.
   virtual Result<std::string> stop_profile() = 0;
 
   // Proves that scheduler, pool and tree agree, on the engine thread between two steps. It throws otherwise.

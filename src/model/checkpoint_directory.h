@@ -38,7 +38,7 @@ class UnfinishedFiles {
 
 // Creates `dir` if it is absent and locks it. The errors are kInvalidArgument when another process is writing
 // to it, when it already contains safetensors files, their index, config.json or generation_config.json, or
-// when it is not a directory; kResourceExhausted when its disk has less than num_bytes left; kInternal.
+// when it is not a directory; kResourceExhausted when its disk has less than num_bytes left; and kInternal.
 Result<void> prepare_directory(const std::filesystem::path& dir, int64_t num_bytes, UnfinishedFiles& files);
 
 // Splits tensors, in their order, into shards of up to max_shard_bytes; a larger tensor gets a shard of its

@@ -25,7 +25,7 @@ inline constexpr size_t kMaxJsonMemory = size_t{256} << 20;
 // Parses a request's body. It is an error (kInvalidArgument) if the body is empty, not JSON (with the
 // offset), not UTF-8, nested deeper than kMaxJsonDepth, has more values than kMaxJsonMemory holds, or is not
 // an object. If a key occurs twice, the last one counts. The memory of the values is counted as long as
-// `reading` and they exist (null: nowhere), with the texts that a handler copies out of them;
+// `reading` and they exist (null: nowhere), with the texts that a handler copies out of them; the error is
 // kResourceExhausted when there is no room for it.
 Result<boost::json::object> parse_json_object(std::string_view body, MemoryCharge* reading = nullptr);
 

@@ -1,4 +1,4 @@
-// Computes silu(gate) · up on vectors by the operations of reference/silu.h in the same order, hence with the
+// Computes silu(gate) · up on vectors by the operations of reference/silu.h in the same order, so with the
 // same bits.
 //
 // It is for use inside Highway's foreach_target, like gemm_tile-inl.h.
