@@ -1,5 +1,5 @@
 // The tools in this folder share this: handling of interruptions, progress lines, validation of values, and
-// exit codes. Included once by each tool's single source file.
+// exit codes. Each tool's single source file includes it once.
 #pragma once
 
 #include <fmt/format.h>

@@ -67,8 +67,8 @@ class Tokenizer {
   // have no text.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
 
-  // Returns the bytes that a token represents: raw, so possibly a part of a UTF-8 character. Empty for an id
-  // without a token. The view lives as long as the tokenizer.
+  // Returns the bytes that a token represents: raw, so possibly a part of a UTF-8 character. They are empty
+  // for an id without a token. The view lives as long as the tokenizer.
   std::string_view token_bytes(int32_t id) const;
 
   // Returns the token in the file's notation (byte-level alphabet: "Ġthe"), empty for an id without a token.
