@@ -25,7 +25,7 @@ inline constexpr size_t kEncodeBytesPerByte = 32;
 // Counts what parsing one grammar of a request takes, before the grammar's size is known.
 inline constexpr size_t kCompileBytesPerByte = 256;
 inline constexpr size_t kCompileBytes = size_t{64} << 10;
-// Counts twice the JSON of one token id that /tokenize returns.
+// Counts the JSON of one token id that /tokenize returns, which exists twice.
 inline constexpr size_t kIdTextBytes = 16;
 
 // Counts one choice without its tokens: objects of the request, of the engine and of the scheduler, its rid,
