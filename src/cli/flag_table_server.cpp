@@ -68,7 +68,7 @@ void append_scheduling_rows(std::vector<Flag>& out) {
           "(lpm), the one with the highest priority, or the one with the longest possible answer (lof)"),
       number_row("schedule-conservativeness", kMany, kGroup, 0, true, "1.0",
                  "factor on the estimate of how many more tokens the running requests will need; a larger "
-                 "one starts new requests later"),
+                 "factor starts new requests later"),
       choice_row("radix-eviction-policy", kRuns, kGroup, "lru|lfu|priority", "lru",
                  "which cached prefixes are evicted first: the least recently used (lru), the least "
                  "frequently used (lfu), or those of the lowest priority"),
@@ -109,7 +109,7 @@ void append_http_rows(std::vector<Flag>& out) {
                "/metrics; other processes cannot see it in the variable HADAL_API_KEY"),
       text_row(
           "api-key-file", kServe, kGroup, "FILE", "",
-          "file of keys instead of --api-key, one a line: `KEY`, or `NAME KEY`; # begins a comment. SIGHUP "
+          "file of keys instead of --api-key, one per line: `KEY`, or `NAME KEY`; # begins a comment. SIGHUP "
           "makes the server read it again"),
       text_row("admin-api-key", kServe, kGroup, "KEY", "the value of --api-key",
                "key that /flush_cache, /abort_request, pausing and profiling demand instead of --api-key; "
@@ -129,7 +129,7 @@ void append_http_rows(std::vector<Flag>& out) {
                  "share of the 1 GiB for bodies of all requests that one client may hold"),
       text_row(
           "rate-limit", kServe, kGroup, "N,N", "no limit",
-          "requests a second and tokens a minute, of prompts and answers, that each key may use (without "
+          "requests per second and tokens per minute, of prompts and answers, that each key may use (without "
           "named keys: each address), as in 5,60000; 0: no limit; beyond them requests get status 429"),
       count_row("max-request-memory", kServe, kGroup, 1, 1e9, "an eighth of the machine's memory",
                 "memory in MiB that all requests together may hold (bodies, prompts, answers, "
@@ -156,10 +156,10 @@ void append_text_rows(std::vector<Flag>& out) {
   constexpr std::string_view kGroup = "Text";
   std::vector<Flag> rows = {
       choice_row("reasoning-parser", kServe, kGroup, "auto|none|deepseek-r1|deepseek-v3",
-                 "auto: the one of the chat format",
+                 "auto: that of the chat format",
                  "format by which reasoning_content is separated from content"),
       choice_row("tool-call-parser", kServe, kGroup, "auto|none|deepseekv3|deepseekv31",
-                 "auto: the one of the chat format", "format by which tool calls are found in the text"),
+                 "auto: that of the chat format", "format by which tool calls are found in the text"),
       choice_row(
           "content-special-tokens", kServe, kGroup, "text|special", "special",
           "what special tokens inside the messages of a chat become: tokens like the chat format's own "

@@ -71,7 +71,7 @@ Result<void> choose_device(const ParsedFlags& flags, ModelOptions& options) {
   return {};
 }
 
-// Checks the flags before weights are loaded, which takes minutes. Errors: those of check_gpu_batch.
+// Checks the flags before weights are loaded, which takes minutes. The errors are those of check_gpu_batch.
 Result<void> check_batch_flags(const ParsedFlags& flags) {
   if (const auto most = flags.integer("max-running-requests"))
     HADAL_RETURN_IF_ERROR(check_gpu_batch("--max-running-requests", *most));

@@ -47,7 +47,7 @@ class ThreadedEngine final : public Engine {
     return mailboxes_->take(id, std::chrono::steady_clock::now() + timeout);
   }
   void abort(RequestId id) override {
-    const MemoryReserve::Scope reserve;  // whoever aborts frees memory
+    const MemoryReserve::Scope reserve;  // aborting frees memory, so it must not fail
     if (id != 0) inbox_.push({.submit = nullptr, .abort = id, .call = {}});
   }
   void abort_all() override {

@@ -202,7 +202,7 @@ class Backend;       // engine/backend.h
 
 class Engine {
  public:
-  // `backend` must outlive the engine, and nothing else may use it while the engine lives. Errors:
+  // `backend` must outlive the engine, and nothing else may use it while the engine lives. The errors are
   // kInvalidArgument (an option), kResourceExhausted when the KV pool does not fit, file errors of
   // record_plans.
   static Result<std::unique_ptr<Engine>> create(Backend& backend, const EngineOptions& options);
@@ -218,8 +218,8 @@ class Engine {
   // Aborts what is left and joins the threads.
   virtual ~Engine() = default;
 
-  // Queues a request. Errors: kInvalidArgument (empty input, ids out of range, prompt not shorter than the
-  // context, bad sampling values), kResourceExhausted (more pages than the pool has, queue full),
+  // Queues a request. The errors are kInvalidArgument (empty input, ids out of range, prompt not shorter than
+  // the context, bad sampling values), kResourceExhausted (more pages than the pool has, queue full),
   // kCancelled (shutting down).
   virtual Result<RequestId> submit(GenerateRequest request) = 0;
 
@@ -252,7 +252,7 @@ class Engine {
   // Collects a Chrome trace (about:tracing, Perfetto) of the next `num_steps` steps (0: until stop_profile):
   // plan, stage, run and collect of each step, and a span for every request.
   virtual Result<void> start_profile(int64_t num_steps) = 0;
-  // Returns the trace as JSON text. kInvalidArgument when none was started.
+  // Returns the trace as JSON text. The error is kInvalidArgument when none was started.
   virtual Result<std::string> stop_profile() = 0;
 
   // Proves that scheduler, pool and tree agree, on the engine thread between two steps. It throws otherwise.

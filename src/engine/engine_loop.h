@@ -29,7 +29,7 @@
 
 namespace hadal {
 
-// The reason of an AbortReason::kMemory.
+// An AbortReason::kMemory gives this reason.
 inline constexpr const char* kNoMemory = "the server has no memory left; try again later";
 
 class EngineLoop {

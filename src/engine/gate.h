@@ -18,8 +18,8 @@ class Gate {
   // A max_waiting of 0 means no limit.
   explicit Gate(int64_t max_waiting) : max_waiting_(max_waiting) {}
 
-  // Counts one more waiting request. Errors: kResourceExhausted (queue full), or the reason why the gate is
-  // closed.
+  // Counts one more waiting request. The errors are kResourceExhausted (queue full), or the reason why the
+  // gate is closed.
   Result<void> enter() {
     const std::lock_guard lock(mutex_);
     if (closed_) return *closed_;

@@ -183,7 +183,7 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int
   plan.num_cached_tokens += cached_tokens;
   if (!request.retracted) {
     totals.total_prompt_tokens += request.prompt_len;
-    totals.total_cached_tokens += request.told_cached_tokens;  // whoever may read them, everybody's
+    totals.total_cached_tokens += request.told_cached_tokens;  // not more, because everybody may read it
   }
   return Admission::kAdmitted;
 }

@@ -72,8 +72,8 @@ class Generation {
  public:
   using OnDelta = std::function<void(GenerationDelta delta)>;
 
-  // Submits to the engine. Errors: those of Engine::submit, stops without a tokenizer, a rid in use. After an
-  // error nothing was started. `on_delta` is destroyed with its last call or with cancel().
+  // Submits to the engine. The errors are those of Engine::submit, stops without a tokenizer, a rid in use.
+  // After an error nothing was started. `on_delta` is destroyed with its last call or with cancel().
   static Result<std::shared_ptr<Generation>> start(ServerContext& context, IoThread& io,
                                                    GenerationRequest request, OnDelta on_delta);
   virtual ~Generation() = default;

@@ -249,7 +249,7 @@ TEST(TextStream, SeesWhatTheStopConditionSees) {
   const std::vector<int32_t> a = tokenizer->encode("a", false), b = tokenizer->encode("b", false);
   ASSERT_EQ(a.size(), 1U);
   ASSERT_EQ(b.size(), 1U);
-  const int32_t special = 0;  // begin of sentence
+  const int32_t special = 0;  // begin-of-sentence token
   const std::string between = tokenizer->decode(std::vector<int32_t>{special}, false);
   ASSERT_FALSE(between.empty());
   for (const bool skip : {true, false}) {

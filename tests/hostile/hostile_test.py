@@ -41,8 +41,9 @@ KNOWN = {"text": "The river", "sampling_params": {"temperature": 0, "max_new_tok
 HONEST = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 32, "ignore_eos": True}}
 COMPANY, COMPANY_AUTHORISED = (post("/generate", HONEST, headers) for headers in ([], [f"Authorization: Bearer {KEY}"]))
 
-# The promise, as ratios to the undisturbed run. The floors are what a busy machine adds by itself: on two cores that two
-# compilers occupy, an undisturbed run shows gaps of up to 12 ms and health times of up to 15 ms.
+# The promise is stated as ratios to the undisturbed run. The floors are what a busy machine adds by itself:
+# on two cores that two compilers occupy, an undisturbed run shows gaps of up to 12 ms and health times of up
+# to 15 ms.
 HEALTH_RATIO, HEALTH_FLOOR_S = 10, 0.010  # p90 over time; the floor makes it the promise's 100 ms
 GAP_RATIO, GAP_FLOOR_S = 3, 0.015  # "later by at most twice the p99" is at most three times the p99
 START_RATIO, START_FLOOR_S = 10, 0.05
@@ -78,7 +79,8 @@ class Watched(Server):
                                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.tell("resume")
         time.sleep(0.2)
-        # The quietest of three counts, because one noisy moment would loosen the bounds of every case of the group.
+        # The quietest of three runs counts, because one noisy moment would loosen the bounds of every case of
+        # the group.
         runs = [self.measure_undisturbed(UNDISTURBED_S / 2) for _ in range(3)]
         self.group_base = {name: min(run[name] for run in runs) for name in runs[0] if isinstance(runs[0][name], float)}
         self.undisturbed = self.group_base
@@ -276,8 +278,8 @@ def run_group(group, cases, options, counts):
 def run_cases(group, cases, options, counts):
     server = None
     for case in cases:
-        # A bound on time fails only if it fails three times, and each time the undisturbed run is measured again: other
-        # work on this machine disturbs both, a hostile request only one.
+        # A bound on time fails only if it fails three times. Each time the undisturbed run is measured again,
+        # because other work on this machine disturbs both runs and a hostile request only one.
         for attempt in range(ATTEMPTS):
             if attempt > 0 and server is not None:
                 server.undisturbed = server.measure_undisturbed(RETRY_UNDISTURBED_S)

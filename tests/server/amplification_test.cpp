@@ -39,7 +39,7 @@ TEST(Amplification, PromptScoresStandInTheFirstAndTheLastEventOfACumulativeStrea
     EXPECT_EQ(meta.at("input_top_logprobs").as_array().size(), expected) << i;
     EXPECT_EQ(meta.at("output_token_logprobs").as_array().size(), i + 1);
   }
-  // Repeated in each of the 40 events, the scores of the prompt alone would be more.
+  // The scores of the prompt alone would be more if each of the 40 events repeated them.
   EXPECT_LE(stream.body.size(), 8 * whole.size());
 }
 
