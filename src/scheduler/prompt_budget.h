@@ -1,6 +1,6 @@
-// PromptBudget holds how many prompt (and recomputed) tokens a step may still take. All prompts share a number
-// of tokens. A prompt beside which another client generates takes, in addition, no more than what is left of
-// a cost, because the next token of that client comes when the step ends.
+// PromptBudget holds how many prompt (and recomputed) tokens a step may still take. All prompts share a
+// number of tokens. A prompt beside which another client generates takes, in addition, no more than what is
+// left of a cost, because the next token of that client comes when the step ends.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,10 @@ class PromptBudget {
  public:
   // `cost` is in rows (PromptCosts), kUnlimitedCost for no limit.
   PromptBudget(const PromptCosts& costs, int64_t tokens, int64_t cost)
-      : costs_(costs), tokens_(tokens), cost_(static_cast<double>(cost)), limits_cost_(cost != kUnlimitedCost) {}
+      : costs_(costs),
+        tokens_(tokens),
+        cost_(static_cast<double>(cost)),
+        limits_cost_(cost != kUnlimitedCost) {}
 
   int64_t tokens() const { return tokens_; }
   // Returns the cost in rows of all tokens that were taken.
