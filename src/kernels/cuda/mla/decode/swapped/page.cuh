@@ -120,8 +120,8 @@ struct TileRing {
   __device__ __forceinline__ void wait_full(const TileCursor& at) const {
     spin_until_in_tries([&] { return mbarrier_try_wait(&full[at.slot], at.phase); }, [] { __trap(); });
   }
-  // Arrives for a warp, whose lanes have read the `count` tiles from the `first`-th after `at` on and have met.
-  // count ≤ 32.
+  // Arrives for a warp, whose lanes have read the `count` tiles from the `first`-th after `at` on and have
+  // met. count ≤ 32.
   __device__ __forceinline__ void free(const TileCursor& at, int first, int count) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (kSanitized) {
