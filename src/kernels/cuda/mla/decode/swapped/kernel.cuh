@@ -371,7 +371,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     touch_plan(args, member);
   }
   __syncthreads();
-  if (cluster > 1) cluster_arrive();  // waited for before the first join
+  if (cluster > 1) cluster_arrive();              // waited for before the first join
   if (kSanitized && cluster > 1) cluster_wait();  // see wait_for_cluster
   if (!args.settled) pdl_wait();
   if (threadIdx.x < kConsumers) {
