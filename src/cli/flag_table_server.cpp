@@ -158,9 +158,10 @@ void append_text_rows(std::vector<Flag>& out) {
       choice_row("tool-call-parser", kServe, kGroup, "auto|none|deepseekv3|deepseekv31",
                  "auto: the one of the chat format", "format by which tool calls are found in the text"),
       choice_row(
-          "content-special-tokens", kServe, kGroup, "text|special", "special",
+          "content-special-tokens", kEngine | kServe, kGroup, "text|special", "special",
           "what special tokens inside the messages of a chat become: tokens like the chat format's own "
-          "(special), or plain text; requests choose by the field content_special_tokens"),
+          "(special), or plain text (generate: needs --chat); requests to a server choose by the field "
+          "content_special_tokens"),
       choice_row("grammar-backend", kServe, kGroup, "xgrammar|none", "xgrammar",
                  "library that restricts the output to JSON schemas, regular expressions and grammars; none: "
                  "refuse such requests"),

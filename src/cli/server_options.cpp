@@ -9,6 +9,7 @@
 #include "base/available_memory.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "cli/chat_prompt.h"
 #include "cli/defaults.h"
 #include "server/json_writer.h"
 #include "text/reasoning_parser.h"
@@ -211,7 +212,7 @@ Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, c
     HADAL_ASSIGN_OR_RETURN(options.rate_limits,
                            server::parse_rate_limits(flags.text_or("rate-limit", ""), "--rate-limit"));
   }
-  options.content_as_text = flags.text_or("content-special-tokens", "special") == "text";
+  options.content_as_text = content_is_text(flags);
   options.isolate_cache_by_key = flags.text_or("cache-isolation", "none") == "key";
   if (options.isolate_cache_by_key && !flags.has("api-key-file")) {
     return invalid_argument(
