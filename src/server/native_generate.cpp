@@ -133,6 +133,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
 
 void generate(ServerContext& context, std::shared_ptr<HttpExchange> exchange) {
   NativeLimits limits{.prompt = prompt_limits(context),
+                      .request = context.options.request_limits,
                       .vocab_size = context.config.vocab_size,
                       .tokenizer = context.tokenizer,
                       .streams_incrementally = context.options.stream_output_incremental};

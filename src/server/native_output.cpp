@@ -85,7 +85,7 @@ void NativeOutput::add(GenerationDelta delta) {
     ids_.clear();
     output_logprobs_.clear();
     output_tops_.clear();
-    if (last_.completion_tokens > 0) {  // the first event has reported the prompt's
+    if (has_sent_) {  // the first event has reported the prompt's
       input_logprobs_.clear();
       input_tops_.clear();
     }
