@@ -135,6 +135,12 @@ bool NativeOutput::is_due() const {
   return static_cast<int64_t>(repeated) <= kEventBytesPerToken * (last_.completion_tokens - sent_tokens_);
 }
 
+size_t NativeOutput::json_bytes() const {
+  constexpr size_t kFieldBytes = 1024;  // names, counts and times
+  return kFieldBytes + rid_.size() + text_.size() + ids_.size() + input_logprobs_.size() +
+         input_tops_.size() + output_logprobs_.size() + output_tops_.size();
+}
+
 void NativeOutput::append_json(std::string& out) {
   static const std::string kNone;
   const bool with_input = options_.form != Form::kCumulative || !has_sent_ || finished();
