@@ -134,6 +134,17 @@ void append_http_rows(std::vector<Flag>& out) {
       count_row("max-request-memory", kServe, kGroup, 1, 1e9, "an eighth of the machine's memory",
                 "memory in MiB that all requests together may hold (bodies, prompts, answers, "
                 "log-probabilities, grammars); requests beyond it are refused with status 503"),
+      count_row("max-request-tokens", kServe, kGroup, 0, kMaxCount,
+                "128 x the context length, at least 4194304",
+                "largest number of tokens that one request may ask for: for each of its generations (prompts "
+                "x n) the tokens of the prompt and max_new_tokens; 0: no limit; beyond it status 400"),
+      count_row("max-logprobs", kServe, kGroup, 0, 128, "128",
+                "largest number of alternatives at a position that a request may ask for (top_logprobs_num, "
+                "logprobs, top_logprobs, which OpenAI's API limits to 20); 0: none"),
+      count_row(
+          "max-prompt-logprobs", kServe, kGroup, 0, kMaxCount, "4194304",
+          "largest number of log-probabilities of prompts that one request may ask for: for each of its "
+          "generations, each scored token of the prompt and its alternatives; 0: none"),
       text_row("served-model-name", kServe, kGroup, "NAME", "the value of --model-path",
                "name of the model in the OpenAI API"),
       number_row("drain-timeout", kServe, kGroup, 0, false, "60",
@@ -161,9 +172,10 @@ void append_text_rows(std::vector<Flag>& out) {
       choice_row("tool-call-parser", kServe, kGroup, "auto|none|deepseekv3|deepseekv31",
                  "auto: that of the chat format", "format by which tool calls are found in the text"),
       choice_row(
-          "content-special-tokens", kServe, kGroup, "text|special", "special",
+          "content-special-tokens", kEngine | kServe, kGroup, "text|special", "special",
           "what special tokens inside the messages of a chat become: tokens like the chat format's own "
-          "(special), or plain text; requests choose by the field content_special_tokens"),
+          "(special), or plain text (generate: needs --chat); requests to a server choose by the field "
+          "content_special_tokens"),
       choice_row("grammar-backend", kServe, kGroup, "xgrammar|none", "xgrammar",
                  "library that restricts the output to JSON schemas, regular expressions and grammars; none: "
                  "refuse such requests"),

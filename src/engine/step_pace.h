@@ -1,5 +1,5 @@
-// StepPace measures how long steps take, and says how many prompt tokens a step may compute while a request of
-// another client generates: that client's next token comes when the step ends. It is plain arithmetic; the
+// StepPace measures how long steps take, and says how many prompt tokens a step may compute while a request
+// of another client generates: that client's next token comes when the step ends. It is plain arithmetic; the
 // engine thread uses it.
 #pragma once
 
@@ -16,8 +16,8 @@ PromptCosts prompt_costs(const ModelConfig& config);
 
 class StepPace {
  public:
-  // `max_prompt_s` is the time in seconds that such prompt tokens may add to a step; 0: no limit. Where a step
-  // without prompt tokens takes longer than that, they may take as long as it does.
+  // `max_prompt_s` is the time in seconds that such prompt tokens may add to a step; 0: no limit. Where a
+  // step without prompt tokens takes longer than that, they may take as long as it does.
   explicit StepPace(double max_prompt_s) : max_prompt_s_(max_prompt_s) {}
 
   // Records that a step ran for `run_s` seconds; `prompt_cost` is BatchPlan::prompt_cost.

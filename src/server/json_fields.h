@@ -51,9 +51,11 @@ class FieldReader {
   const boost::json::value* find(std::string_view name) const;  // null when absent or null
 
   void boolean(std::string_view name, bool& out);
-  // Reads an integer in [min, max]; 16.0 counts as 16.
-  void integer(std::string_view name, int64_t& out, int64_t min, int64_t max);
-  void integer(std::string_view name, std::optional<int64_t>& out, int64_t min, int64_t max);
+  // Reads an integer in [min, max]; 16.0 counts as 16. The error adds `because`, for example the flag that
+  // sets the range.
+  void integer(std::string_view name, int64_t& out, int64_t min, int64_t max, std::string_view because = {});
+  void integer(std::string_view name, std::optional<int64_t>& out, int64_t min, int64_t max,
+               std::string_view because = {});
   // Reads a number in [min, max], or (min, max] when min_open.
   void number(std::string_view name, float& out, double min, double max, bool min_open = false);
   void text(std::string_view name, std::string& out);

@@ -14,8 +14,8 @@ Result<void> charge_choices(MemoryCharge& charge, const GenerationRequest& reque
   const LogprobOptions& logprobs = request.logprobs;
   // The log-probabilities of a prompt arrive in one piece, so they are kept whatever the form of the answer
   // is.
-  int64_t scored = request.keeps_answer ? first_tokens : 0;
-  if (logprobs.start >= 0) scored += static_cast<int64_t>(prompt_tokens) - logprobs.start;
+  const int64_t scored = (request.keeps_answer ? first_tokens : 0) +
+                         num_scored_positions(logprobs, static_cast<int64_t>(prompt_tokens));
   HADAL_RETURN_IF_ERROR(charge.add(MemoryKind::kLogprob, count * num_logprobs(logprobs, scored) *
                                                              bytes_per_logprob(request.long_logprobs)));
   if (vocab_size <= 0) return {};

@@ -64,6 +64,11 @@ inline size_t num_logprobs(const LogprobOptions& logprobs, int64_t num_tokens) {
   return static_cast<size_t>(num_tokens) * static_cast<size_t>(1 + logprobs.top_num);
 }
 
+// Returns the number of positions of a prompt whose log-probabilities are wanted.
+inline int64_t num_scored_positions(const LogprobOptions& logprobs, int64_t prompt_tokens) {
+  return logprobs.start < 0 ? 0 : std::max<int64_t>(prompt_tokens - logprobs.start, 0);
+}
+
 // Returns the bytes of a delta that waits for its client, as numbers and as the JSON that it becomes.
 inline size_t held_bytes(const GenerationDelta& delta, bool long_logprobs) {
   size_t entries = 0;

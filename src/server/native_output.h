@@ -43,6 +43,8 @@ class NativeOutput {
   bool is_due() const;
   // Appends the object as of the last add(); in an incremental stream it appends only what that call added.
   void append_json(std::string& out);
+  // Returns about how many bytes append_json() will append.
+  size_t json_bytes() const;
   // Returns true once the last delta, with the finish reason, has been added.
   bool finished() const { return last_.finish_reason != FinishReason::kNone; }
 

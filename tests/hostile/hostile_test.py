@@ -35,7 +35,8 @@ CASES = [dataclasses.replace(case, expected_after=KNOWN_UNTIL.get(case.full_name
          for case in cases_requests.CASES + cases_texts.CASES + cases_transport.CASES + cases_memory.CASES]
 KEY = "the-key"
 GROUPS = {"plain": ["--enable-metrics"], "keys": ["--api-key", KEY, "--admin-api-key", "the-admin-key"], "tls": [],
-          "memory": ["--enable-metrics", "--max-request-memory", "64"]}
+          "memory": ["--enable-metrics", "--max-request-memory", "64"],
+          "limits": ["--enable-metrics", "--max-logprobs", "5", "--max-request-tokens", "20000", "--max-prompt-logprobs", "5000"]}
 KNOWN = {"text": "The river", "sampling_params": {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}}
 
 HONEST = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 32, "ignore_eos": True}}
