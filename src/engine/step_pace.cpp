@@ -20,8 +20,7 @@ PromptCosts prompt_costs(const ModelConfig& config) {
   const ModelInfo info = model_info(config, {}, {}, 0);
   const int64_t row = std::max<int64_t>(info.num_active_parameters, 1);
   // Attention multiplies a query with the key and the value of each position in each head.
-  const int64_t position =
-      config.num_hidden_layers * config.num_attention_heads * (kQkHeadDim + kVHeadDim);
+  const int64_t position = config.num_hidden_layers * config.num_attention_heads * (kQkHeadDim + kVHeadDim);
   PromptCosts costs;
   if (position > 0) costs.positions_per_row = std::max<int64_t>(row / position, 1);
   // Sampling reads all logits again, so a row of logits never counts as less than a row.
