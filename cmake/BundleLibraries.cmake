@@ -1,4 +1,4 @@
-# At install time of the portable preset: copies the shared libraries that the binary needs, glibc's excepted,
+# When the portable preset is installed, this copies the shared libraries that the binary needs, except glibc's,
 # into lib/, and the notices of everything third-party that the tarball holds. A missing notice ends the install.
 file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${HADAL_BINARY} PRE_EXCLUDE_REGEXES ${HADAL_GLIBC}
      RESOLVED_DEPENDENCIES_VAR libraries UNRESOLVED_DEPENDENCIES_VAR missing)

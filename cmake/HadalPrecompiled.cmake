@@ -1,5 +1,5 @@
-# Precompiled headers: the standard library, fmt, GoogleTest and Boost.JSON take most of the time of a file that
-# includes them. Each header of cmake/precompiled/ is compiled once per build directory.
+# Declares precompiled headers, because the standard library, fmt, GoogleTest and Boost.JSON take most of the
+# time of a file that includes them. Each header of cmake/precompiled/ is compiled once per build directory.
 #
 # hadal_precompiled_header(<name> DEPS …): compiles cmake/precompiled/<name>.h as libraries are compiled.
 function(hadal_precompiled_header name)

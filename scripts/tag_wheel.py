@@ -4,8 +4,8 @@ indexes refuse and which says nothing. Rewrites the wheel under its new name, re
 
     scripts/tag_wheel.py dist/NAME-VERSION-cp39-abi3-linux_x86_64.whl
 
-The glibc is the newest version of a GLIBC symbol that a library in the wheel asks for; that nothing but glibc is asked for
-is scripts/wheel's check. It needs objdump."""
+The glibc is the newest version of a GLIBC symbol that a library in the wheel asks for; scripts/wheel checks that nothing
+but glibc is asked for. It needs objdump."""
 import base64
 import hashlib
 import pathlib

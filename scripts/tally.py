@@ -1,5 +1,5 @@
-"""Counts checks, as every test script here does: the closing line, and the rule about checks that did not run. A check
-that did not run (a package, browser or library is missing) is counted as skipped; with CI=true it is a failure."""
+"""Counts checks for every test script here, and prints the closing line. A check that did not run, because a package,
+browser or library is missing, is counted as skipped; with CI=true it is a failure."""
 import os
 import re
 

@@ -1,5 +1,6 @@
 // Writes a Hugging Face checkpoint directory of any supported config with seeded random weights whose routing
-// spreads evenly (src/model/random_weights.h). Exit codes: 0, 1 failure, 2 usage, 130 interrupted.
+// spreads evenly (src/model/random_weights.h). The exit code is 0, 1 (failure), 2 (usage) or 130
+// (interrupted).
 #include <fmt/format.h>
 
 #include <cstdio>

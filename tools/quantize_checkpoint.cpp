@@ -1,5 +1,5 @@
 // Rewrites a Hugging Face checkpoint directory with its linears in another format
-// (src/model/quantized_checkpoint.h). Exit codes: 0, 1 failure, 2 usage, 130 interrupted.
+// (src/model/quantized_checkpoint.h). The exit code is 0, 1 (failure), 2 (usage) or 130 (interrupted).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,5 +1,5 @@
 // The tools in this folder share this: handling of interruptions, progress lines, validation of values, and
-// exit codes. Included once by each tool's single source file.
+// exit codes. Each tool's single source file includes it once.
 #pragma once
 
 #include <fmt/format.h>
@@ -72,7 +72,7 @@ inline bool parse(CLI::App& app, int argc, char** argv, int& exit_code) {
   }
 }
 
-// The body of main: an exception ends the tool with one line too. Partly written files are gone by then.
+// Runs the body of main; an exception ends the tool with one line too. Partly written files are gone by then.
 inline int run_main(const char* tool, int argc, char** argv, int (*run)(int argc, char** argv)) {
   try {
     return run(argc, argv);

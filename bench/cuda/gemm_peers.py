@@ -126,7 +126,7 @@ def deep_gemm_of(torch, path):
             sys.exit(f"{PROGRAM}: --deepgemm-library {path}: {error}")
     try:
         import deep_gemm
-    except Exception as error:  # includes errors of its own start, for example without a compiler
+    except Exception as error:  # its start fails, too, for example when no compiler is there
         print(f"{PROGRAM}: DeepGEMM is left out: {sys.executable} cannot import deep_gemm ({error}), and no --deepgemm-library "
               "is named", file=sys.stderr)
         return None

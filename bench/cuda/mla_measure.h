@@ -123,8 +123,8 @@ struct Times {
 };
 
 // `settled` measures a layer after the first of a step (mla.h); first_us is always without that. With a
-// schedule by hand instead of the op's own choice, first_us is not measured. most_keys: the longest length
-// that the plan is given; 0: the width of the page table, which is the longest of them.
+// schedule by hand instead of the op's own choice, first_us is not measured. `most_keys` is the longest
+// length that the plan is given; 0 stands for the width of the page table, which is the longest of them.
 inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t>& lengths, bool settled,
                      const std::optional<cuda::DecodeGeometry>& by_hand = {}, int64_t most_keys = 0) {
   const auto batch = static_cast<int64_t>(lengths.size());

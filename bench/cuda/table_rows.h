@@ -65,7 +65,7 @@ struct Contender {
   int sets = 1;
 };
 
-// cuBLASLt without torch; goals and the count of slower rows ignore it.
+// Names cuBLASLt when it is called without torch; goals and the count of slower rows ignore it.
 inline constexpr const char* kDirectLibrary = "cublaslt";
 
 class Table {

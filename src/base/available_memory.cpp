@@ -26,7 +26,8 @@ std::optional<size_t> available_memory_bytes() {
 
 std::optional<size_t> total_memory_bytes() {
   std::optional<size_t> total = from_meminfo("MemTotal:");
-  // Control groups of version 2 and 1; without a limit they have the word "max" or a very large number.
+  // These are the files of control groups of versions 2 and 1; without a limit they have the word "max" or a
+  // very large number.
   for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     size_t limit = 0;
     if (std::ifstream(path) >> limit && limit > 0) total = total ? std::min(*total, limit) : limit;

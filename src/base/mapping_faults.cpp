@@ -17,8 +17,8 @@
 
 namespace hadal {
 
-// An entry of the list that the handler reads. Entries are never freed, so a reader may follow `next` at any
-// time; those of files that are no longer mapped are used again.
+// Entry is a node of the list that the handler reads. Entries are never freed, so a reader may follow `next`
+// at any time; those of files that are no longer mapped are used again.
 struct MappingRecord::Entry {
   static constexpr size_t kNameBytes = 1024;
 
@@ -31,11 +31,11 @@ struct MappingRecord::Entry {
   char name[kNameBytes] = {};  // printable, so that the handler can write it as it is
 };
 
-// The list and the handler. A handler has no arguments of ours, so these are static.
+// Holds the list and the handler. They are static, because a signal handler gets no arguments of ours.
 struct MappingFaults {
   using Entry = MappingRecord::Entry;
 
-  static inline std::mutex mutex;  // for those who change the list
+  static inline std::mutex mutex;  // held by threads that change the list
   static inline std::atomic<Entry*> first{nullptr};
   static inline std::atomic<int> exit_code{1};
   static inline std::atomic<bool> ending{false};
@@ -51,7 +51,7 @@ static_assert(std::atomic<size_t>::is_always_lock_free && std::atomic<const std:
 
 namespace {
 
-// A line in a buffer on the stack: the handler must not allocate.
+// A Line is text in a buffer on the stack, because the handler must not allocate.
 class Line {
  public:
   void add(std::string_view text) {
@@ -89,7 +89,7 @@ MappingFaults::Entry* MappingFaults::find(const std::byte* address, size_t& offs
     const uint32_t version = entry->version.load();
     const std::byte* const begin = entry->begin.load();
     size = entry->size.load();
-    // An entry that changes now is not the one: the mapping in which a thread reads stays.
+    // This entry changes now, so it is another mapping: the one in which a thread reads stays as it is.
     if (version % 2 != 0 || entry->version.load() != version) continue;
     // The last page is mapped as a whole, so its bytes after the end of the file belong to it as well.
     const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -102,7 +102,7 @@ MappingFaults::Entry* MappingFaults::find(const std::byte* address, size_t& offs
 }
 
 void MappingFaults::end(const Entry& entry, size_t offset, size_t size) {
-  // Of several threads that fail at the same time, the first reports.
+  // When several threads fail at the same time, the first one reports.
   if (ending.exchange(true)) {
     while (true) ::pause();
   }
@@ -126,7 +126,8 @@ void MappingFaults::on_signal(int signal, siginfo_t* info, void*) {
     const Entry* const entry = find(static_cast<const std::byte*>(info->si_addr), offset, size);
     if (entry != nullptr) end(*entry, offset, size);
   }
-  // A fault happens again when this returns; what a process has sent must be sent again.
+  // When this returns, a read faults again by itself, but a signal that a process has sent must be sent
+  // again.
   ::sigaction(signal, &before, nullptr);
   if (!from_kernel) ::raise(signal);
 }

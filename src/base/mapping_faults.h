@@ -1,5 +1,6 @@
-// What happens when bytes of a mapped file cannot be read, because the file was made shorter or its disk
-// failed. The kernel then sends SIGBUS to the thread that reads; a load instruction has no other way to fail.
+// Ends the process with a message when bytes of a mapped file cannot be read, because the file was made
+// shorter or its disk failed. The kernel then sends SIGBUS to the thread that reads; a load instruction has
+// no other way to fail.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +9,16 @@
 namespace hadal {
 
 // From this call on such a read ends the process with `exit_code`, after one line on stderr that names the
-// file and the byte. A SIGBUS from elsewhere does what it did before. To be called once, by main.
+// file and the byte. A SIGBUS from elsewhere does what it did before. Only main calls it, once.
 void end_on_mapping_faults(int exit_code);
 
 // While this object lives, the signal's handler knows whose memory this is. Any thread may make and destroy
-// such objects. Move-only.
+// such objects, which can only be moved.
 class MappingRecord {
  public:
   MappingRecord() = default;
-  // `begin` and `size` are the mapping of all of `path`. To be destroyed or released before it is unmapped.
+  // `begin` and `size` are the mapping of all of `path`. Destroy or release the record before the mapping is
+  // unmapped.
   MappingRecord(const std::byte* begin, size_t size, const std::filesystem::path& path);
   MappingRecord(MappingRecord&& other) noexcept;
   MappingRecord& operator=(MappingRecord&& other) noexcept;

@@ -1,6 +1,6 @@
-// Memory that is kept aside for the moment when an allocation fails. Threads and pieces of code that no
-// single request owns (the engine thread, queues between threads, error answers) take what they need from
-// it, so that only work that one request has asked for can fail, which ends that request.
+// Keeps memory aside for the moment when an allocation fails. Threads and pieces of code that no single
+// request owns (the engine thread, queues between threads, error answers) take what they need from it, so
+// that only work that one request has asked for can fail, which ends that request.
 //
 // This is the third process-wide object beside the logger and the flag of Ctrl-C, because C++ has one handler
 // of failed allocations for the whole process.
@@ -23,12 +23,13 @@ class MemoryReserve {
   MemoryReserve(const MemoryReserve&) = delete;
   MemoryReserve& operator=(const MemoryReserve&) = delete;
 
-  // Maps blocks again that were given up. Costs one load of an atomic when there are none. Any thread.
+  // Maps blocks again that were given up. Costs one load of an atomic when there are none. Any thread may
+  // call it.
   static void refill() noexcept;
-  // Blocks that are left.
+  // Returns the number of blocks that are left.
   static size_t num_blocks() noexcept;
 
-  // While it lives, an allocation of this thread that fails gives up a block and is tried again.
+  // While a Scope lives, an allocation of this thread that fails gives up a block and is tried again.
   class Scope {
    public:
     Scope() noexcept { ++depth(); }
@@ -37,7 +38,7 @@ class MemoryReserve {
     Scope& operator=(const Scope&) = delete;
   };
 
-  // Inside of a Scope: work of one request, whose failure is its own.
+  // A Pause suspends a Scope around work of one request, whose failure must end that request.
   class Pause {
    public:
     Pause() noexcept : depth_(depth()) { depth() = 0; }

@@ -1,5 +1,5 @@
-// Opens files of a checkpoint, of which nobody knows where they come from: only regular files, and never with
-// a wait. Opening a FIFO would block until somebody writes to it, and reading from a device may never end.
+// Opens files of a checkpoint, whose source is not known: it opens only regular files and never waits.
+// Opening a FIFO would block until somebody writes to it, and reading from a device may never end.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,12 @@
 
 namespace hadal {
 
-// A regular file that is open for reading; closed by the destructor. Move-only; any thread may use fd().
+// A RegularFile is open for reading until its destructor closes it. It can only be moved; any thread may use
+// fd().
 class RegularFile {
  public:
-  // Errors: kNotFound when it does not exist; kDataLoss when it is not a regular file (the message says what
-  // it is) or cannot be opened.
+  // Errors are kNotFound when the file does not exist, and kDataLoss when it is not a regular file (the
+  // message says what it is) or cannot be opened.
   static Result<RegularFile> open(const std::filesystem::path& path);
 
   RegularFile(RegularFile&& other) noexcept;

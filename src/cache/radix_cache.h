@@ -64,7 +64,7 @@ using CacheNodeId = int32_t;
 inline constexpr CacheNodeId kRootNode = 0;
 
 // Whoever can choose a salt must not be able to hit another's, so it is 128 bits of a cryptographic hash
-// (server/cache_salt.h). Zero: no salt.
+// (server/cache_salt.h). Zero stands for no salt.
 struct CacheSalt {
   uint64_t high = 0;
   uint64_t low = 0;

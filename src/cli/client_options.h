@@ -12,11 +12,11 @@
 
 namespace hadal::cli {
 
-// Reads the flags of a dataset. Errors (kInvalidArgument): a file is missing, or flags contradict one
-// another.
+// Reads the flags of a dataset. It is an error (kInvalidArgument) if a file is missing, or flags contradict
+// one another.
 Result<client::DatasetOptions> resolve_dataset(const ParsedFlags& flags);
 
-// Error (kInvalidArgument): the dataset needs a tokenizer and there is none.
+// The error (kInvalidArgument) says that the dataset needs a tokenizer and there is none.
 Result<void> check_has_tokenizer(const client::DatasetOptions& options, const Tokenizer* tokenizer);
 
 // Reads --base-url, or --host and --port; --api-key, --insecure, --timeout.
@@ -26,7 +26,7 @@ Result<client::ServerConnection> open_server(const ParsedFlags& flags, uint16_t 
 Result<std::string> model_name(const ParsedFlags& flags, client::ServerConnection& server);
 
 // Loads --tokenizer-path, else the tokenizer that the server names if it can be read here; otherwise returns
-// null. Error: --tokenizer-path cannot be loaded.
+// null. It is an error if --tokenizer-path cannot be loaded.
 Result<std::unique_ptr<Tokenizer>> tokenizer_for(const ParsedFlags& flags, client::ServerConnection& server);
 
 }  // namespace hadal::cli

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/printable.h"
+#include "cli/chat_prompt.h"
 #include "cli/commands.h"
 #include "cli/defaults.h"
 #include "cli/drain.h"
@@ -66,13 +67,14 @@ class AnswerPrinter {
 class Conversation {
  public:
   Conversation(const Session& session, Engine& engine, ChatFormat format, const SamplingOptions& sampling,
-               std::string system, bool thinking)
+               std::string system, bool thinking, bool content_as_text)
       : session_(session),
         engine_(engine),
         format_(format),
         sampling_(sampling),
         system_(std::move(system)),
-        thinking_(thinking) {
+        thinking_(thinking),
+        content_as_text_(content_as_text) {
     reset();
   }
 
@@ -97,9 +99,10 @@ class Conversation {
  private:
   Result<std::string> generate(const InterruptGuard& guard) {
     const ChatOptions chat{.thinking = thinking_};
-    HADAL_ASSIGN_OR_RETURN(const std::string prompt, render_chat(format_, messages_, chat));
+    HADAL_ASSIGN_OR_RETURN(ChatPrompt prompt, make_chat_prompt(*session_.tokenizer(), format_, messages_,
+                                                               chat, content_as_text_));
     GenerateRequest request;
-    request.input_ids = session_.tokenizer()->encode(prompt, false);
+    request.input_ids = std::move(prompt.ids);
     SamplingOptions own = sampling_;
     fit_to_context(own, static_cast<int64_t>(request.input_ids.size()), engine_);
     request.sampling = own.params;
@@ -112,7 +115,7 @@ class Conversation {
     server::TextStream stream(session_.tokenizer(), stops, {.skip_special_tokens = kSkipSpecialTokens});
     HADAL_ASSIGN_OR_RETURN(const ReasoningFormat reasoning, resolve_reasoning_format("auto", format_));
     AnswerPrinter printer(
-        {.format = reasoning, .starts_in_reasoning = starts_in_reasoning(reasoning, prompt)});
+        {.format = reasoning, .starts_in_reasoning = starts_in_reasoning(reasoning, prompt.turns)});
     const TokenChunk last = drain(
         engine_, id, [&guard] { return guard.interrupted(); },
         [&](const TokenChunk& chunk) { printer.append(stream.append(chunk)); });
@@ -129,6 +132,7 @@ class Conversation {
   SamplingOptions sampling_;
   std::string system_;
   bool thinking_;
+  const bool content_as_text_;
   std::vector<ChatMessage> messages_;
 };
 
@@ -144,7 +148,7 @@ Result<int> run_chat(const ParsedFlags& flags, const Environment& environment) {
   HADAL_ASSIGN_OR_RETURN(const auto engine,
                          session->make_engine(resolve_engine_options(flags, session->options())));
   Conversation conversation(*session, *engine, format, sampling, flags.text_or("system", ""),
-                            flags.has("thinking"));
+                            flags.has("thinking"), content_is_text(flags));
 
   const bool interactive = stdin_is_terminal();
   if (interactive) fmt::print(stderr, "chat format {}; /help lists the commands\n", to_string(format));

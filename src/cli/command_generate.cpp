@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "cli/chat_prompt.h"
 #include "cli/commands.h"
 #include "cli/defaults.h"
 #include "cli/drain.h"
@@ -37,7 +38,7 @@ struct Prompt {
 Result<Prompt> read_prompt(const ParsedFlags& flags, const Session& session) {
   Prompt out;
   if (flags.has("input-ids")) {
-    for (const char* other : {"prompt", "chat", "system", "thinking"}) {
+    for (const char* other : {"prompt", "chat", "system", "thinking", "content-special-tokens"}) {
       if (flags.has(other)) return invalid_argument("--input-ids and --{} exclude each other", other);
     }
     HADAL_ASSIGN_OR_RETURN(out.ids, read_input_ids(flags));
@@ -54,7 +55,7 @@ Result<Prompt> read_prompt(const ParsedFlags& flags, const Session& session) {
     HADAL_ASSIGN_OR_RETURN(prompt, read_stdin());
   }
   if (!flags.has("chat")) {
-    for (const char* other : {"system", "thinking", "chat-template"}) {
+    for (const char* other : {"system", "thinking", "chat-template", "content-special-tokens"}) {
       if (flags.has(other)) return invalid_argument("--{} needs --chat", other);
     }
     out.ids = session.tokenizer()->encode(prompt, !flags.has("no-add-special-tokens"));
@@ -69,8 +70,9 @@ Result<Prompt> read_prompt(const ParsedFlags& flags, const Session& session) {
   if (const auto system = flags.text("system")) messages.push_back({.role = "system", .content = *system});
   messages.push_back({.role = "user", .content = prompt});
   const ChatOptions chat{.thinking = flags.has("thinking")};
-  HADAL_ASSIGN_OR_RETURN(const std::string rendered, render_chat(format, messages, chat));
-  out.ids = session.tokenizer()->encode(rendered, false);
+  HADAL_ASSIGN_OR_RETURN(ChatPrompt rendered, make_chat_prompt(*session.tokenizer(), format, messages, chat,
+                                                               content_is_text(flags)));
+  out.ids = std::move(rendered.ids);
   out.starts_in_reasoning = generation_starts_in_reasoning(format, chat);
   return out;
 }

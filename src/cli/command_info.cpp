@@ -22,7 +22,7 @@
 namespace hadal::cli {
 namespace {
 
-// `--device cuda` assumes this on a machine without a usable GPU: one NVIDIA H200.
+// `--device cuda` assumes one NVIDIA H200 on a machine without a usable GPU.
 constexpr const char* kAssumedGpu = "NVIDIA H200";
 constexpr int64_t kAssumedGpuBytes = 150'000'000'000;
 

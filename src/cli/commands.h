@@ -30,7 +30,7 @@ Result<int> run_tune(const ParsedFlags& flags, const Environment& environment);
 Result<std::vector<int32_t>> read_input_ids(const ParsedFlags& flags);
 
 // Refuses what the engine would refuse, but before minutes of loading: ids outside the vocabulary, or more
-// than `max_tokens` ids. Error: kInvalidArgument.
+// than `max_tokens` ids. The error is kInvalidArgument.
 Result<void> check_ids(std::span<const int32_t> ids, const ModelConfig& config, int64_t max_tokens);
 
 }  // namespace hadal::cli

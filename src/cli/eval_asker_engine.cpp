@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "cli/cache_size.h"
+#include "cli/chat_prompt.h"
 #include "cli/drain.h"
 #include "cli/open_asker.h"
 #include "cli/session.h"
@@ -42,8 +43,9 @@ Result<EngineAsker::Prompt> EngineAsker::encode(const client::EvalAsk& ask) {
     HADAL_ASSIGN_OR_RETURN(format_, session_->chat_format(flags_));
   }
   const ChatOptions chat{.thinking = ask.thinking};
-  HADAL_ASSIGN_OR_RETURN(const std::string text, render_chat(*format_, ask.messages, chat));
-  return Prompt{tokenizer.encode(text, false), generation_starts_in_reasoning(*format_, chat)};
+  HADAL_ASSIGN_OR_RETURN(ChatPrompt prompt,
+                         make_chat_prompt(tokenizer, *format_, ask.messages, chat, content_is_text(flags_)));
+  return Prompt{std::move(prompt.ids), generation_starts_in_reasoning(*format_, chat)};
 }
 
 Result<void> EngineAsker::make_engine(std::span<const client::EvalAsk> asks,

@@ -46,7 +46,7 @@ std::optional<T> number_from(std::string_view text) {
   return value;
 }
 
-// Tells whether this is a whole number, of any length.
+// Tells whether this is a whole number, which may have any length.
 bool is_whole_number(std::string_view text) {
   if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
@@ -75,8 +75,8 @@ std::string_view nearest_choice(std::string_view word, std::span<const std::stri
   return nearest;
 }
 
-// Tells whether a flag can be meant in a command. Flags of other commands alone cannot, unless they are
-// written in full.
+// Tells whether a flag can be meant in a command. A flag that only other commands have must be written in
+// full.
 bool known_in(const Flag& flag, Command command) {
   if (flag.flag_class != FlagClass::kHonoured || command == Command::kNone) return true;
   return (flag.commands & static_cast<CommandSet>(command)) != 0;

@@ -43,7 +43,7 @@ const CommandInfo& info_of(Command command);
 
 enum class FlagClass : uint8_t {
   kHonoured,  // does what it says
-  kAlready,   // accepted with one log line, because it asks for what is always so
+  kAlready,   // accepted with one log line, because Hadal always does what it asks for
   kAlias,     // another spelling of `text`
   kError,     // nothing here corresponds to it; `text` says what to use instead
 };
@@ -71,13 +71,13 @@ struct Flag {
   bool zero_is_out = false;  // -1 has a meaning of its own; other values begin at 1
   bool gpu_only = false;     // has no effect on the CPU, where a log line says so
   std::string default_text;
-  // Says, by class: kHonoured: help; kAlready: why it is so; kAlias: the other name; kError: what to do
+  // Holds for kHonoured the help, for kAlready the reason, for kAlias the other name, for kError what to do
   // instead.
   std::string text;
 };
 
-// Returns the rows, sorted by name. A name may have several honoured rows for disjoint sets of commands, and
-// one row of another class for all other commands; honoured rows come first.
+// Returns the rows, sorted by name. A name may have several honoured rows, whose sets of commands are
+// disjoint, and one row of another class for all other commands. Honoured rows come first.
 const std::vector<Flag>& flag_table();
 
 // Returns the row of exactly this name (words joined by '-') that `command` honours; if there is none, the

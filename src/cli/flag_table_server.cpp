@@ -61,13 +61,16 @@ void append_scheduling_rows(std::vector<Flag>& out) {
           "503. From 8 on one client may have 7/8 of them"),
       count_row("max-prefill-tokens", kMany, kGroup, 1, kMaxCount, "16384",
                 "largest number of prompt tokens in one step, over all requests"),
+      count_row("max-prefill-ms", kServe, kGroup, 0, 1e6, "15; GPU: 0",
+                "while a request of another client generates, prompts are cut so that they add about so many "
+                "milliseconds to a step, or as much as the step takes without them; 0: no limit"),
       choice_row(
           "schedule-policy", kMany, kGroup, "fcfs|lpm|priority|lof", "fcfs",
           "which waiting request starts first: the oldest one (fcfs), the one with the longest cached prefix "
           "(lpm), the one with the highest priority, or the one with the longest possible answer (lof)"),
       number_row("schedule-conservativeness", kMany, kGroup, 0, true, "1.0",
                  "factor on the estimate of how many more tokens the running requests will need; a larger "
-                 "one starts new requests later"),
+                 "factor starts new requests later"),
       choice_row("radix-eviction-policy", kRuns, kGroup, "lru|lfu|priority", "lru",
                  "which cached prefixes are evicted first: the least recently used (lru), the least "
                  "frequently used (lfu), or those of the lowest priority"),
@@ -108,7 +111,7 @@ void append_http_rows(std::vector<Flag>& out) {
                "/metrics; other processes cannot see it in the variable HADAL_API_KEY"),
       text_row(
           "api-key-file", kServe, kGroup, "FILE", "",
-          "file of keys instead of --api-key, one a line: `KEY`, or `NAME KEY`; # begins a comment. SIGHUP "
+          "file of keys instead of --api-key, one per line: `KEY`, or `NAME KEY`; # begins a comment. SIGHUP "
           "makes the server read it again"),
       text_row("admin-api-key", kServe, kGroup, "KEY", "the value of --api-key",
                "key that /flush_cache, /abort_request, pausing and profiling demand instead of --api-key; "
@@ -128,11 +131,22 @@ void append_http_rows(std::vector<Flag>& out) {
                  "share of the 1 GiB for bodies of all requests that one client may hold"),
       text_row(
           "rate-limit", kServe, kGroup, "N,N", "no limit",
-          "requests a second and tokens a minute, of prompts and answers, that each key may use (without "
+          "requests per second and tokens per minute, of prompts and answers, that each key may use (without "
           "named keys: each address), as in 5,60000; 0: no limit; beyond them requests get status 429"),
       count_row("max-request-memory", kServe, kGroup, 1, 1e9, "an eighth of the machine's memory",
                 "memory in MiB that all requests together may hold (bodies, prompts, answers, "
                 "log-probabilities, grammars); requests beyond it are refused with status 503"),
+      count_row("max-request-tokens", kServe, kGroup, 0, kMaxCount,
+                "128 x the context length, at least 4194304",
+                "largest number of tokens that one request may ask for: for each of its generations (prompts "
+                "x n) the tokens of the prompt and max_new_tokens; 0: no limit; beyond it status 400"),
+      count_row("max-logprobs", kServe, kGroup, 0, 128, "128",
+                "largest number of alternatives at a position that a request may ask for (top_logprobs_num, "
+                "logprobs, top_logprobs, which OpenAI's API limits to 20); 0: none"),
+      count_row(
+          "max-prompt-logprobs", kServe, kGroup, 0, kMaxCount, "4194304",
+          "largest number of log-probabilities of prompts that one request may ask for: for each of its "
+          "generations, each scored token of the prompt and its alternatives; 0: none"),
       text_row("served-model-name", kServe, kGroup, "NAME", "the value of --model-path",
                "name of the model in the OpenAI API"),
       number_row("drain-timeout", kServe, kGroup, 0, false, "60",
@@ -155,14 +169,15 @@ void append_text_rows(std::vector<Flag>& out) {
   constexpr std::string_view kGroup = "Text";
   std::vector<Flag> rows = {
       choice_row("reasoning-parser", kServe, kGroup, "auto|none|deepseek-r1|deepseek-v3",
-                 "auto: the one of the chat format",
+                 "auto: that of the chat format",
                  "format by which reasoning_content is separated from content"),
       choice_row("tool-call-parser", kServe, kGroup, "auto|none|deepseekv3|deepseekv31",
-                 "auto: the one of the chat format", "format by which tool calls are found in the text"),
+                 "auto: that of the chat format", "format by which tool calls are found in the text"),
       choice_row(
-          "content-special-tokens", kServe, kGroup, "text|special", "special",
+          "content-special-tokens", kEngine | kServe, kGroup, "text|special", "special",
           "what special tokens inside the messages of a chat become: tokens like the chat format's own "
-          "(special), or plain text; requests choose by the field content_special_tokens"),
+          "(special), or plain text (generate: needs --chat); requests to a server choose by the field "
+          "content_special_tokens"),
       choice_row("grammar-backend", kServe, kGroup, "xgrammar|none", "xgrammar",
                  "library that restricts the output to JSON schemas, regular expressions and grammars; none: "
                  "refuse such requests"),

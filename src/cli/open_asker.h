@@ -10,8 +10,8 @@
 
 namespace hadal::cli {
 
-// Opens the server of --base-url, or else loads the model of --model-path. Errors: flags that apply to the
-// other case alone; those of loading.
+// Opens the server of --base-url, or else loads the model of --model-path. Flags that apply only to the other
+// case are an error; further errors are those of loading.
 Result<std::unique_ptr<client::EvalAsker>> open_asker(const ParsedFlags& flags,
                                                       const Environment& environment);
 

@@ -71,7 +71,7 @@ Result<void> choose_device(const ParsedFlags& flags, ModelOptions& options) {
   return {};
 }
 
-// Checks the flags before weights are loaded, which takes minutes. Errors: those of check_gpu_batch.
+// Checks the flags before weights are loaded, which takes minutes. The errors are those of check_gpu_batch.
 Result<void> check_batch_flags(const ParsedFlags& flags) {
   if (const auto most = flags.integer("max-running-requests"))
     HADAL_RETURN_IF_ERROR(check_gpu_batch("--max-running-requests", *most));
@@ -221,6 +221,8 @@ EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOption
   options.kernels = model.kernels;
   options.random_seed = model.random_seed;
   options.max_prefill_tokens = flags.integer("max-prefill-tokens").value_or(options.max_prefill_tokens);
+  options.max_prefill_ms =
+      flags.integer("max-prefill-ms").value_or(on_gpu ? options.max_prefill_ms : kDefaultPrefillMs);
   // The flag table has checked these names.
   const bool by_priority = flags.has("enable-priority-scheduling") && !flags.has("schedule-policy");
   options.schedule_policy =

@@ -45,13 +45,13 @@ struct ModelOptions {
   uint64_t random_seed = 42;
 };
 
-// Tells whether --enable-deterministic-inference can be kept. Error (kUnsupported): on a GPU an answer may
-// still depend on the requests that share its steps.
+// Tells whether --enable-deterministic-inference can be kept. It is an error (kUnsupported) on a GPU, where
+// an answer may still depend on the requests that share its steps.
 Result<void> check_deterministic_inference(bool wanted, DeviceType device);
 
-// Without --device, a usable GPU is chosen, and otherwise the CPU. Errors: no --model-path; --device cuda
-// where no GPU is usable, except for `info`, which loads nothing; those of check_deterministic_inference;
-// --max-running-requests or --batch-size above what a GPU runs together.
+// Without --device, a usable GPU is chosen, and otherwise the CPU. The errors are a missing --model-path;
+// --device cuda where no GPU is usable, except for `info`, which loads nothing; those of
+// check_deterministic_inference; --max-running-requests or --batch-size above what a GPU runs together.
 Result<ModelOptions> resolve_model_options(const ParsedFlags& flags);
 
 // Resolves --dtype. "auto" depends on the device: a GPU computes in bfloat16, or in float16 if config.json
@@ -59,7 +59,7 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags);
 Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfig& config);
 
 // Resolves --kv-cache-dtype. "auto" is the compute type if the device supports such a cache; a GPU has no
-// float32 cache. Error: scales are given for a format that has none.
+// float32 cache. It is an error if scales are given for a format that has none.
 Result<KvLayout> resolve_kv_layout(const ModelOptions& options, DType compute_dtype);
 
 // Returns "bfloat16", "fp8_e4m3", …, as in --kv-cache-dtype and in every report.
@@ -68,7 +68,7 @@ const char* to_string(KvFormat format);
 // Returns "per_token" or "per_128", as in --kv-cache-scales; "none" if records have no scales.
 const char* scales_name(const KvLayout& layout);
 
-// Returns the options for the graphs and the memory of a GPU. Error: a bad value of --cuda-graph-bs.
+// Returns the options for the graphs and the memory of a GPU. A bad value of --cuda-graph-bs is an error.
 Result<DeviceOptions> resolve_device_options(const ParsedFlags& flags);
 
 // Returns the engine's options, except kv_layout, which the caller sets, and `device`, which
@@ -82,7 +82,7 @@ struct GenerationConfig {
   std::optional<int64_t> top_k;
   std::vector<int64_t> eos_token_ids;
 };
-// Error: kDataLoss, if the file is not JSON, or a field has a wrong type or value.
+// The error is kDataLoss if the file is not JSON, or a field has a wrong type or value.
 Result<GenerationConfig> load_generation_config(const std::filesystem::path& model_dir);
 
 struct SamplingOptions {

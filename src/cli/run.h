@@ -17,8 +17,8 @@ inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitInterrupted = 130;
 
-// Returns the command that `words` begin with, and how many words its name has. Errors: there is no command,
-// or an unknown one (the nearest one is named).
+// Returns the command that `words` begin with, and how many words its name has. It is an error if there is no
+// command, or an unknown one (the nearest one is named).
 Result<std::pair<Command, size_t>> find_command(std::span<const std::string> words);
 
 // Runs `words` (argv without the program's name) and returns the exit code. It never throws; an error is one

@@ -9,6 +9,7 @@
 #include "base/available_memory.h"
 #include "base/log.h"
 #include "base/version.h"
+#include "cli/chat_prompt.h"
 #include "cli/defaults.h"
 #include "server/json_writer.h"
 #include "text/reasoning_parser.h"
@@ -52,6 +53,18 @@ void append_value(std::string& out, const ParsedFlags& flags, const Flag& flag) 
   }
 }
 
+server::RequestLimits resolve_request_limits(const ParsedFlags& flags, const Session& session) {
+  server::RequestLimits limits;
+  const int64_t context_length = resolve_engine_options(flags, session.options()).context_length;
+  limits.max_tokens =
+      flags.integer("max-request-tokens")
+          .value_or(server::default_max_request_tokens(
+              context_length > 0 ? context_length : session.config().max_position_embeddings));
+  limits.max_logprobs = flags.integer("max-logprobs").value_or(limits.max_logprobs);
+  limits.max_prompt_logprobs = flags.integer("max-prompt-logprobs").value_or(limits.max_prompt_logprobs);
+  return limits;
+}
+
 // Returns, as JSON by flag, the values in force that neither a flag nor its default in the table gives, and
 // facts that no flag stands for.
 using InForce = std::map<std::string, std::string, std::less<>>;
@@ -71,10 +84,12 @@ Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session
   append_json_number(out["kv-record-bytes"], int64_t{layout.row_bytes()});
   text("metrics-prefix", flags.text_or("metrics-prefix", server::ServerOptions().metrics_prefix));
   if (engine.schedule_policy == SchedulePolicy::kPriority) text("schedule-policy", "priority");
+  append_json_number(out["max-request-tokens"], resolve_request_limits(flags, session).max_tokens);
   append_json_number(out["max-request-memory"], static_cast<int64_t>(http.memory->limit() >> 20));
   append_json_number(out["tokenizer-worker-num"], int64_t{http.num_threads});
   text("device", to_string(session.options().device));
   append_json_number(out["chunked-prefill-size"], engine.chunked_prefill_size);
+  append_json_number(out["max-prefill-ms"], engine.max_prefill_ms);
   // The engine's own number is reported beside the flags.
   if (engine.max_running_requests > 0)
     append_json_number(out["max-running-requests"], engine.max_running_requests);
@@ -211,7 +226,8 @@ Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, c
     HADAL_ASSIGN_OR_RETURN(options.rate_limits,
                            server::parse_rate_limits(flags.text_or("rate-limit", ""), "--rate-limit"));
   }
-  options.content_as_text = flags.text_or("content-special-tokens", "special") == "text";
+  options.request_limits = resolve_request_limits(flags, session);
+  options.content_as_text = content_is_text(flags);
   options.isolate_cache_by_key = flags.text_or("cache-isolation", "none") == "key";
   if (options.isolate_cache_by_key && !flags.has("api-key-file")) {
     return invalid_argument(

@@ -12,16 +12,17 @@
 
 namespace hadal::cli {
 
-// Errors: one TLS file is given without the other, a key is empty, or a share is above 1.
+// It is an error if one TLS file is given without the other, a key is empty, or a share is above 1.
 Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags);
 
-// Returns the keys of clients and of the admin. Errors: two sources of one key, an empty key, a bad key file.
+// Returns the keys of clients and of the admin. The errors are two sources of one key, an empty key, and a
+// bad key file.
 Result<std::shared_ptr<server::KeyRing>> resolve_keys(const ParsedFlags& flags,
                                                       const Environment& environment);
 
-// `session` has read config and tokenizer. Errors: --cache-isolation key without a key file, a bad rate
-// limit. The function logs what it chooses. server_args_json has every flag of `hadal serve` except keys,
-// under SGLang's names, with the value in force; null if there is none.
+// `session` has read config and tokenizer. The errors are --cache-isolation key without a key file, and a bad
+// rate limit. The function logs what it chooses. server_args_json has every flag of `hadal serve` except
+// keys, under SGLang's names, with the value in force; null if there is none.
 Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, const Session& session,
                                                      std::optional<ChatFormat> chat_format);
 

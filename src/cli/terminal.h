@@ -16,7 +16,7 @@ namespace hadal::cli {
 // disk; a closed pipe ends the process by SIGPIPE, without a message.
 void write_stdout(std::string_view text);
 
-// Reads all of stdin. Error: kInternal, if it cannot be read.
+// Reads all of stdin. The error is kInternal if it cannot be read.
 Result<std::string> read_stdin();
 
 // Returns one line of stdin without its line break; nullopt at the end of the input or after Ctrl-C.

@@ -20,7 +20,7 @@ struct Backend {
   ServerApi api;
   uint16_t default_port;
 };
-// Error: kInvalidArgument, if no backend has this name.
+// The error is kInvalidArgument if no backend has this name.
 Result<Backend> find_backend(std::string_view name);
 std::string_view target_of(ServerApi api);  // its path, "/generate"
 
@@ -42,7 +42,7 @@ struct BodyOptions {
   std::string extra;  // JSON object to merge into the body, nested objects field by field; empty: none
 };
 
-// Error (kInvalidArgument): `extra` is not a JSON object. `source` names the text in it.
+// The error (kInvalidArgument) says that `extra` is not a JSON object. `source` names the text in it.
 Result<void> check_extra(std::string_view extra, std::string_view source);
 
 // Returns the JSON body. `extra` has been checked.

@@ -39,7 +39,7 @@ struct DatasetOptions {
 bool needs_tokenizer(const DatasetOptions& options);
 
 // `tokenizer` may be null if none is needed; token ids are then drawn below `vocab_size`. `format` is the one
-// for apply_chat_template. Error: kDataLoss, if the file's contents are wrong.
+// for apply_chat_template. The error is kDataLoss if the file's contents are wrong.
 Result<std::vector<LoadRequest>> make_dataset(const DatasetOptions& options, const Tokenizer* tokenizer,
                                               std::optional<ChatFormat> format, int64_t vocab_size);
 

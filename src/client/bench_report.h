@@ -22,7 +22,7 @@ struct LoadSetup {
   int64_t max_concurrency = 0;  // 0: no limit
 };
 
-// LoadExtras are figures beside the metrics; nullopt if not known.
+// LoadExtras are figures beside the metrics; nullopt if they are not known.
 struct LoadExtras {
   std::optional<int64_t> output_retokenized;  // tokens of the answers, counted by our tokenizer
   std::optional<double> accept_length;        // tokens per speculative step, as the server reports

@@ -21,10 +21,10 @@ class HttpResponseParser {
   ~HttpResponseParser();
 
   // Reads bytes that came from the connection. Returns how many of them belong to this answer, which is all
-  // of them until the answer is complete. Error: kDataLoss, if the bytes are not HTTP.
+  // of them until the answer is complete. The error is kDataLoss if the bytes are not HTTP.
   Result<size_t> feed(std::string_view bytes);
 
-  // Ends the answer with the connection. Error: kDataLoss, if the answer is not complete.
+  // Ends the answer with the connection. The error is kDataLoss if the answer is not complete.
   Result<void> finish();
 
   bool done() const;

@@ -17,8 +17,8 @@ struct HttpUrl {
 };
 
 // Reads "http://host:port/prefix", "https://…" or "host:port". A "/v1" at the end of the prefix is removed,
-// because targets begin with it. IPv6 addresses stand in brackets. Error: kInvalidArgument; `source` names
-// the text in it.
+// because targets begin with it. IPv6 addresses stand in brackets. The error is kInvalidArgument; `source`
+// names the text in it.
 Result<HttpUrl> parse_url(std::string_view text, std::string_view source);
 
 }  // namespace hadal::client

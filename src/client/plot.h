@@ -39,7 +39,7 @@ std::string plot_svg(const Plot& plot);
 // Returns an error (kInvalidArgument) if the file's name does not end in .svg. `source` names the path in it.
 Result<void> check_plot_path(const std::string& path, std::string_view source);
 
-// Writes to `path`, which has been checked. Error: kResourceExhausted, if the file cannot be written.
+// Writes to `path`, which has been checked. The error is kResourceExhausted if the file cannot be written.
 Result<void> write_plot(const Plot& plot, const std::string& path);
 
 // Returns about `wanted` round values in ascending order, from zero to the first one that is not below `max`.

@@ -14,17 +14,17 @@ namespace hadal::client {
 
 class ServerConnection {
  public:
-  // Errors: those of HttpClient::create.
+  // The errors are those of HttpClient::create.
   static Result<ServerConnection> open(const HttpUrl& url, const HttpClientOptions& options);
 
   HttpClient& client() { return *client_; }
   const std::string& address() const { return address_; }  // for messages
 
-  // Sends a GET or POST and returns the body. Error: kNotFound, if it did not succeed.
+  // Sends a GET or POST and returns the body. The error is kNotFound if it did not succeed.
   Result<std::string> call(const std::string& method, const std::string& target);
 
-  // Returns the first model of /v1/models. Errors: kNotFound (the server does not answer), kDataLoss (it
-  // lists none).
+  // Returns the first model of /v1/models. The errors are kNotFound (the server does not answer), kDataLoss
+  // (it lists none).
   Result<std::string> first_model();
 
   // Returns the tokenizer in the directory that /model_info names; null unless that directory can be read

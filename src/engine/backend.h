@@ -32,12 +32,12 @@ class Backend {
   virtual const ModelConfig& config() const = 0;
 
   // Sets options.max_total_tokens and options.max_running_requests where they are 0, and checks that such a
-  // cache fits beside everything else. The other options have been checked. Errors: kUnsupported (a KV
+  // cache fits beside everything else. The other options have been checked. The errors are kUnsupported (a KV
   // format), kInvalidArgument (more requests than the device runs together), kResourceExhausted.
   virtual Result<void> size_cache(EngineOptions& options) = 0;
 
-  // Call after size_cache, with whole pages in `options`. Errors: kResourceExhausted. What the backend was
-  // made from, and on a GPU the backend itself, must outlive the executor.
+  // Call after size_cache, with whole pages in `options`. The error is kResourceExhausted. What the backend
+  // was made from, and on a GPU the backend itself, must outlive the executor.
   virtual Result<std::unique_ptr<StepExecutor>> make_executor(const EngineOptions& options) = 0;
 
   // Makes a runner for batches of up to max_tokens rows over num_pages pages. Errors are as above.
@@ -63,8 +63,8 @@ struct BackendOptions {
   std::optional<std::filesystem::path> named_kernel_config_dir;  // the folder among them that the user named
 };
 
-// Loads the weights. `pool` must outlive the backend. Errors: those of load_weights; kUnsupported for a
-// device that this build or machine does not have.
+// Loads the weights. `pool` must outlive the backend. The errors are those of load_weights, and kUnsupported
+// for a device that this build or machine does not have.
 Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::filesystem::path& model_dir,
                                               const ModelConfig& config, const BackendOptions& options,
                                               ThreadPool& pool);
@@ -73,7 +73,7 @@ Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::file
 std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, KernelSet kernels);
 
 // Checks that a KV cache of so many tokens fits into memory on the CPU beside weights that are loaded; one
-// page always fits. Errors: kResourceExhausted, which names the most that fits.
+// page always fits. The error is kResourceExhausted, which names the most that fits.
 Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, int64_t max_total_tokens,
                                   int64_t available_bytes);
 
@@ -84,16 +84,16 @@ struct GpuEstimate {
   int64_t free_bytes = 0;  // now
   DeviceMemoryPlan plan;   // without workspace, state and graphs, whose sizes need loaded weights
 };
-// Error: kUnsupported. A model that does not fit is no error: its plan has no cache.
+// The error is kUnsupported. A model that does not fit is no error: its plan has no cache.
 Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization,
                                  DType compute_dtype, KvLayout layout, double mem_fraction);
 
 // Checks that a GPU with this compute type supports such a cache: float16 needs a float16 cache, bfloat16 any
-// but float16 and float32. Error: kUnsupported, about --kv-cache-dtype.
+// but float16 and float32. The error is kUnsupported, about --kv-cache-dtype.
 Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype);
 
 // Checks that a decode step of so many requests is within what a GPU's kernels plan for; `flag` is the one
-// that set the number. Error: kInvalidArgument, which names flag, number and limit.
+// that set the number. The error is kInvalidArgument, which names flag, number and limit.
 Result<void> check_gpu_batch(std::string_view flag, int64_t num_requests);
 
 // Loads a model on GPU 0. In builds without CUDA cuda/backend_stub.cpp returns an error instead.

@@ -27,7 +27,7 @@ class ThreadedEngine final : public Engine {
         vocab_size_(config.vocab_size),
         gate_(options.max_queued_requests),
         mailboxes_(std::make_shared<Mailboxes>()),
-        loop_(std::move(executor), config.vocab_size, options, std::move(recorder), inbox_, gate_) {
+        loop_(std::move(executor), config, options, std::move(recorder), inbox_, gate_) {
     for (const int64_t id : config.eos_token_ids) {
       // If the vocabulary is cut, the config's end tokens may lie outside of it.
       if (id >= 0 && id < vocab_size_) eos_.push_back(static_cast<int32_t>(id));
@@ -49,7 +49,7 @@ class ThreadedEngine final : public Engine {
     return mailboxes_->take(id, std::chrono::steady_clock::now() + timeout);
   }
   void abort(RequestId id) override {
-    const MemoryReserve::Scope reserve;  // whoever aborts frees memory
+    const MemoryReserve::Scope reserve;  // aborting frees memory, so it must not fail
     if (id != 0) inbox_.push({.submit = nullptr, .abort = id, .call = {}});
   }
   void abort_all() override {

@@ -154,6 +154,9 @@ struct EngineOptions {
   int64_t max_queued_requests = 0;
   int64_t chunked_prefill_size = 2048;  // prompt tokens per step, ≥ 1, or -1: prompts are not cut
   int64_t max_prefill_tokens = 16384;   // prompt tokens of all requests per step, ≥ 1
+  // This limits the time in ms that prompt tokens add to a step while a request of another client generates
+  // (engine/step_pace.h); 0: no limit.
+  int64_t max_prefill_ms = 0;
   SchedulePolicy schedule_policy = SchedulePolicy::kFcfs;
   bool low_priority_values_first = false;
   double schedule_conservativeness = 1.0;  // > 0
@@ -209,7 +212,7 @@ class Backend;       // engine/backend.h
 
 class Engine {
  public:
-  // `backend` must outlive the engine, and nothing else may use it while the engine lives. Errors:
+  // `backend` must outlive the engine, and nothing else may use it while the engine lives. The errors are
   // kInvalidArgument (an option), kResourceExhausted when the KV pool does not fit, file errors of
   // record_plans.
   static Result<std::unique_ptr<Engine>> create(Backend& backend, const EngineOptions& options);
@@ -226,11 +229,12 @@ class Engine {
   virtual ~Engine() = default;
 
   // Reserves places in the queue for `count` requests (≥ 1) of `client` (GenerateRequest::client), all of
-  // them or none, so that a batch is refused before any of it has started. Errors: kInvalidArgument (more
-  // than the client may ever have), kResourceExhausted (they are not free now), kCancelled (shutting down).
+  // them or none, so that a batch is refused before any of it has started. The errors are kInvalidArgument
+  // (more than the client may ever have), kResourceExhausted (they are not free now), kCancelled (shutting
+  // down).
   virtual Result<QueuePlaces> reserve(int64_t count, uint64_t client) = 0;
 
-  // Queues a request on one of `places`, which must be of its client and not be used up. Errors:
+  // Queues a request on one of `places`, which must be of its client and not be used up. The errors are
   // kInvalidArgument (empty input, ids out of range, prompt not shorter than the context, bad sampling
   // values), kResourceExhausted (more pages than the pool has), kCancelled (shutting down). After an error
   // the place is free to be used again.
@@ -267,7 +271,7 @@ class Engine {
   // Collects a Chrome trace (about:tracing, Perfetto) of the next `num_steps` steps (0: until stop_profile):
   // plan, stage, run and collect of each step, and a span for every request.
   virtual Result<void> start_profile(int64_t num_steps) = 0;
-  // Returns the trace as JSON text. kInvalidArgument when none was started.
+  // Returns the trace as JSON text. The error is kInvalidArgument when none was started.
   virtual Result<std::string> stop_profile() = 0;
 
   // Proves that scheduler, pool and tree agree, on the engine thread between two steps. It throws otherwise.

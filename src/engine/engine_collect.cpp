@@ -38,7 +38,7 @@ void EngineLoop::collect(StepRecord& record) {
   HADAL_CHECK_EQ(output.prompt_scores.size(), record.scores.size());
   const int64_t generated_before = counters_.generation_tokens;
   take_scores(record, output);
-  if (record.plan.num_prefill_tokens == 0) decode_step_s_ = output.run_s;
+  pace_.observe(record.plan.prompt_cost, output.run_s);
   outcomes_.clear();
   for (size_t i = 0; i < record.samples.size(); ++i) {
     Sequence& sequence = *record.samples[i];

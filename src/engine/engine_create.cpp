@@ -34,6 +34,7 @@ Result<void> check_options(const EngineOptions& options, const ModelConfig& conf
                             options.chunked_prefill_size);
   }
   HADAL_RETURN_IF_ERROR(check_at_least("max-prefill-tokens", options.max_prefill_tokens, 1));
+  HADAL_RETURN_IF_ERROR(check_at_least("max-prefill-ms", options.max_prefill_ms, 0));
   HADAL_RETURN_IF_ERROR(check_at_least("decode-log-interval", options.decode_log_interval, 0));
   if (!(options.schedule_conservativeness > 0.0)) {
     return invalid_argument("schedule-conservativeness is {}; allowed: above 0",

@@ -1,4 +1,4 @@
-// This is the border between checking options (engine_create.cpp) and the engine itself (engine.cpp).
+// Declares how engine_create.cpp, which checks options, makes the engine itself (engine.cpp).
 #pragma once
 
 #include <memory>

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kUtilizationHoldsS = 1.0;
 constexpr double kThroughputHoldsS = 30.0;
-SchedulerOptions scheduler_options(const EngineOptions& options) {
+SchedulerOptions scheduler_options(const EngineOptions& options, const ModelConfig& config) {
   return {.num_pages = options.max_total_tokens / kPageSize,
           .max_running_requests = options.max_running_requests,
           .chunked_prefill_size = options.chunked_prefill_size,
@@ -24,7 +24,8 @@ SchedulerOptions scheduler_options(const EngineOptions& options) {
           .conservativeness = options.schedule_conservativeness,
           .eviction = options.eviction_policy,
           .enable_radix_cache = options.enable_radix_cache,
-          .cache_generated_tokens = options.cache_generated_tokens};
+          .cache_generated_tokens = options.cache_generated_tokens,
+          .prompt_costs = options.max_prefill_ms > 0 ? prompt_costs(config) : PromptCosts()};
 }
 
 double seconds(Sequence::Clock::time_point from, Sequence::Clock::time_point to) {
@@ -33,18 +34,19 @@ double seconds(Sequence::Clock::time_point from, Sequence::Clock::time_point to)
 
 }  // namespace
 
-EngineLoop::EngineLoop(std::unique_ptr<StepExecutor> executor, int64_t vocab_size,
+EngineLoop::EngineLoop(std::unique_ptr<StepExecutor> executor, const ModelConfig& config,
                        const EngineOptions& options, std::unique_ptr<PlanRecorder> recorder, Inbox& inbox,
                        Gate& gate)
     : options_(options),
-      vocab_size_(vocab_size),
+      vocab_size_(config.vocab_size),
       inbox_(inbox),
       gate_(gate),
       executor_(std::move(executor)),
       recorder_(std::move(recorder)),
-      scheduler_(scheduler_options(options)),
+      scheduler_(scheduler_options(options, config)),
       staging_(sequences_, options.max_running_requests),
       log_(options.decode_log_interval, options.max_total_tokens),
+      pace_(static_cast<double>(options.max_prefill_ms) / 1000),
       watchdog_(options.watchdog_timeout_s, options.on_stall),
       mask_workers_([&inbox] { inbox.wake(); }) {
   if (recorder_) scheduler_.record_to(recorder_.get());
@@ -144,6 +146,7 @@ void EngineLoop::add(std::unique_ptr<Sequence>& owned) {
                   .prompt = sequence.tokens.prompt(),
                   .max_new_tokens = sequence.request.sampling.max_new_tokens,
                   .max_cached_tokens = scores_prompt ? logprobs.start : sequence.prompt_len - 1,
+                  .scores_prompt = scores_prompt,
                   .priority = sequence.request.priority,
                   .client = sequence.request.client,
                   .salt = sequence.request.cache_salt});
@@ -203,7 +206,7 @@ std::optional<StepRecord> EngineLoop::plan_and_launch() {
   enter("plan");
   const auto plan_begin = Clock::now();
   StepRecord record;
-  record.plan = scheduler_.plan();
+  record.plan = scheduler_.plan(pace_.max_cost());
   if (record.plan.empty()) return std::nullopt;
   const auto stage_begin = Clock::now();
   log_.planned(record.plan, scheduler_.stats());

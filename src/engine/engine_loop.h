@@ -21,6 +21,7 @@
 #include "engine/staging.h"
 #include "engine/step_executor.h"
 #include "engine/step_log.h"
+#include "engine/step_pace.h"
 #include "engine/step_trace.h"
 #include "engine/watchdog.h"
 #include "scheduler/plan_record.h"
@@ -28,13 +29,13 @@
 
 namespace hadal {
 
-// The reason of an AbortReason::kMemory.
+// An AbortReason::kMemory gives this reason.
 inline constexpr const char* kNoMemory = "the server has no memory left; try again later";
 
 class EngineLoop {
  public:
   // `options` are resolved and checked. `inbox` and `gate` must outlive the loop.
-  EngineLoop(std::unique_ptr<StepExecutor> executor, int64_t vocab_size, const EngineOptions& options,
+  EngineLoop(std::unique_ptr<StepExecutor> executor, const ModelConfig& config, const EngineOptions& options,
              std::unique_ptr<PlanRecorder> recorder, Inbox& inbox, Gate& gate);
 
   // This is the engine thread's body: it runs until the inbox is stopped, then aborts what is left.
@@ -127,7 +128,7 @@ class EngineLoop {
   int64_t num_live_ = 0;  // sequences that are not finished
 
   std::vector<Sequence*> awaiting_masks_;  // those with awaits_mask
-  double decode_step_s_ = 0.0;             // how long the latest step without prompt tokens ran
+  StepPace pace_;
 
   std::vector<Command> commands_;                  // scratch of run
   std::vector<ItemOutcome> outcomes_;              // scratch of collect

@@ -24,7 +24,8 @@ void EngineLoop::set_masks(const StepRecord& record) {
   enter("masks");
   const auto begin = Clock::now();
   if (options_.mask_wait_share > 0.0) {
-    const double wait_s = std::clamp(options_.mask_wait_share * decode_step_s_, kLeastWaitS, kMostWaitS);
+    const double wait_s =
+        std::clamp(options_.mask_wait_share * pace_.decode_step_s(), kLeastWaitS, kMostWaitS);
     awaited_.clear();
     for (const Sequence* sequence : record.constrained) {
       if (!sequence->finished) awaited_.push_back(sequence->mask.get());

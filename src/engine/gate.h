@@ -22,9 +22,9 @@ class Gate {
   // `max_waiting` is the number of places; 0 means no limit.
   explicit Gate(int64_t max_waiting) : max_waiting_(max_waiting) {}
 
-  // Takes `count` places (≥ 1) for `client`, all of them or none. Errors: kInvalidArgument when the client
-  // may never have so many, kResourceExhausted when they are not free now, or the reason why the gate is
-  // closed.
+  // Takes `count` places (≥ 1) for `client`, all of them or none. The errors are kInvalidArgument when the
+  // client may never have so many, kResourceExhausted when they are not free now, or the reason why the gate
+  // is closed.
   Result<QueuePlaces> enter(int64_t count, uint64_t client);
 
   // Counts a request that uses one of `places`, of which there must be one. It fails with the reason why the

@@ -69,7 +69,7 @@ MaskWorkers::~MaskWorkers() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-// One quick thread makes some thousand masks in a second; more serve large batches on large machines.
+// One quick thread makes some thousand masks in a second; large batches on large machines need more threads.
 void MaskWorkers::start_threads() {
   const int num_cores = static_cast<int>(std::thread::hardware_concurrency());
   const auto start = [this](int& count, int wanted, bool slow_lane) {
@@ -136,8 +136,8 @@ bool MaskWorkers::is_ready(const MaskTask& task) {
   return task.state_ == MaskTask::State::kReady;
 }
 
-// Returns the cheapest task of the cheapest client in the lane; of equal ones the first. The caller holds the
-// lock.
+// Returns the cheapest task of the cheapest client in the lane; where several are equal, it is the first. The
+// caller holds the lock.
 std::shared_ptr<MaskTask> MaskWorkers::next(bool slow_lane) {
   if (queued_.empty()) used_by_client_.clear();
   auto best = queued_.end();

@@ -34,10 +34,11 @@ inline constexpr double kMaskBaseSeconds = 2.0;
 inline constexpr double kMaskSecondsPerToken = 0.02;
 inline constexpr double kSlowMaskSeconds = 0.005;  // a mask that takes longer makes its task a slow one
 
-// MaskTask is the constraint of one request and its newest mask. Everything but allows() is for MaskWorkers.
+// MaskTask is the constraint of one request and its newest mask. Only MaskWorkers calls the functions other
+// than allows().
 class MaskTask {
  public:
-  // `client` is that of the request.
+  // `client` is the client of the request.
   MaskTask(std::unique_ptr<TokenConstraint> constraint, int64_t vocab_size, uint64_t client)
       : constraint_(std::move(constraint)),
         num_words_(static_cast<size_t>((vocab_size + 31) / 32)),

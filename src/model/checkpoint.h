@@ -25,8 +25,8 @@ class Checkpoint {
     size_t shard_idx = 0;
   };
 
-  // Opens `dir`/model.safetensors.index.json with the shards that it names, or else model.safetensors.
-  // Errors: kNotFound when neither exists (it names other weight files that do), all missing shards in one
+  // Opens `dir`/model.safetensors.index.json with the shards that it names, or else model.safetensors. The
+  // errors are kNotFound when neither exists (it names other weight files that do), all missing shards in one
   // message, shard names that contain a path, and all errors of parse_safetensors_header; a tensor in two
   // shards; a tensor that the index places in a shard that lacks it.
   static Result<Checkpoint> open(const std::filesystem::path& dir);

@@ -36,9 +36,9 @@ class UnfinishedFiles {
   int lock_ = -1;
 };
 
-// Creates `dir` if it is absent and locks it. Errors: kInvalidArgument when another process is writing to it,
-// when it already contains safetensors files, their index, config.json or generation_config.json, or when it
-// is not a directory; kResourceExhausted when its disk has less than num_bytes left; kInternal.
+// Creates `dir` if it is absent and locks it. The errors are kInvalidArgument when another process is writing
+// to it, when it already contains safetensors files, their index, config.json or generation_config.json, or
+// when it is not a directory; kResourceExhausted when its disk has less than num_bytes left; and kInternal.
 Result<void> prepare_directory(const std::filesystem::path& dir, int64_t num_bytes, UnfinishedFiles& files);
 
 // Splits tensors, in their order, into shards of up to max_shard_bytes; a larger tensor gets a shard of its
@@ -53,7 +53,7 @@ std::vector<std::string> shard_names(size_t num_shards);
 std::string index_json(std::span<const std::vector<TensorSpec>> shards, std::span<const std::string> names,
                        int64_t total_bytes);
 
-// Replaces a file. Error: kResourceExhausted.
+// Replaces a file. The error is kResourceExhausted.
 Result<void> write_text(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace hadal

@@ -103,7 +103,7 @@ Result<ModelConfig> parse_model_config(std::string_view json, std::string_view s
                                        std::string_view override_json = {});
 
 // Returns the text of a config.json with its quantization_config replaced by the given JSON, or removed if
-// that is empty. Error: that of parse_model_config for text that is not a JSON object.
+// that is empty. The error is that of parse_model_config for text that is not a JSON object.
 Result<std::string> with_quantization_config(std::string_view json, std::string_view source,
                                              std::string_view quantization_config);
 

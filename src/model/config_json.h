@@ -17,8 +17,9 @@ namespace hadal::config_json {
 
 using Json = nlohmann::json;
 
-// Parses a JSON object. Error: not JSON (this includes NaN and numbers beyond double's range), not an object,
-// or nested deeper than 64 (so that recursion over the value cannot exhaust the stack).
+// Parses a JSON object. It is an error if the text is not JSON (this includes NaN and numbers beyond double's
+// range), is not an object, or is nested deeper than 64 (so that recursion over the value cannot exhaust the
+// stack).
 Result<Json> parse_object(std::string_view text, std::string_view source);
 
 // Describes a value for error messages: "12", "\"llama\"", "an object", shortened to fit one line.

@@ -24,8 +24,8 @@ class ModuleList {
   // An entry "re:PATTERN" selects the modules whose names the regular expression matches from the start, like
   // Python's re.match. Any other entry is a name, or a part of a name in whole components:
   // "model.layers.0.self_attn" and "kv_b_proj" both select model.layers.0.self_attn.kv_b_proj, but "mlp.gate"
-  // does not select model.layers.0.mlp.gate_proj. Errors: an empty or overlong entry, too many entries, an
-  // invalid regular expression, or one that needs more than kMaxSteps on a usual name.
+  // does not select model.layers.0.mlp.gate_proj. The errors are an empty or overlong entry, too many
+  // entries, an invalid regular expression, or one that needs more than kMaxSteps on a usual name.
   static Result<ModuleList> parse(std::vector<std::string> entries);
 
   // `module` is a name without ".weight". For lists with patterns the answers are cached, so each pattern is

@@ -25,7 +25,7 @@ bool is_hub_id(std::string_view text);
 
 // Returns `model_path` itself if it is a directory; otherwise a model of that name that came with the program
 // (base/install_paths.h); otherwise the snapshot of a hub id (the one refs/main names, or the newest if there
-// is no such file), which must contain a config.json. Errors: kNotFound, which tells how to fetch it.
+// is no such file), which must contain a config.json. The error is kNotFound, which tells how to fetch it.
 Result<std::filesystem::path> find_model_dir(const std::string& model_path,
                                              const HubEnvironment& environment);
 

@@ -13,10 +13,11 @@ namespace hadal {
 
 struct ModelInfo {
   std::string architecture;  // as in config.json, "DeepseekV3ForCausalLM"
-  // Counts the model itself: without the NextN layer, each tied tensor once, without scales.
+  // Counts the parameters of the model itself, without the NextN layer and without scales; a tied tensor
+  // counts once.
   int64_t num_parameters = 0;
-  // Counts those that one token uses: the router's top experts instead of all, and no embedding table (one
-  // row is read).
+  // Counts the parameters that one token uses: the router's top experts instead of all, and no embedding
+  // table, of which one row is read.
   int64_t num_active_parameters = 0;
   int64_t num_nextn_parameters = 0;  // in the NextN layer, without what it shares with the target
   // Counts the bytes in memory once loaded, including scales and (if it is loaded) the NextN layer.

@@ -14,7 +14,7 @@ namespace hadal {
 // Returns "v2-lite", "coder-v2-lite", "v2", "v2.5", "v3", "r1", "v3.1".
 std::vector<std::string> preset_names();
 
-// Returns the text of the config.json of one of preset_names(). Error: an unknown name, with the list of
+// Returns the text of the config.json of one of preset_names(). An unknown name is an error, which lists the
 // known ones.
 Result<std::string> preset_config_json(std::string_view name);
 

@@ -35,7 +35,7 @@ std::vector<const char*> fitting_words(const WeightQuantization& stored) {
   return words;
 }
 
-// Returns the format of a checkpoint's first quantised linear, by its tensors alone; nullopt: none is
+// Returns the format of a checkpoint's first quantised linear, by its tensors alone; nullopt if none is
 // quantised.
 Result<std::optional<WeightQuantization>> stored_format(const Checkpoint& checkpoint) {
   for (const Checkpoint::Entry& entry : checkpoint.entries()) {

@@ -41,7 +41,7 @@ std::string describe(const WeightQuantization& quantization);
 std::string describe(const ModelConfig& config, LoadQuantization quantization);
 
 // Checks that a GPU supports this compute type for a model: bfloat16, and float16 if no linear is in 8 bits.
-// Error: kUnsupported, about --dtype.
+// The error is kUnsupported, about --dtype.
 Result<void> check_gpu_compute_dtype(const ModelConfig& config, LoadQuantization quantization,
                                      DType compute_dtype);
 
@@ -50,15 +50,15 @@ Result<void> check_gpu_compute_dtype(const ModelConfig& config, LoadQuantization
 //   others' word for one scale per matrix). Linears that the config leaves out stay as they are;
 // - stored quantised without a quantization_config (the tensors of `model_dir` reveal it: I8 or F8_E4M3
 //   weights with scales): config.quantization is set accordingly;
-// - stored in 16 or 32 bits: nothing changes, because the loader quantises.
-// `model_dir` is read only for the second case; if it is empty, or has no weights, that case is skipped.
-// Errors: a checkpoint in another format (both are named), codes without scales.
+// - stored in 16 or 32 bits: nothing changes, because the loader quantises. `model_dir` is read only for the
+//   second case; if it is empty, or has no weights, that case is skipped. The errors are a checkpoint in
+//   another format (both are named), and codes without scales.
 Result<void> apply_quantization_flag(ModelConfig& config, LoadQuantization quantization,
                                      const std::filesystem::path& model_dir);
 
 // Returns the format of files that are stored quantised without a quantization_config, which load only with
 // --quantization. It returns nullopt if config.json has it, nothing is quantised, or there are no files.
-// Error: codes without scales.
+// Codes without scales are an error.
 Result<std::optional<WeightQuantization>> undeclared_quantization(const ModelConfig& config,
                                                                   const std::filesystem::path& model_dir);
 // Describes such a checkpoint, with the flag that loads it.

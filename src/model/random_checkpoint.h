@@ -30,9 +30,9 @@ struct RandomCheckpointSummary {
 };
 
 // Writes the checkpoint of `config_json` (stored as config.json; `config` is its parsed form) into `dir`,
-// which is created if absent. Errors: kInvalidArgument when the directory already contains safetensors files
-// or a config.json, kResourceExhausted when the disk is too small, kCancelled. On any error the files written
-// so far are removed (and the directory, if it was created here).
+// which is created if absent. The errors are kInvalidArgument when the directory already contains safetensors
+// files or a config.json, kResourceExhausted when the disk is too small, kCancelled. On any error the files
+// written so far are removed (and the directory, if it was created here).
 Result<RandomCheckpointSummary> write_random_checkpoint(const std::filesystem::path& dir,
                                                         std::string_view config_json,
                                                         const ModelConfig& config,

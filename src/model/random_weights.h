@@ -73,8 +73,8 @@ class RandomTensor {
   };
 
   // dtype is F32, BF16, F16, F8_E4M3 or I8 (the last two are codes with a scale beside them). fan_in belongs
-  // to the linear whose "weight_scale" this is; it is ignored otherwise. Error: any other dtype, or a tensor
-  // of more than 2^33 elements.
+  // to the linear whose "weight_scale" this is; it is ignored otherwise. Any other dtype and a tensor of more
+  // than 2^33 elements are errors.
   static Result<RandomTensor> make(std::string_view name, std::span<const int64_t> shape, DType dtype,
                                    const RandomWeightOptions& options, int64_t fan_in = 0);
   static Result<RandomTensor> make(const TensorSpec& spec, const RandomWeightOptions& options) {

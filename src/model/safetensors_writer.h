@@ -26,8 +26,8 @@ class SafetensorsWriter {
   };
 
   // Opens `path`.partial, reserves the whole size and writes the header. In the file, tensors of wider types
-  // come first, so that every tensor is aligned to its element. Errors: kResourceExhausted when the disk has
-  // no room for the file, kInternal for any other failure of the system, with its reason.
+  // come first, so that every tensor is aligned to its element. The errors are kResourceExhausted when the
+  // disk has no room for the file, kInternal for any other failure of the system, with its reason.
   static Result<SafetensorsWriter> create(const std::filesystem::path& path, std::vector<Entry> entries);
 
   SafetensorsWriter(SafetensorsWriter&& other) noexcept;

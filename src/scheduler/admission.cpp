@@ -2,6 +2,9 @@
 // budget, the slots or the memory are used up; the first that has no room ends admission, so that no request
 // overtakes a large one.
 //
+// Beside generating requests of other clients, what a step computes of prompts is limited by its cost, too
+// (prompt_budget.h); a request of whose prompt nothing may be computed is not admitted.
+//
 // A request has room if the pages of all known tokens that are not shared with the cache, plus the expected
 // growth of this request and the running ones (growth_estimate.h), are free or evictable. When nothing runs,
 // the first one is always admitted: alone it fits, if necessary without its cached prefix, whose path may
@@ -61,17 +64,18 @@ bool Scheduler::Impl::waits_for_prefix(RequestState& request) {
   return request.prefix_owner != 0;
 }
 
-void Scheduler::Impl::admit(int64_t budget, BatchPlan& plan) {
-  if (queue.empty() || budget <= 0 || free_slots.empty()) return;
+void Scheduler::Impl::admit(PromptBudget& budget, const Generating& generating, BatchPlan& plan) {
+  if (queue.empty() || budget.tokens() <= 0 || free_slots.empty()) return;
   int64_t growth_pages = 0;
   for (const RequestState* request : running) {
     growth_pages += growth.pages(*request, std::ssize(request->pages));
   }
-  bool first_prompt = budget == prefill_budget();  // the step has no prompt yet
+  bool first_prompt = budget.tokens() == prefill_budget();  // the step has no prompt yet
   std::vector<const RequestState*> admitted;
   queue.visit_in_order([this](RequestState& request) { return match_length(request); },
                        [&](RequestState& request) {
-                         switch (try_admit(request, growth_pages, budget, first_prompt, plan)) {
+                         const bool delays = generating.others_than(request.client);
+                         switch (try_admit(request, growth_pages, budget, delays, first_prompt, plan)) {
                            case Admission::kNoRoom:
                              return false;
                            case Admission::kWaitsForPrefix:
@@ -80,16 +84,16 @@ void Scheduler::Impl::admit(int64_t budget, BatchPlan& plan) {
                              break;
                          }
                          admitted.push_back(&request);
-                         budget -= request.step_tokens;
                          first_prompt = false;
                          growth_pages += growth.pages(request, std::ssize(request.pages));
-                         return budget > 0 && !free_slots.empty();
+                         return budget.tokens() > 0 && !free_slots.empty();
                        });
   for (const RequestState* request : admitted) queue.note_admission(*request);
 }
 
 Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int64_t growth_pages,
-                                                      int64_t budget, bool first_prompt, BatchPlan& plan) {
+                                                      PromptBudget& budget, bool delays, bool first_prompt,
+                                                      BatchPlan& plan) {
   // The outcome from before the retraction must be known first; later requests do not overtake.
   if (request.num_items_in_flight > 0) return Admission::kNoRoom;
   if (waits_for_prefix(request)) return Admission::kWaitsForPrefix;
@@ -121,7 +125,10 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int
                               : num_blocks - num_shared() + wanted_beside <= available();
   const int64_t to_compute = known - match.num_tokens();
   const bool cut = options.chunked_prefill_size >= 0;
-  if (!has_room || (!cut && !first_prompt && to_compute > budget)) {
+  const int64_t step_tokens =
+      cut ? budget.most(request, match.num_tokens(), to_compute, delays, /*share=*/1.0) : to_compute;
+  const bool has_time = cut ? step_tokens > 0 : first_prompt || to_compute <= budget.tokens();
+  if (!has_room || !has_time) {
     HADAL_CHECK(has_room || !alone, "request {}: no room for {} pages in an idle pool of {}", request.id,
                 num_blocks, pool.num_pages());
     cache.unlock(match.node);
@@ -162,7 +169,8 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int
   request.catching_up = true;
   request.prompt_cached = false;
   request.planned = request.confirmed = match.num_tokens();
-  request.step_tokens = cut ? std::min(budget, to_compute) : to_compute;
+  request.step_tokens = step_tokens;
+  budget.take(request, match.num_tokens(), step_tokens, delays);
   const int64_t cached_tokens = std::min(match.num_tokens(), request.prompt_len);
   request.told_cached_tokens = std::min(match.told_tokens, request.prompt_len);
   if (request.first_page_hash != 0 && options.enable_radix_cache && !request.isolated) {
@@ -174,7 +182,7 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int
   plan.num_cached_tokens += cached_tokens;
   if (!request.retracted) {
     totals.total_prompt_tokens += request.prompt_len;
-    totals.total_cached_tokens += request.told_cached_tokens;  // whoever may read them, everybody's
+    totals.total_cached_tokens += request.told_cached_tokens;  // not more, because everybody may read it
   }
   return Admission::kAdmitted;
 }

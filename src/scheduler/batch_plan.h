@@ -63,6 +63,7 @@ struct BatchPlan {
   int64_t num_prefill_tokens = 0;  // over all ranks
   int64_t num_decode_tokens = 0;
   int64_t num_cached_tokens = 0;  // prompt tokens that the new requests did not need to compute
+  int64_t prompt_cost = 0;        // of the prompt and recomputed tokens, in rows (PromptCosts), rounded up
   // These were sent back to the queue for lack of pages before this step's work; one may start again in this
   // step.
   std::vector<RequestId> retracted;

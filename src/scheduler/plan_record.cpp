@@ -104,23 +104,25 @@ void PlanRecorder::start(const SchedulerOptions& options) {
   write(fmt::format(
       "{{\"call\":\"options\",\"num_pages\":{},\"max_running_requests\":{},\"chunked_prefill_size\":{},"
       "\"max_prefill_tokens\":{},\"policy\":\"{}\",\"low_priority_values_first\":{},\"conservativeness\":{},"
-      "\"eviction\":\"{}\",\"enable_radix_cache\":{},\"cache_generated_tokens\":{}}}",
+      "\"eviction\":\"{}\",\"enable_radix_cache\":{},\"cache_generated_tokens\":{},\"positions_per_row\":{},"
+      "\"rows_per_score\":{}}}",
       options.num_pages, options.max_running_requests, options.chunked_prefill_size,
       options.max_prefill_tokens, name_of(options.policy), options.low_priority_values_first,
       options.conservativeness, name_of(options.eviction), options.enable_radix_cache,
-      options.cache_generated_tokens));
+      options.cache_generated_tokens, options.prompt_costs.positions_per_row,
+      options.prompt_costs.rows_per_score));
 }
 
 void PlanRecorder::add(const ScheduledRequest& request) {
   if (file_ == nullptr) return;
   write(fmt::format(
       "{{\"call\":\"add\",\"id\":{},\"max_new_tokens\":{},\"max_cached_tokens\":{},\"priority\":{},"
-      "\"client\":{},{}\"prompt\":[{}]}}",
+      "\"client\":{},{}{}\"prompt\":[{}]}}",
       request.id, request.max_new_tokens, request.max_cached_tokens, request.priority, request.client,
       request.salt == CacheSalt{}
           ? ""
           : fmt::format("\"salt\":\"{:016x}{:016x}\",", request.salt.high, request.salt.low),
-      fmt::join(request.prompt, ",")));
+      request.scores_prompt ? "\"scores_prompt\":true," : "", fmt::join(request.prompt, ",")));
 }
 
 void PlanRecorder::hold(const char* call, RequestId id) {
@@ -131,9 +133,11 @@ void PlanRecorder::abort(RequestId id) {
   write(fmt::format("{{\"call\":\"abort\",\"id\":{}}}", id));
 }
 
-void PlanRecorder::plan(const BatchPlan& plan) {
+void PlanRecorder::plan(const BatchPlan& plan, int64_t max_cost) {
   if (file_ == nullptr) return;
-  write(fmt::format("{{\"call\":\"plan\",\"plan\":{}}}", plan_to_json(plan)));
+  const std::string limit =
+      max_cost == kUnlimitedCost ? std::string() : fmt::format("\"max_cost\":{},", max_cost);
+  write(fmt::format("{{\"call\":\"plan\",{}\"plan\":{}}}", limit, plan_to_json(plan)));
 }
 
 void PlanRecorder::complete(int64_t step, std::span<const ItemOutcome> outcomes) {

@@ -3,9 +3,10 @@
 //
 //   {"call":"options","num_pages":…,…}                       first
 //   {"call":"add","id":…,"max_new_tokens":…,"max_cached_tokens":…,"priority":…,"client":…,"prompt":[…]}
-//                                                            also "salt":"<32 hexadecimal digits>", if it has
-//                                                            one
-//   {"call":"plan","plan":{…}}                               the whole BatchPlan, even if empty
+//                                                            also "salt":"<32 hexadecimal digits>" and
+//                                                            "scores_prompt":true, if it has them
+//   {"call":"plan","plan":{…}}                               the whole BatchPlan, even if empty; also
+//                                                            "max_cost":…, if the cost was limited
 //   {"call":"complete","step":…,"outcomes":[[id,token,finished],…]}
 //   {"call":"fail","step":…}   {"call":"abort","id":…}   {"call":"flush_cache"}
 //   {"call":"hold","id":…}   {"call":"release","id":…}   {"call":"defer","id":…}
@@ -27,7 +28,7 @@ namespace hadal {
 
 class PlanRecorder {
  public:
-  // Creates or empties the file at `path`. Errors: kInvalidArgument with the system's message.
+  // Creates or empties the file at `path`. The error is kInvalidArgument with the system's message.
   static Result<std::unique_ptr<PlanRecorder>> open(const std::string& path);
   ~PlanRecorder();
   PlanRecorder(const PlanRecorder&) = delete;
@@ -37,7 +38,7 @@ class PlanRecorder {
   void add(const ScheduledRequest& request);
   void abort(RequestId id);
   void hold(const char* call, RequestId id);  // "hold", "release" or "defer"
-  void plan(const BatchPlan& plan);
+  void plan(const BatchPlan& plan, int64_t max_cost);
   void complete(int64_t step, std::span<const ItemOutcome> outcomes);
   void fail(int64_t step);
   void flush_cache();

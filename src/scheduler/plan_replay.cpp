@@ -22,6 +22,7 @@ namespace json = boost::json;
 // These are limits for records, because the memory of the replaying process grows with these values.
 constexpr int64_t kMaxPages = 1 << 24;
 constexpr int64_t kMaxRunning = 1 << 20;
+constexpr int64_t kMaxRows = 1 << 20;
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
 Result<const json::value*> field(const json::object& object, std::string_view name) {
@@ -81,6 +82,11 @@ Result<SchedulerOptions> read_options(const json::object& line) {
   HADAL_ASSIGN_OR_RETURN(o.eviction, parse_eviction_policy(eviction, "eviction"));
   HADAL_ASSIGN_OR_RETURN(o.enable_radix_cache, bool_field(line, "enable_radix_cache"));
   HADAL_ASSIGN_OR_RETURN(o.cache_generated_tokens, bool_field(line, "cache_generated_tokens"));
+  if (line.contains("positions_per_row")) {  // older records have none
+    HADAL_ASSIGN_OR_RETURN(o.prompt_costs.positions_per_row,
+                           integer_field(line, "positions_per_row", 0, kMaxInt64));
+    HADAL_ASSIGN_OR_RETURN(o.prompt_costs.rows_per_score, integer_field(line, "rows_per_score", 0, kMaxRows));
+  }
   return o;
 }
 
@@ -130,6 +136,9 @@ Result<ScheduledRequest> read_request(const json::object& line, int64_t num_page
   if (line.contains("salt")) {
     HADAL_ASSIGN_OR_RETURN(const std::string salt, text_field(line, "salt"));
     HADAL_ASSIGN_OR_RETURN(request.salt, read_salt(salt));
+  }
+  if (line.contains("scores_prompt")) {
+    HADAL_ASSIGN_OR_RETURN(request.scores_prompt, bool_field(line, "scores_prompt"));
   }
   return request;
 }
@@ -192,7 +201,11 @@ class Replayer {
   Result<void> plan(const json::object& line) {
     HADAL_ASSIGN_OR_RETURN(const json::value* recorded, field(line, "plan"));
     if (in_flight_.size() >= 2) return invalid_argument("a third step is planned while two are in flight");
-    BatchPlan made = scheduler_->plan();
+    int64_t max_cost = kUnlimitedCost;
+    if (line.contains("max_cost")) {
+      HADAL_ASSIGN_OR_RETURN(max_cost, integer_field(line, "max_cost", 0, kMaxInt64));
+    }
+    BatchPlan made = scheduler_->plan(max_cost);
     ++result_.num_plans;
     const std::string text = plan_to_json(made);
     if (json::parse(text) != *recorded) {

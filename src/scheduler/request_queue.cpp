@@ -29,7 +29,7 @@ RequestQueue::Standing RequestQueue::standing_of(const RequestState& request) co
   return {.group = kOtherGroup, .rank = 0};
 }
 
-// Retracted requests stand in one line, whoever sent them.
+// Retracted requests stand in one line, whichever client sent them.
 void RequestQueue::enter_line(RequestState& request) {
   lines_[standing_of(request)].add(request.retracted ? 0 : request.client, request.arrival, &request);
 }
@@ -58,8 +58,8 @@ void RequestQueue::push(RequestState* request) {
 
 void RequestQueue::leave_patient(const RequestState& request) {
   const auto at = patient_.find(request.client);
-  HADAL_CHECK(at != patient_.end() && at->second.erase(request.arrival) == 1, "request {} is not patient",
-              request.id);
+  HADAL_CHECK(at != patient_.end() && at->second.erase(request.arrival) == 1,
+              "request {} is not among the patient ones", request.id);
   const bool was_first = first_.erase(request.arrival) == 1;
   if (at->second.empty()) {
     patient_.erase(at);

@@ -28,6 +28,7 @@ struct RequestState {
   int64_t prompt_len = 0;
   int64_t max_new_tokens = 0;
   int64_t max_cached_tokens = 0;
+  int64_t scored_from = 0;       // logits are computed for all known tokens from this position on
   uint64_t client = 0;           // see ScheduledRequest
   int32_t priority = 0;          // higher goes first, whatever the options say about the caller's values
   uint64_t arrival = 0;          // 1, 2, …; kept over retractions

@@ -1,6 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "base/check.h"
@@ -34,6 +35,8 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options)
               "chunked_prefill_size is {}; allowed is ≥ 1 or -1", options.chunked_prefill_size);
   HADAL_CHECK_GE(options.max_prefill_tokens, 1);
   HADAL_CHECK_GT(options.conservativeness, 0.0);
+  HADAL_CHECK_GE(options.prompt_costs.positions_per_row, 0);
+  HADAL_CHECK_GE(options.prompt_costs.rows_per_score, 0);
   by_slot.resize(options.max_running_requests);
   for (int32_t slot = 0; slot < options.max_running_requests; ++slot) free_slots.push_back(slot);
   std::make_heap(free_slots.begin(), free_slots.end(), std::greater<>());
@@ -60,6 +63,8 @@ void Scheduler::Impl::add(ScheduledRequest request) {
   state->prompt_len = prompt_len;
   state->max_new_tokens = request.max_new_tokens;
   state->max_cached_tokens = request.max_cached_tokens;
+  // The logits of the last prompt token give the first generated one.
+  state->scored_from = request.scores_prompt ? request.max_cached_tokens : prompt_len - 1;
   // ~x reverses the order of all values; -x would overflow for the smallest.
   state->priority = options.low_priority_values_first ? ~request.priority : request.priority;
   state->client = request.client;
@@ -72,29 +77,44 @@ void Scheduler::Impl::add(ScheduledRequest request) {
   queue.push(it->second.get());
 }
 
-BatchPlan Scheduler::Impl::plan() {
+void Scheduler::Impl::Generating::add(uint64_t whose) {
+  several = several || (any && client != whose);
+  any = true;
+  client = whose;
+}
+
+BatchPlan Scheduler::Impl::plan(int64_t max_cost) {
   HADAL_CHECK_LT(in_flight.size(), 2U);
   BatchPlan plan;
   plan.ranks.resize(1);
   secure_decode_pages();
 
-  int64_t budget = prefill_budget();
+  Generating generating;
   for (RequestState* request : running) {
     request->step_tokens = 0;
-    if (request->held) continue;
-    if (request->catching_up) {
-      request->step_tokens = std::min(budget, request->num_known() - request->planned);
-      budget -= request->step_tokens;
-    } else if (request->decoding() && !request->needs_page()) {
-      request->step_tokens = 1;
-    }
+    if (request->held || !request->decoding() || request->needs_page()) continue;
+    request->step_tokens = 1;
+    generating.add(request->client);
+  }
+  const bool cut = options.chunked_prefill_size >= 0;
+  PromptBudget budget(options.prompt_costs, prefill_budget(), cut ? max_cost : kUnlimitedCost);
+  // Requests that wait get half of the cost, because otherwise a short prompt of another client would wait
+  // until a long one has been computed in many small parts.
+  const double share = queue.empty() ? 1.0 : 0.5;
+  for (RequestState* request : running) {
+    if (request->held || !request->catching_up) continue;
+    const bool delays = generating.others_than(request->client);
+    request->step_tokens =
+        budget.most(*request, request->planned, request->num_known() - request->planned, delays, share);
+    budget.take(*request, request->planned, request->step_tokens, delays);
   }
   // A request that was just sent back would only be admitted again for the same pages.
-  if (retracted_ids.empty() || running.empty()) admit(budget, plan);
+  if (retracted_ids.empty() || running.empty()) admit(budget, generating, plan);
   build_items(plan);
 
   if (plan.empty()) return plan;
   growth.note_step();
+  plan.prompt_cost = static_cast<int64_t>(std::ceil(budget.taken_cost()));
   plan.step = ++last_step;
   plan.retracted = std::move(retracted_ids);
   retracted_ids.clear();
@@ -141,9 +161,9 @@ bool Scheduler::defer(RequestId id) {
   return impl_->defer(id);
 }
 
-BatchPlan Scheduler::plan() {
-  BatchPlan plan = impl_->plan();
-  if (impl_->recorder) impl_->recorder->plan(plan);
+BatchPlan Scheduler::plan(int64_t max_cost) {
+  BatchPlan plan = impl_->plan(max_cost);
+  if (impl_->recorder) impl_->recorder->plan(plan, max_cost);
   return plan;
 }
 

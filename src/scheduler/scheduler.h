@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,6 +34,16 @@ enum class SchedulePolicy {
 // `name` is "fcfs", "lpm", "priority" or "lof"; anything else is kInvalidArgument, which names `field`.
 Result<SchedulePolicy> parse_schedule_policy(std::string_view name, std::string_view field);
 
+// PromptCosts say what a prompt token costs beyond the row of the matrix products that each token needs. The
+// unit is that row.
+struct PromptCosts {
+  int64_t positions_per_row = 0;  // positions whose attention costs as much as one row; 0: attention is free
+  int64_t rows_per_score = 0;     // a token whose logits are computed costs so much more, ≥ 0
+};
+
+// This is the limit of Scheduler::plan() that cuts nothing.
+inline constexpr int64_t kUnlimitedCost = std::numeric_limits<int64_t>::max();
+
 struct SchedulerOptions {
   int64_t num_pages = 0;                // pages in the pool, ≥ 1
   int64_t max_running_requests = 64;    // ≥ 1
@@ -48,6 +59,7 @@ struct SchedulerOptions {
   // If false, only prompts are kept for reuse, so that every prompt token has always been computed on the
   // same path.
   bool cache_generated_tokens = true;
+  PromptCosts prompt_costs;
 };
 
 // ScheduledRequest is what the scheduler knows about a request.
@@ -56,6 +68,7 @@ struct ScheduledRequest {
   TokenIds prompt;                // ≥ 1 token
   int64_t max_new_tokens = 0;     // ≥ 0; 0: the prompt is computed, nothing is sampled
   int64_t max_cached_tokens = 0;  // prompt tokens that may come from the cache, < prompt.size()
+  bool scores_prompt = false;     // the logits of all prompt tokens from max_cached_tokens on are computed
   int32_t priority = 0;
   uint64_t client = 0;  // whose turn it uses: clients share the engine (fair_line.h)
   CacheSalt salt;       // prefixes of other salts are not used, and its own are not shown to them
@@ -109,7 +122,11 @@ class Scheduler {
   // Returns the next step's work. Its `retracted` requests are back in the queue, their slots free. The plan
   // is empty when there is no work, or none before the outcome of a step in flight is known. When the plan is
   // not empty, complete() or fail() must follow for it, in order; at most one other step may be in flight.
-  BatchPlan plan();
+  //
+  // `max_cost` limits the step's prompt tokens, in rows (PromptCosts, ≥ 0), as far as they delay a generating
+  // request of another client. The first such prompt advances by PromptBudget::kLeastTokens all the same, and
+  // prompts that are never cut (chunked_prefill_size -1) are not cut by it either.
+  BatchPlan plan(int64_t max_cost = kUnlimitedCost);
 
   // Reports the outcome of a step: one entry for each sampling item, including those of requests that are
   // gone. A request that was retracted after the step was planned gets its token too. A request ends here

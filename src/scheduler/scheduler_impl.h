@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "scheduler/growth_estimate.h"
+#include "scheduler/prompt_budget.h"
 #include "scheduler/request_queue.h"
 #include "scheduler/request_state.h"
 #include "scheduler/scheduler.h"
@@ -52,9 +53,19 @@ struct Scheduler::Impl {
 
   PlanRecorder* recorder = nullptr;
 
+  // Generating says which clients have requests that generate and get a token from this step.
+  struct Generating {
+    bool any = false;
+    bool several = false;  // clients
+    uint64_t client = 0;   // one of them
+    void add(uint64_t whose);
+    // Returns whether work for `whose` delays another client's next token.
+    bool others_than(uint64_t whose) const { return several || (any && client != whose); }
+  };
+
   // These are in scheduler.cpp.
   void add(ScheduledRequest request);
-  BatchPlan plan();
+  BatchPlan plan(int64_t max_cost);
   SchedulerStats stats() const;
   RequestState* find(RequestId id) const;
   // Returns a request's first `count` known tokens; valid until the next call for another request.
@@ -65,9 +76,10 @@ struct Scheduler::Impl {
   // These are in admission.cpp.
   enum class Admission { kAdmitted, kWaitsForPrefix, kNoRoom };
   // Starts waiting requests while `budget` and slots last, and counts them in `plan`.
-  void admit(int64_t budget, BatchPlan& plan);
-  Admission try_admit(RequestState& request, int64_t growth_pages, int64_t budget, bool first_prompt,
-                      BatchPlan& plan);
+  void admit(PromptBudget& budget, const Generating& generating, BatchPlan& plan);
+  // Takes the tokens of an admitted request out of `budget`. `delays` says that another client generates.
+  Admission try_admit(RequestState& request, int64_t growth_pages, PromptBudget& budget, bool delays,
+                      bool first_prompt, BatchPlan& plan);
   bool waits_for_prefix(RequestState& request);
   // Returns how many of its tokens may come from the cache, which is never all that are known.
   int64_t match_limit(const RequestState& request) const;

@@ -14,7 +14,7 @@
 namespace hadal::server {
 namespace {
 
-// A FIFO without a reader must not block, neither here nor in write().
+// Opens without blocking, so that a FIFO without a reader blocks neither here nor in write().
 int open_file(const std::string& path) {
   return ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
 }
@@ -101,7 +101,7 @@ void AuditLog::write_out(std::string_view lines) {
   while (done < text.size() && error == 0) {
     const ssize_t count = ::write(fd_, text.data() + done, text.size() - done);
     if (count > 0) done += static_cast<size_t>(count);
-    if (count == 0) error = ENOSPC;  // must not be tried for ever
+    if (count == 0) error = ENOSPC;  // otherwise the write would be tried for ever
     if (count < 0 && errno != EINTR) error = errno;
   }
   if (done > 0) torn_ = text[done - 1] != '\n';
@@ -126,7 +126,7 @@ void AuditLog::open_again() {
   log_info("audit log opened again path={}", path_);
 }
 
-// Called with the lock.
+// The caller holds the lock.
 void AuditLog::lose(int64_t count, const std::string& why) {
   num_lost_ += count;
   lost_before_ += count;

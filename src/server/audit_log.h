@@ -1,5 +1,4 @@
-// A file to which lines are appended (--audit-log) by a thread of its own, so that no request waits for the
-// disk.
+// Appends lines to a file (--audit-log) in a thread of its own, so that no request waits for the disk.
 #pragma once
 
 #include <condition_variable>
@@ -17,12 +16,12 @@ namespace hadal::server {
 
 class AuditLog {
  public:
-  static constexpr size_t kMaxWaitingBytes = size_t{8} << 20;  // more are lost, and counted
+  static constexpr size_t kMaxWaitingBytes = size_t{8} << 20;  // lines beyond these are lost, and counted
 
-  // Opens the file for appending; a new one is readable by its owner only. Errors (kInvalidArgument): the
-  // system's.
+  // Opens the file for appending; a new one is readable by its owner only. Errors (kInvalidArgument) give the
+  // system's reason.
   static Result<std::shared_ptr<AuditLog>> open(std::string path);
-  // Writes what waits.
+  // Writes what waits, and ends the thread.
   ~AuditLog();
   AuditLog(const AuditLog&) = delete;
   AuditLog& operator=(const AuditLog&) = delete;
@@ -30,10 +29,10 @@ class AuditLog {
   // Starts the thread. Lines that came before wait for it.
   void start();
   // Appends a line, which has no line break. What cannot be written is lost: the log says so once, and again
-  // how many lines were lost when writing works again. Any thread; never waits for the disk.
+  // how many lines were lost when writing works again. Any thread may call it; it never waits for the disk.
   void write(std::string_view line);
-  // Opens the path again, for a file that has been renamed; lines until now go to the old one. If that
-  // fails, the log says so and the old file stays in use. Any thread.
+  // Opens the path again, for a file that has been renamed; lines until now go to the old one. If that fails,
+  // the log says so and the old file stays in use. Any thread may call it.
   void reopen();
   // Waits until everything so far is written, lost or reopened.
   void flush();
@@ -47,8 +46,8 @@ class AuditLog {
   void lose(int64_t count, const std::string& why);
 
   const std::string path_;
-  int fd_;             // of the thread, as the next two
-  bool torn_ = false;  // the file ends inside of a line
+  int fd_;             // used by the thread alone, as the next two
+  bool torn_ = false;  // the file ends inside a line
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable idle_;

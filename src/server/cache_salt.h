@@ -1,4 +1,4 @@
-// The salts of the prefix cache, of what clients send and of who they are. Pure functions.
+// Makes the salts of the prefix cache from what clients send and from who they are. All functions are pure.
 #pragma once
 
 #include <string_view>
@@ -10,11 +10,12 @@ namespace hadal::server {
 
 inline constexpr size_t kMaxCacheSaltBytes = 256;
 
-// Reads vLLM's field `name`, a string of 1 to kMaxCacheSaltBytes bytes. Absent: no salt.
+// Reads vLLM's field `name`, a string of 1 to kMaxCacheSaltBytes bytes. There is no salt when the field is
+// absent.
 void read_cache_salt(FieldReader& reader, std::string_view name, CacheSalt& salt);
 
-// Returns the salt of a request with `salt` from the owner of the key `key_name` where each key has prefixes
-// of its own. No name: `salt`.
+// Returns the salt of a request with `salt` whose key is called `key_name`, so that each key has prefixes of
+// its own. Without a name it returns `salt`.
 CacheSalt salt_of_key(std::string_view key_name, const CacheSalt& salt);
 
 }  // namespace hadal::server

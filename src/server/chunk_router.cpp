@@ -1,5 +1,6 @@
 #include "server/chunk_router.h"
 
+#include <chrono>
 #include <exception>
 #include <iterator>
 #include <mutex>
@@ -10,6 +11,15 @@
 #include "base/log.h"
 
 namespace hadal::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// After this time the other tasks of the I/O thread have their turn. A request may have thousands of choices
+// that end in the same step, each with thousands of log-probabilities.
+constexpr std::chrono::milliseconds kTurn{5};
+
+}  // namespace
 
 class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_from_this<Mailbox> {
  public:
@@ -31,11 +41,7 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
                       std::make_move_iterator(chunks.end()));
       chunks.clear();
     }
-    if (task_posted_) return;
-    // The call is made under the lock, because close() must not return during a post. post never waits for
-    // the I/O thread.
-    io_->post([self = shared_from_this()] { self->deliver(); });
-    task_posted_ = true;
+    post_task();
   }
 
   void close() {
@@ -48,23 +54,47 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
   std::unordered_map<RequestId, std::shared_ptr<ChunkReceiver>> receivers;  // I/O thread
 
  private:
-  void deliver() {
-    std::vector<TokenChunk> chunks;
+  // The caller holds the lock, because close() must not return during a post. post never waits for the I/O
+  // thread.
+  void post_task() {
+    if (task_posted_ || io_ == nullptr) return;
+    io_->post([self = shared_from_this()] { self->take_turn(); });
+    task_posted_ = true;
+  }
+
+  void take_turn() {
     {
       const std::lock_guard lock(mutex_);
-      chunks.swap(pending_);
       task_posted_ = false;
-    }
-    for (TokenChunk& chunk : chunks) {
-      const auto at = receivers.find(chunk.request_id);
-      if (at == receivers.end()) continue;  // its client has gone
-      const std::shared_ptr<ChunkReceiver> receiver = at->second;
-      if (chunk.finish_reason != FinishReason::kNone) receivers.erase(at);
-      try {
-        receiver->on_chunk(std::move(chunk));
-      } catch (const std::exception& error) {
-        log_error("delivering a chunk failed error=\"{}\"", error.what());
+      if (next_ == taken_.size()) {
+        next_ = 0;
+        taken_.clear();
+        taken_.swap(pending_);
       }
+    }
+    const Clock::time_point end = Clock::now() + kTurn;
+    while (next_ < taken_.size()) {
+      deliver(std::move(taken_[next_++]));
+      if (Clock::now() >= end) break;
+    }
+    const bool has_more = next_ < taken_.size();
+    if (!has_more) {
+      next_ = 0;
+      std::vector<TokenChunk>().swap(taken_);
+    }
+    const std::lock_guard lock(mutex_);
+    if (has_more || !pending_.empty()) post_task();
+  }
+
+  void deliver(TokenChunk chunk) {
+    const auto at = receivers.find(chunk.request_id);
+    if (at == receivers.end()) return;  // its client has gone
+    const std::shared_ptr<ChunkReceiver> receiver = at->second;
+    if (chunk.finish_reason != FinishReason::kNone) receivers.erase(at);
+    try {
+      receiver->on_chunk(std::move(chunk));
+    } catch (const std::exception& error) {
+      log_error("delivering a chunk failed error=\"{}\"", error.what());
     }
   }
 
@@ -73,6 +103,8 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
   bool task_posted_ = false;
   bool closed_ = false;
   IoThread* io_ = nullptr;
+  std::vector<TokenChunk> taken_;  // I/O thread: of these, those from next_ on are still to be delivered
+  size_t next_ = 0;
   bool bound_ = false;  // I/O thread
 };
 

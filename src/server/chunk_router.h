@@ -1,6 +1,7 @@
 // Carries chunks from the engine thread to the I/O threads of their requests. There is one mailbox per I/O
 // thread: the engine thread appends a step's chunks and posts one task if none is pending; that task delivers
-// every chunk to its receiver. So a step wakes each I/O thread once, whatever the number of streams.
+// every chunk to its receiver. So a step wakes each I/O thread once, whatever the number of streams. When
+// that takes longer than a few milliseconds, the other tasks of the thread have their turn in between.
 #pragma once
 
 #include <cstdint>

@@ -75,9 +75,9 @@ class Generation {
  public:
   using OnDelta = std::function<void(GenerationDelta delta)>;
 
-  // Submits to the engine, on one of `places`, which are of request.client. Errors: those of Engine::submit,
-  // stops without a tokenizer, a rid in use. After an error nothing was started. `on_delta` is destroyed with
-  // its last call or with cancel().
+  // Submits to the engine, on one of `places`, which are of request.client. The errors are those of
+  // Engine::submit, stops without a tokenizer, a rid in use. After an error nothing was started. `on_delta`
+  // is destroyed with its last call or with cancel().
   static Result<std::shared_ptr<Generation>> start(ServerContext& context, IoThread& io, QueuePlaces& places,
                                                    GenerationRequest request, OnDelta on_delta);
   // Reserves a place and starts on it. Its errors are also those of Engine::reserve.

@@ -67,7 +67,7 @@ struct HttpAdmission {
   int route = -1;                       // copied to HttpRequest::route
   ErrorStyle style = ErrorStyle{};      // the route's, for what the transport refuses later
   std::shared_ptr<RequestTally> tally;  // a refused request has one too; null: nobody counts
-  HeaderList answer_headers;            // the answer's, whoever makes it; a refusal has its own
+  HeaderList answer_headers;            // of the answer; a refusal has headers of its own
 };
 
 // A gate is called on the connection's I/O thread with a request that has neither body nor id; its client is

@@ -21,7 +21,7 @@ constexpr std::chrono::seconds kLinger{2};
 // A buffer that grew beyond this for one answer is freed when it is empty.
 constexpr size_t kKeepCapacity = 32 << 10;
 constexpr size_t kPipelineSlack = 4 << 10;
-constexpr size_t kDiscardedBody = 64 << 10;  // what a path that needs no body may be sent nevertheless
+constexpr size_t kDiscardedBody = 64 << 10;  // bytes of a body that is read but not needed
 
 void clear_buffer(std::string& buffer) {
   if (buffer.capacity() > kKeepCapacity)

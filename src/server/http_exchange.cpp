@@ -12,8 +12,8 @@
 namespace hadal::server {
 namespace {
 
-// Appending removes from a buffer what was appended to it, unless all of it was: half an answer must not be
-// sent.
+// Appending removes from a buffer what was appended to it unless everything was appended, because half an
+// answer must not be sent.
 class Appending {
  public:
   explicit Appending(std::string& out) : out_(out), size_(out.size()) {}
@@ -54,7 +54,7 @@ std::shared_ptr<HttpExchange> Exchange::handle() {
               if (thread.is_current()) return self->released();
               thread.post([self = std::move(self)] { self->released(); });
             } catch (const std::exception&) {
-              // The client's time-out ends it.
+              // The client's time-out ends the request.
             }
           }};
 }

@@ -57,7 +57,7 @@ class HttpLedger : public std::enable_shared_from_this<HttpLedger> {
   int64_t refused(Refusal refusal) const {
     return refused_[static_cast<size_t>(refusal)].load(std::memory_order_relaxed);
   }
-  // Idle connections that were closed for new ones.
+  // Counts an idle connection that was closed for a new one.
   void count_idle_cut() { idle_cuts_.fetch_add(1, std::memory_order_relaxed); }
   int64_t idle_cuts() const { return idle_cuts_.load(std::memory_order_relaxed); }
   size_t body_bytes() const { return body_bytes_.load(std::memory_order_relaxed); }

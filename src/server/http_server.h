@@ -54,8 +54,8 @@ struct HttpServerOptions {
 class HttpServer {
  public:
   // Starts the server, which is listening when this returns. `handler` may be called before start returns.
-  // Errors: kInvalidArgument (bad TLS files, unknown host), kResourceExhausted (port in use, named in the
-  // message).
+  // The errors are kInvalidArgument (bad TLS files, unknown host), kResourceExhausted (port in use, named in
+  // the message).
   static Result<std::unique_ptr<HttpServer>> start(HttpServerOptions options, HttpHandler handler);
   virtual ~HttpServer() = default;
 

@@ -207,20 +207,23 @@ void FieldReader::boolean(std::string_view name, bool& out) {
   }
 }
 
-void FieldReader::integer(std::string_view name, std::optional<int64_t>& out, int64_t min, int64_t max) {
+void FieldReader::integer(std::string_view name, std::optional<int64_t>& out, int64_t min, int64_t max,
+                          std::string_view because) {
   const json::value* value = find(name);
   if (value == nullptr || status_) return;
   const std::optional<int64_t> number = as_integer(*value);
   if (!number || *number < min || *number > max) {
-    must_be(name, *value, integer_range(min, max));
+    const std::string range = integer_range(min, max);
+    must_be(name, *value, because.empty() ? range : fmt::format("{} ({})", range, because));
     return;
   }
   out = number;
 }
 
-void FieldReader::integer(std::string_view name, int64_t& out, int64_t min, int64_t max) {
+void FieldReader::integer(std::string_view name, int64_t& out, int64_t min, int64_t max,
+                          std::string_view because) {
   std::optional<int64_t> number;
-  integer(name, number, min, max);
+  integer(name, number, min, max, because);
   if (number) out = *number;
 }
 

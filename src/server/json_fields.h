@@ -22,10 +22,11 @@ inline constexpr size_t kMaxJsonDepth = 100;
 // times as much.
 inline constexpr size_t kMaxJsonMemory = size_t{256} << 20;
 
-// Parses a request's body. Errors (kInvalidArgument): empty, not JSON (with the offset), not UTF-8, nested
-// deeper than kMaxJsonDepth, more values than kMaxJsonMemory holds, not an object. Of duplicate keys the last
-// one counts. The memory of the values is counted as long as `reading` and they exist (null: nowhere), with
-// the texts that a handler copies out of them; kResourceExhausted when there is no room for it.
+// Parses a request's body. It is an error (kInvalidArgument) if the body is empty, not JSON (with the
+// offset), not UTF-8, nested deeper than kMaxJsonDepth, has more values than kMaxJsonMemory holds, or is not
+// an object. If a key occurs twice, the last one counts. The memory of the values is counted as long as
+// `reading` and they exist (null: nowhere), with the texts that a handler copies out of them; the error is
+// kResourceExhausted when there is no room for it.
 Result<boost::json::object> parse_json_object(std::string_view body, MemoryCharge* reading = nullptr);
 
 // Formats `value` as a short text for an error line.
@@ -50,9 +51,11 @@ class FieldReader {
   const boost::json::value* find(std::string_view name) const;  // null when absent or null
 
   void boolean(std::string_view name, bool& out);
-  // Reads an integer in [min, max]; 16.0 counts as 16.
-  void integer(std::string_view name, int64_t& out, int64_t min, int64_t max);
-  void integer(std::string_view name, std::optional<int64_t>& out, int64_t min, int64_t max);
+  // Reads an integer in [min, max]; 16.0 counts as 16. The error adds `because`, for example the flag that
+  // sets the range.
+  void integer(std::string_view name, int64_t& out, int64_t min, int64_t max, std::string_view because = {});
+  void integer(std::string_view name, std::optional<int64_t>& out, int64_t min, int64_t max,
+               std::string_view because = {});
   // Reads a number in [min, max], or (min, max] when min_open.
   void number(std::string_view name, float& out, double min, double max, bool min_open = false);
   void text(std::string_view name, std::string& out);
@@ -65,7 +68,7 @@ class FieldReader {
 
   // Records an error about field `name` unless there is one already: "<field>: <message>".
   void fail(std::string_view name, std::string_view message);
-  // The same with the code of another error: "<field>: <its message>".
+  // Does the same with the code of another error: "<field>: <its message>".
   void fail(std::string_view name, const Status& status);
   // Does the same with an error whose message does not begin with the field.
   void refuse(std::string_view name, const Status& status);

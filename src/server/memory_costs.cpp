@@ -12,13 +12,14 @@ Result<void> charge_choices(MemoryCharge& charge, const GenerationRequest& reque
   HADAL_RETURN_IF_ERROR(
       charge.add(MemoryKind::kOutput, count * output_bytes(request.keeps_answer, first_tokens)));
   const LogprobOptions& logprobs = request.logprobs;
-  // Those of a prompt arrive in one piece, so they are kept whatever the form of the answer is.
-  int64_t scored = request.keeps_answer ? first_tokens : 0;
-  if (logprobs.start >= 0) scored += static_cast<int64_t>(prompt_tokens) - logprobs.start;
+  // The log-probabilities of a prompt arrive in one piece, so they are kept whatever the form of the answer
+  // is.
+  const int64_t scored = (request.keeps_answer ? first_tokens : 0) +
+                         num_scored_positions(logprobs, static_cast<int64_t>(prompt_tokens));
   HADAL_RETURN_IF_ERROR(charge.add(MemoryKind::kLogprob, count * num_logprobs(logprobs, scored) *
                                                              bytes_per_logprob(request.long_logprobs)));
   if (vocab_size <= 0) return {};
-  // A mask is in the worker's task, in the step and in the executor.
+  // The worker's task, the step and the executor hold a mask each.
   return charge.add(MemoryKind::kGrammar, count * (kMatcherBytes + 3 * static_cast<size_t>(vocab_size) / 8));
 }
 

@@ -1,4 +1,4 @@
-// What the parts of a request cost, in bytes: the only place that says so. The figures are upper estimates
+// Says what the parts of a request cost, in bytes; no other place says so. The figures are upper estimates
 // for the whole process (the request, the engine's and the scheduler's state, and the answer's JSON), with
 // what containers keep in reserve when they grow. tests/server/request_memory_test.cpp compares them with
 // what is really allocated.
@@ -14,35 +14,36 @@
 
 namespace hadal::server {
 
-// Values and parser of a body's JSON, for each byte: a list of digits is the worst (two bytes become a value
-// of 24, which the parser's growing stack has up to three times). Larger bodies are counted exactly, as they
-// are parsed (server/json_fields.h).
+// Counts values and parser of a body's JSON per byte of the body. A list of digits costs most: two bytes
+// become a value of 24, which the parser's growing stack has up to three times. Larger bodies are counted
+// exactly while they are parsed (server/json_fields.h).
 inline constexpr size_t kJsonBytesPerByte = 40;
-// Texts that a parser copies out of the values: messages, the rendered prompt, tools.
+// Counts texts that a parser copies out of the values: messages, the rendered prompt, tools.
 inline constexpr size_t kTextBytesPerByte = 3;
-// Tokenising a text; most of it is for one long word.
+// Counts what tokenising a text takes, most of it for one long word.
 inline constexpr size_t kEncodeBytesPerByte = 32;
-// Parsing one grammar of a request, before its size is known.
+// Counts what parsing one grammar of a request takes, before the grammar's size is known.
 inline constexpr size_t kCompileBytesPerByte = 256;
 inline constexpr size_t kCompileBytes = size_t{64} << 10;
-// JSON of one token id that /tokenize returns, twice.
+// Counts the JSON of one token id that /tokenize returns, which exists twice.
 inline constexpr size_t kIdTextBytes = 16;
 
-// One choice without its tokens: objects of the request, of the engine and of the scheduler, its rid, its
-// sampling parameters, its stop conditions.
+// Counts one choice without its tokens: objects of the request, of the engine and of the scheduler, its rid,
+// its sampling parameters, its stop conditions.
 inline constexpr size_t kChoiceBytes = size_t{8} << 10;
-// A prompt token, which all choices of the prompt share in the request, the engine and the scheduler.
+// Counts a prompt token, which all choices of the prompt share in the request, the engine and the scheduler.
 inline constexpr size_t kPromptTokenBytes = 12;
-// A generated token: in the engine and in the scheduler.
+// Counts a generated token, which the engine and the scheduler hold.
 inline constexpr size_t kTokenBytes = 16;
-// A generated token of an answer that is kept until its end: also its text, its JSON and the body of the
-// answer.
+// Counts a generated token of an answer that is kept until its end, with its text, its JSON and its part of
+// the answer's body.
 inline constexpr size_t kKeptTokenBytes = 128;
-// A log-probability (the token's own or an alternative's) that is kept: its number, its JSON and the body.
+// Counts a log-probability (the token's own or an alternative's) that is kept: its number, its JSON and its
+// part of the body.
 inline constexpr size_t kKeptLogprobBytes = 256;
-// The same in the form of chat, an object with text and bytes.
+// Counts the same in the form of chat, which is an object with text and bytes.
 inline constexpr size_t kLongLogprobBytes = 640;
-// The matcher of a constrained choice; its masks are counted beside it.
+// Counts the matcher of a constrained choice; its masks are counted beside it.
 inline constexpr size_t kMatcherBytes = size_t{16} << 10;
 
 // An answer grows, so its tokens are counted in blocks, each before the engine can have made it.
@@ -52,18 +53,23 @@ inline size_t bytes_per_logprob(bool long_logprobs) {
   return long_logprobs ? kLongLogprobBytes : kKeptLogprobBytes;
 }
 
-// Bytes of `num_tokens` generated tokens, without their log-probabilities.
+// Returns the bytes of `num_tokens` generated tokens, without their log-probabilities.
 inline size_t output_bytes(bool keeps_answer, int64_t num_tokens) {
   return static_cast<size_t>(num_tokens) * (keeps_answer ? kKeptTokenBytes : kTokenBytes);
 }
 
-// Number of log-probabilities of `num_tokens` tokens.
+// Returns the number of log-probabilities of `num_tokens` tokens.
 inline size_t num_logprobs(const LogprobOptions& logprobs, int64_t num_tokens) {
   if (!logprobs.enabled) return 0;
   return static_cast<size_t>(num_tokens) * static_cast<size_t>(1 + logprobs.top_num);
 }
 
-// Bytes of a delta that waits for its client, as numbers and as the JSON that it becomes.
+// Returns the number of positions of a prompt whose log-probabilities are wanted.
+inline int64_t num_scored_positions(const LogprobOptions& logprobs, int64_t prompt_tokens) {
+  return logprobs.start < 0 ? 0 : std::max<int64_t>(prompt_tokens - logprobs.start, 0);
+}
+
+// Returns the bytes of a delta that waits for its client, as numbers and as the JSON that it becomes.
 inline size_t held_bytes(const GenerationDelta& delta, bool long_logprobs) {
   size_t entries = 0;
   for (const auto* list : {&delta.logprobs, &delta.prompt_logprobs}) {
@@ -74,8 +80,8 @@ inline size_t held_bytes(const GenerationDelta& delta, bool long_logprobs) {
 }
 
 // Counts `num_choices` generations like `request`, which share its prompt, up to the first block of their
-// answers. Its prompt, length and log-probabilities are set; `vocab_size` is that of the masks, 0 without a
-// grammar.
+// answers. The request's prompt, length and log-probabilities are set; `vocab_size` is that of the masks, 0
+// without a grammar.
 Result<void> charge_choices(MemoryCharge& charge, const GenerationRequest& request, int64_t num_choices,
                             int64_t vocab_size);
 

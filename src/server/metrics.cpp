@@ -59,7 +59,7 @@ class FamilyWriter {
   const MetricsOptions& options_;
 };
 
-// Adds what requests hold, and how often one was refused for want of it.
+// Adds the memory that requests hold, and how often one was refused because memory was missing.
 void append_memory(FamilyWriter writer, const RequestMemory& memory) {
   prometheus::MetricFamily& bytes = writer.add(
       "request_memory_bytes", "Memory that requests hold or will hold, by kind.", MetricType::Gauge);
@@ -191,12 +191,12 @@ std::string Metrics::text(const EngineStats& stats, HttpServer* http, const Requ
   gauge("cache_hit_rate", "Share of prompt tokens that came from the prefix cache.",
         ratio(static_cast<double>(scheduler.total_cached_tokens),
               static_cast<double>(scheduler.total_prompt_tokens)));
-  gauge("spec_accept_length", "Tokens accepted a verification; 0: nothing speculates.", 0);
+  gauge("spec_accept_length", "Tokens accepted per verification; 0: nothing speculates.", 0);
   gauge("spec_accept_rate", "Share of drafted tokens accepted; 0: nothing speculates.", 0);
-  gauge("num_retracted_reqs", "Requests sent back to the queue for want of memory, since the start.",
+  gauge("num_retracted_reqs", "Requests sent back to the queue because memory was missing, since the start.",
         scheduler.total_retractions);
   gauge("max_total_num_tokens", "Tokens the KV cache holds.", stats.max_total_tokens);
-  gauge("page_size", "Tokens of a page of the KV cache.", kPageSize);
+  gauge("page_size", "Tokens per page of the KV cache.", kPageSize);
   gauge("utilization", "Share of the last second in which a step was running.", stats.utilization);
   gauge("is_cuda_graph", "1 when the last decode step ran as a CUDA graph, else 0.",
         stats.decode_graphed ? 1 : 0);

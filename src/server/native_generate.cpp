@@ -116,6 +116,9 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
 
   void respond() {
     HttpResponse response;
+    size_t bytes = 2;
+    for (const NativeOutput& output : outputs_) bytes += output.json_bytes();
+    response.body.reserve(bytes);
     if (request_.is_list) response.body += '[';
     for (size_t i = 0; i < outputs_.size(); ++i) {
       if (i > 0) response.body += ',';
@@ -137,6 +140,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
 
 void generate(ServerContext& context, std::shared_ptr<HttpExchange> exchange) {
   NativeLimits limits{.prompt = prompt_limits(context),
+                      .request = context.options.request_limits,
                       .vocab_size = context.config.vocab_size,
                       .tokenizer = context.tokenizer,
                       .streams_incrementally = context.options.stream_output_incremental};

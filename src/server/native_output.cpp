@@ -85,7 +85,7 @@ void NativeOutput::add(GenerationDelta delta) {
     ids_.clear();
     output_logprobs_.clear();
     output_tops_.clear();
-    if (last_.completion_tokens > 0) {  // the first event has reported the prompt's
+    if (has_sent_) {  // the first event has reported the prompt's
       input_logprobs_.clear();
       input_tops_.clear();
     }
@@ -133,6 +133,12 @@ bool NativeOutput::is_due() const {
   if (options_.form != Form::kCumulative || !has_sent_ || finished()) return true;
   const size_t repeated = text_.size() + ids_.size() + output_logprobs_.size() + output_tops_.size();
   return static_cast<int64_t>(repeated) <= kEventBytesPerToken * (last_.completion_tokens - sent_tokens_);
+}
+
+size_t NativeOutput::json_bytes() const {
+  constexpr size_t kFieldBytes = 1024;  // names, counts and times
+  return kFieldBytes + rid_.size() + text_.size() + ids_.size() + input_logprobs_.size() +
+         input_tops_.size() + output_logprobs_.size() + output_tops_.size();
 }
 
 void NativeOutput::append_json(std::string& out) {

@@ -42,8 +42,10 @@ class NativeOutput {
   void add(GenerationDelta delta);
   // Returns false when the event of the last add() must wait for more tokens. The last event never waits.
   bool is_due() const;
-  // Appends the object as of the last add(); in an incremental stream only what that call added.
+  // Appends the object as of the last add(); in an incremental stream it appends only what that call added.
   void append_json(std::string& out);
+  // Returns about how many bytes append_json() will append.
+  size_t json_bytes() const;
   // Returns true once the last delta, with the finish reason, has been added.
   bool finished() const { return last_.finish_reason != FinishReason::kNone; }
 

@@ -117,14 +117,15 @@ void read_entry(FieldReader& reader, std::string_view name, size_t i, size_t cou
   reader.adopt(inner);
 }
 
-void read_logprobs(FieldReader& reader, size_t i, size_t count, LogprobOptions& out) {
+void read_logprobs(FieldReader& reader, size_t i, size_t count, const RequestLimits& limits,
+                   LogprobOptions& out) {
   read_entry(reader, "return_logprob", i, count,
              [&](FieldReader& one, std::string_view name) { one.boolean(name, out.enabled); });
   read_entry(reader, "logprob_start_len", i, count, [&](FieldReader& one, std::string_view name) {
     one.integer(name, out.start, -1, kMaxTokenCount);
   });
   read_entry(reader, "top_logprobs_num", i, count, [&](FieldReader& one, std::string_view name) {
-    one.integer(name, out.top_num, 0, kMaxTopLogprobs);
+    read_num_alternatives(one, name, kMaxTopLogprobs, limits, out.top_num);
   });
   if (!out.enabled) out = {};
 }
@@ -144,26 +145,30 @@ std::string read_rid(FieldReader& reader, size_t i, size_t count, bool numbered)
 }
 
 // Reads the sampling parameters of each prompt. Parameters that equal those of the previous prompt are not
-// read again: the prompts share its grammar and its stops.
+// read again: the prompts share them, and so the grammar and the stops.
 class SamplingReader {
  public:
-  const SamplingFields& read(FieldReader& reader, size_t i, size_t count, const NativeLimits& limits) {
+  // Never returns null; after an error the fields mean nothing.
+  std::shared_ptr<const SamplingFields> read(FieldReader& reader, size_t i, size_t count,
+                                             const NativeLimits& limits) {
     const json::value* value = entry_of(reader, "sampling_params", i, count);
     if (value == nullptr || value->is_null() || !reader.ok()) {
+      if (last_ != nullptr || fields_ == nullptr) fields_ = std::make_shared<const SamplingFields>();
       last_ = nullptr;
-      return fields_ = {};
+      return fields_;
     }
     if (last_ != nullptr && (value == last_ || *value == *last_)) return fields_;
     last_ = value;
-    fields_ = {};
+    const auto fields = std::make_shared<SamplingFields>();
+    fields_ = fields;
     const json::object* object = value->if_object();
     if (object == nullptr) {
       reader.must_be("sampling_params", *value, "an object, or a list of objects");
       return fields_;
     }
     FieldReader inner(*object, "sampling_params.");
-    read_native_sampling(inner, limits.vocab_size, fields_);
-    if (fields_.stops != nullptr) num_regexes_ += fields_.stops->num_regexes();
+    read_native_sampling(inner, limits.vocab_size, *fields);
+    if (fields->stops != nullptr) num_regexes_ += fields->stops->num_regexes();
     if (num_regexes_ > kMaxBatchRegexes) {
       inner.fail("stop_regex", fmt::format("more than {} expressions in one request", kMaxBatchRegexes));
     }
@@ -173,7 +178,7 @@ class SamplingReader {
 
  private:
   const json::value* last_ = nullptr;
-  SamplingFields fields_;
+  std::shared_ptr<const SamplingFields> fields_;
   size_t num_regexes_ = 0;
 };
 
@@ -192,6 +197,116 @@ void refuse_unsupported(FieldReader& reader) {
                      "prefill and decode run in one process");
 }
 
+// PromptFields is what one prompt asks for: small, because it exists for every prompt before the request as a
+// whole is accepted.
+struct PromptFields {
+  std::shared_ptr<const SamplingFields> sampling;
+  LogprobOptions logprobs;
+  int64_t max_new_tokens = 0;
+};
+
+// Reads what each prompt asks for, fits the prompts to their limits, and refuses what is too much for one
+// request.
+std::vector<PromptFields> read_prompt_fields(FieldReader& reader, const NativeLimits& limits,
+                                             Prompts& prompts) {
+  std::vector<PromptFields> out;
+  const size_t count = prompts.ids.size();
+  out.reserve(count);
+  SamplingReader sampling;
+  RequestBudget budget(limits.request);
+  size_t num_generations = 0;
+  for (size_t i = 0; i < count; ++i) {
+    PromptFields& fields = out.emplace_back();
+    fields.sampling = sampling.read(reader, i, count, limits);
+    read_logprobs(reader, i, count, limits.request, fields.logprobs);
+    if (!reader.ok()) return out;
+    std::vector<int32_t>& prompt = prompts.ids[i];
+    const auto length =
+        fit_prompt(prompt, fields.sampling->max_new_tokens, kDefaultMaxNewTokens, limits.prompt);
+    if (!length.ok()) {
+      reader.refuse(prompt_fits(prompt, limits.prompt) ? "sampling_params.max_new_tokens"
+                    : reader.has("text")               ? "text"
+                                                       : "input_ids",
+                    length.status());
+      return out;
+    }
+    fields.max_new_tokens = *length;
+    const auto prompt_tokens = static_cast<int64_t>(prompt.size());
+    if (fields.logprobs.start >= prompt_tokens) {
+      reader.fail("logprob_start_len", fmt::format("is {}; must be less than the {} tokens of the prompt",
+                                                   fields.logprobs.start, prompt_tokens));
+    }
+    num_generations += static_cast<size_t>(fields.sampling->n);
+    if (num_generations > kMaxBatch) {
+      reader.fail("sampling_params.n",
+                  fmt::format("makes more than {} generations of one request", kMaxBatch));
+    }
+    if (!reader.ok()) return out;
+    budget.add(prompt_tokens, *length, fields.logprobs, fields.sampling->n);
+  }
+  if (const auto tokens = budget.check_tokens(); !tokens.ok()) reader.refuse({}, tokens.status());
+  if (const auto scores = budget.check_prompt_logprobs(); !scores.ok())
+    reader.fail("logprob_start_len", scores.status());
+  return out;
+}
+
+// Adds the choices of one prompt. Errors are of `reader`'s whole body: the memory for them is in use.
+void add_choices(FieldReader& reader, const NativeLimits& limits, const PromptFields& fields, NativeItem item,
+                 std::vector<int32_t> prompt, const std::string& rid, NativeRequest& out) {
+  const SamplingFields& sampling = *fields.sampling;
+  GenerationRequest& request = item.request;
+  request.logprobs = fields.logprobs;
+  request.sampling = sampling.params;
+  if (!sampling.max_new_tokens || limits.prompt.allow_auto_truncate) {
+    // The server lowered it, not the client, so the lower bound follows.
+    request.sampling.min_new_tokens = std::min(request.sampling.min_new_tokens, fields.max_new_tokens);
+  }
+  request.sampling.max_new_tokens = fields.max_new_tokens;
+  request.stops = sampling.stops;
+  request.skip_special_tokens = sampling.skip_special_tokens;
+  request.no_stop_trim = sampling.no_stop_trim;
+  request.stream = out.stream;
+  request.keeps_answer = !out.stream || !limits.streams_incrementally;
+  request.input_ids = std::move(prompt);
+  const Result<void> charged =
+      charge_choices(out.memory, request, sampling.n, sampling.grammar == nullptr ? 0 : limits.vocab_size);
+  if (!charged.ok()) return reader.refuse({}, charged.status());
+  item.grammar = sampling.grammar;
+  if (sampling.n > 1) out.is_list = true;
+  for (int64_t choice = 0; choice < sampling.n; ++choice) {
+    NativeItem copy = item;
+    copy.request.further_choice = choice > 0;
+    copy.request.rid = rid.empty() ? random_id() : sampling.n > 1 ? fmt::format("{}_{}", rid, choice) : rid;
+    // Choices with the same seed would all be equal.
+    if (copy.request.sampling.seed) *copy.request.sampling.seed += static_cast<uint64_t>(choice);
+    out.items.push_back(std::move(copy));
+  }
+}
+
+void read_native(FieldReader& reader, const NativeLimits& limits, NativeRequest& out) {
+  refuse_unsupported(reader);
+  reader.boolean("stream", out.stream);
+  reader.boolean("return_text_in_logprobs", out.text_in_logprobs);
+  int64_t priority = 0;
+  reader.integer("priority", priority, -kMaxPriority, kMaxPriority);
+  if (!reader.ok()) return;
+  Prompts prompts = read_prompts(reader, limits);
+  if (!reader.ok()) return;
+  out.is_list = prompts.is_list;
+  const std::vector<PromptFields> fields = read_prompt_fields(reader, limits, prompts);
+  const size_t count = prompts.ids.size();
+  for (size_t i = 0; i < count && reader.ok(); ++i) {
+    NativeItem item;
+    item.request.priority = static_cast<int32_t>(priority);
+    read_entry(reader, "cache_salt", i, count, [&](FieldReader& one, std::string_view name) {
+      read_cache_salt(one, name, item.request.cache_salt);
+    });
+    const std::string rid = read_rid(reader, i, count, prompts.is_list);
+    if (!reader.ok()) return;
+    add_choices(reader, limits, fields[i], std::move(item), std::move(prompts.ids[i]), rid, out);
+  }
+}
+
 }  // namespace
 
 std::variant<NativeRequest, FieldError> parse_native_request(std::string_view body,
@@ -199,78 +314,11 @@ std::variant<NativeRequest, FieldError> parse_native_request(std::string_view bo
   MemoryCharge reading(limits.prompt.memory);
   auto parsed = parse_json_object(body, &reading);
   if (!parsed.ok()) return FieldError{parsed.status(), {}};
-  const json::object& object = parsed.value();
-  FieldReader reader(object);
-  const auto error = [&] { return FieldError{reader.status(), reader.failed_field()}; };
-
+  FieldReader reader(parsed.value());
   NativeRequest out;
   out.memory = MemoryCharge(limits.prompt.memory);
-  refuse_unsupported(reader);
-  reader.boolean("stream", out.stream);
-  reader.boolean("return_text_in_logprobs", out.text_in_logprobs);
-  int64_t priority = 0;
-  reader.integer("priority", priority, -kMaxPriority, kMaxPriority);
-  if (!reader.ok()) return error();
-  Prompts prompts = read_prompts(reader, limits);
-  if (!reader.ok()) return error();
-
-  out.is_list = prompts.is_list;
-  const size_t count = prompts.ids.size();
-  SamplingReader sampling;
-  for (size_t i = 0; i < count; ++i) {
-    NativeItem item;
-    const SamplingFields& fields = sampling.read(reader, i, count, limits);
-    read_logprobs(reader, i, count, item.request.logprobs);
-    read_entry(reader, "cache_salt", i, count, [&](FieldReader& one, std::string_view name) {
-      read_cache_salt(one, name, item.request.cache_salt);
-    });
-    const std::string rid = read_rid(reader, i, count, prompts.is_list);
-    if (!reader.ok()) return error();
-    std::vector<int32_t>& prompt = prompts.ids[i];
-    const auto length = fit_prompt(prompt, fields.max_new_tokens, kDefaultMaxNewTokens, limits.prompt);
-    if (!length.ok())
-      return FieldError{length.status(), prompt_fits(prompt, limits.prompt) ? "sampling_params.max_new_tokens"
-                                         : reader.has("text")               ? "text"
-                                                                            : "input_ids"};
-    const auto prompt_tokens = static_cast<int64_t>(prompt.size());
-    if (item.request.logprobs.start >= prompt_tokens) {
-      reader.fail("logprob_start_len", fmt::format("is {}; must be less than the {} tokens of the prompt",
-                                                   item.request.logprobs.start, prompt_tokens));
-    }
-    if (out.items.size() + static_cast<size_t>(fields.n) > kMaxBatch) {
-      reader.fail("sampling_params.n",
-                  fmt::format("makes more than {} generations of one request", kMaxBatch));
-    }
-    if (!reader.ok()) return error();
-
-    GenerationRequest& request = item.request;
-    request.sampling = fields.params;
-    if (!fields.max_new_tokens || limits.prompt.allow_auto_truncate) {
-      // The server lowered it, not the client, so the lower bound follows.
-      request.sampling.min_new_tokens = std::min(request.sampling.min_new_tokens, *length);
-    }
-    request.sampling.max_new_tokens = *length;
-    request.stops = fields.stops;
-    request.skip_special_tokens = fields.skip_special_tokens;
-    request.no_stop_trim = fields.no_stop_trim;
-    request.priority = static_cast<int32_t>(priority);
-    request.stream = out.stream;
-    request.keeps_answer = !out.stream || !limits.streams_incrementally;
-    request.input_ids = std::move(prompt);
-    const Result<void> charged =
-        charge_choices(out.memory, request, fields.n, fields.grammar == nullptr ? 0 : limits.vocab_size);
-    if (!charged.ok()) return FieldError{charged.status(), {}};
-    item.grammar = fields.grammar;
-    if (fields.n > 1) out.is_list = true;
-    for (int64_t choice = 0; choice < fields.n; ++choice) {
-      NativeItem copy = item;
-      copy.request.further_choice = choice > 0;
-      copy.request.rid = rid.empty() ? random_id() : fields.n > 1 ? fmt::format("{}_{}", rid, choice) : rid;
-      // Choices with the same seed would all be equal.
-      if (copy.request.sampling.seed) *copy.request.sampling.seed += static_cast<uint64_t>(choice);
-      out.items.push_back(std::move(copy));
-    }
-  }
+  read_native(reader, limits, out);
+  if (!reader.ok()) return FieldError{reader.status(), reader.failed_field()};
   return out;
 }
 

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "server/generation.h"
 #include "server/prompt_limits.h"
+#include "server/request_limits.h"
 #include "text/grammar.h"
 #include "text/tokenizer.h"
 
@@ -19,6 +20,7 @@ namespace hadal::server {
 
 struct NativeLimits {
   PromptLimits prompt;
+  RequestLimits request;
   int64_t vocab_size = 0;
   const Tokenizer* tokenizer = nullptr;  // null: input_ids only
   bool streams_incrementally = false;    // the events of a stream do not repeat what was sent before
@@ -27,7 +29,6 @@ struct NativeLimits {
 inline constexpr size_t kMaxBatch = 16384;  // generations of one HTTP request, counting n
 inline constexpr size_t kMaxRidBytes = 256;
 inline constexpr int64_t kMaxPriority = 1'000'000'000;  // the limit in both directions
-inline constexpr int64_t kMaxTopLogprobs = 128;         // the limit of LogprobOptions::top_num
 
 // Why content_special_tokens is refused where a prompt is one text.
 inline constexpr std::string_view kOnlyForMessages =

@@ -163,6 +163,7 @@ void run_openai_call(ServerContext& context, std::shared_ptr<HttpExchange> excha
 OpenAiLimits openai_limits(const ServerContext& context) {
   OpenAiLimits limits;
   limits.prompt = prompt_limits(context);
+  limits.request = context.options.request_limits;
   limits.vocab_size = context.config.vocab_size;
   limits.tokenizer = context.tokenizer;
   limits.default_sampling = context.options.default_sampling;

@@ -258,6 +258,9 @@ void ChatAnswer::end_stream(SseStream& stream) {
 
 std::string ChatAnswer::whole() {
   std::string out = std::move(head_);
+  size_t bytes = out.size() + kTailBytes;
+  for (const Choice& choice : choices_) bytes += choice.message.size() + 1;
+  out.reserve(bytes);
   for (size_t i = 0; i < choices_.size(); ++i) {
     if (i > 0) out += ',';
     out += choices_[i].message;

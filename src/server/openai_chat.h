@@ -45,7 +45,7 @@ class ChatAnswer final : public OpenAiAnswer {
  private:
   struct Choice {
     ChatChoiceText text;
-    std::string begin;     // begin of an event, up to and including "delta":{
+    std::string begin;     // beginning of an event, with "delta":{ as its end
     std::string logprobs;  // rendered, not sent yet
     bool role_sent = false;
     bool in_reasoning = false;  // by the ids of the tags, for counting

@@ -39,9 +39,9 @@ void read_thinking(FieldReader& reader, bool& thinking) {
   reader.adopt(inner);
 }
 
-void read_logprobs(FieldReader& reader, LogprobOptions& out) {
+void read_logprobs(FieldReader& reader, const RequestLimits& limits, LogprobOptions& out) {
   reader.boolean("logprobs", out.enabled);
-  reader.integer("top_logprobs", out.top_num, 0, kMaxChatTopLogprobs);
+  read_num_alternatives(reader, "top_logprobs", kMaxChatTopLogprobs, limits, out.top_num);
   if (reader.ok() && out.top_num > 0 && !out.enabled) {
     reader.fail("top_logprobs", fmt::format("is {}; needs logprobs to be true", out.top_num));
   }
@@ -112,7 +112,7 @@ void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatReques
   OpenAiFields fields;
   read_openai_fields(reader, limits, out.common, fields);
   OpenAiItem item;
-  read_logprobs(reader, item.request.logprobs);
+  read_logprobs(reader, limits.request, item.request.logprobs);
   out.logprobs = item.request.logprobs.enabled;
   item.request.long_logprobs = true;
   const std::string_view length_field = read_max_tokens(reader, fields.sampling.max_new_tokens);
@@ -148,7 +148,6 @@ void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatReques
   const std::span<const TextRange> literal = content_as_text ? prompt->content : std::span<const TextRange>();
   auto ids = encode_prompt(*limits.tokenizer, prompt->text, false, limits.prompt, literal);
   if (!ids.ok()) return reader.fail("messages", ids.status());
-  item.request.input_ids = std::move(ids).value();
 
   // Tags that are text for the model are none here either.
   const std::string turns = content_as_text ? prompt->without_content() : prompt->text;
@@ -171,8 +170,11 @@ void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatReques
       out.parsing.tool_calls != ToolCallFormat::kNone ||
       (out.parsing.reasoning != ReasoningFormat::kNone && tags_are_special(*limits.tokenizer));
   item.request.skip_special_tokens = !needs_markers;
-  add_openai_choices(reader, limits, fields, std::move(item), std::nullopt, "messages", length_field,
-                     out.common);
+  const std::vector<int64_t> lengths =
+      fit_openai_prompts(reader, limits, fields, item.request.logprobs, std::nullopt, "messages",
+                         length_field, std::span(&ids.value(), 1));
+  item.request.input_ids = std::move(ids).value();
+  if (reader.ok()) add_openai_choices(reader, limits, fields, std::move(item), lengths[0], out.common);
   name_openai_items(reader, fields, "chatcmpl-", 1, out.common);
 }
 

@@ -64,12 +64,10 @@ void read_prompts(FieldReader& reader, const OpenAiLimits& limits, Prompts& prom
   }
 }
 
-void read_logprobs(FieldReader& reader, bool echo, LogprobOptions& out) {
-  std::optional<int64_t> count;
-  reader.integer("logprobs", count, 0, kMaxTopLogprobs);
-  if (!count) return;
+void read_logprobs(FieldReader& reader, bool echo, const RequestLimits& limits, LogprobOptions& out) {
+  if (!reader.has("logprobs")) return;
+  read_num_alternatives(reader, "logprobs", kMaxTopLogprobs, limits, out.top_num);
   out.enabled = true;
-  out.top_num = *count;
   if (echo) out.start = 0;
 }
 
@@ -90,7 +88,7 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
   reader.integer("max_tokens", fields.sampling.max_new_tokens, 0, kMaxTokenCount);
   reader.boolean("echo", out.echo);
   OpenAiItem prototype;
-  read_logprobs(reader, out.echo, prototype.request.logprobs);
+  read_logprobs(reader, out.echo, limits.request, prototype.request.logprobs);
   out.logprobs = prototype.request.logprobs.enabled;
   out.skip_special_tokens = fields.sampling.skip_special_tokens;
   std::optional<int64_t> best_of;
@@ -102,6 +100,9 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
   Prompts prompts;
   read_prompts(reader, limits, prompts);
   prototype.grammar = std::move(fields.sampling.grammar);
+  const std::vector<int64_t> lengths =
+      fit_openai_prompts(reader, limits, fields, prototype.request.logprobs, kDefaultMaxTokens, "prompt",
+                         "max_tokens", prompts.ids);
   for (size_t i = 0; i < prompts.ids.size() && reader.ok(); ++i) {
     OpenAiItem item = prototype;
     item.prompt = i;
@@ -116,8 +117,7 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
                                    ? limits.tokenizer->decode(item.request.input_ids, out.skip_special_tokens)
                                    : std::move(prompts.texts[i]));
     }
-    add_openai_choices(reader, limits, fields, std::move(item), kDefaultMaxTokens, "prompt", "max_tokens",
-                       out.common);
+    add_openai_choices(reader, limits, fields, std::move(item), lengths[i], out.common);
   }
   name_openai_items(reader, fields, "cmpl-", prompts.ids.size(), out.common);
 }

@@ -73,6 +73,9 @@ void CompletionAnswer::end_stream(SseStream& stream) {
 
 std::string CompletionAnswer::whole() {
   std::string out = std::move(head_);
+  size_t bytes = out.size() + kTailBytes;
+  for (const Choice& choice : choices_) bytes += choice.json.size() + 1;
+  out.reserve(bytes);
   for (size_t i = 0; i < choices_.size(); ++i) {
     if (i > 0) out += ',';
     out += choices_[i].json;

@@ -22,7 +22,7 @@ class CompletionAnswer final : public OpenAiAnswer {
 
  private:
   struct Choice {
-    std::string begin;  // begin of an event, up to and including "text":
+    std::string begin;  // beginning of an event, with "text": as its end
     std::string echo;   // the prompt, until it has been sent
     CompletionLogprobs logprobs;
     std::string json;  // for an answer in one piece

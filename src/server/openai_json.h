@@ -46,6 +46,9 @@ class OpenAiUsage {
   bool reasoning_;  // count it (chat only)
 };
 
+// What openai_tail() appends has about so many bytes.
+inline constexpr size_t kTailBytes = 512;
+
 // Ends what openai_head began: "]", the usage of all choices, `more` members, "}".
 std::string openai_tail(std::string begun, const OpenAiUsage& usage, std::string_view more = {});
 

@@ -132,33 +132,50 @@ void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiR
   read_response_format(reader, fields.sampling.grammar);
 }
 
+std::vector<int64_t> fit_openai_prompts(FieldReader& reader, const OpenAiLimits& limits,
+                                        const OpenAiFields& fields, const LogprobOptions& logprobs,
+                                        std::optional<int64_t> fallback, std::string_view prompt_field,
+                                        std::string_view length_field,
+                                        std::span<std::vector<int32_t>> prompts) {
+  std::vector<int64_t> lengths;
+  if (!reader.ok()) return lengths;
+  const SamplingFields& sampling = fields.sampling;
+  lengths.reserve(prompts.size());
+  RequestBudget budget(limits.request);
+  for (std::vector<int32_t>& prompt : prompts) {
+    const auto length = fit_prompt(prompt, sampling.max_new_tokens, fallback, limits.prompt);
+    if (!length.ok()) {
+      reader.fail(prompt_fits(prompt, limits.prompt) ? length_field : prompt_field, length.status().message);
+      return lengths;
+    }
+    // The client's bound is checked against the client's length only.
+    const bool is_clients = sampling.max_new_tokens && !limits.prompt.allow_auto_truncate;
+    if (is_clients && sampling.params.min_new_tokens > *length) {
+      reader.fail("min_tokens", fmt::format("is {}; must be at most {}, which is {}",
+                                            sampling.params.min_new_tokens, length_field, *length));
+      return lengths;
+    }
+    lengths.push_back(*length);
+    budget.add(static_cast<int64_t>(prompt.size()), *length, logprobs, sampling.n);
+  }
+  if (prompts.size() * static_cast<size_t>(sampling.n) > kMaxBatch) {
+    reader.fail("n", fmt::format("makes more than {} choices of one request", kMaxBatch));
+  }
+  if (const auto tokens = budget.check_tokens(); !tokens.ok()) reader.refuse({}, tokens.status());
+  if (const auto scores = budget.check_prompt_logprobs(); !scores.ok())
+    reader.fail("logprobs", scores.status());
+  return lengths;
+}
+
 void add_openai_choices(FieldReader& reader, const OpenAiLimits& limits, const OpenAiFields& fields,
-                        OpenAiItem prototype, std::optional<int64_t> fallback, std::string_view prompt_field,
-                        std::string_view length_field, OpenAiRequest& request) {
+                        OpenAiItem prototype, int64_t length, OpenAiRequest& request) {
   if (!reader.ok()) return;
   const SamplingFields& sampling = fields.sampling;
   GenerationRequest& generation = prototype.request;
-  std::vector<int32_t> prompt(generation.input_ids.begin(), generation.input_ids.end());
-  const auto length = fit_prompt(prompt, sampling.max_new_tokens, fallback, limits.prompt);
-  if (!length.ok()) {
-    const bool room_for_one = prompt_fits(prompt, limits.prompt);
-    return reader.fail(room_for_one ? length_field : prompt_field, length.status().message);
-  }
-  if (prompt.size() < generation.input_ids.size()) generation.input_ids = std::move(prompt);  // truncated
-  if (request.items.size() + static_cast<size_t>(sampling.n) > kMaxBatch) {
-    return reader.fail("n", fmt::format("makes more than {} choices of one request", kMaxBatch));
-  }
   generation.sampling = sampling.params;
-  if (sampling.max_new_tokens && !limits.prompt.allow_auto_truncate) {
-    if (generation.sampling.min_new_tokens > *length) {
-      return reader.fail("min_tokens",
-                         fmt::format("is {}; must be at most {}, which is {}",
-                                     generation.sampling.min_new_tokens, length_field, *length));
-    }
-  } else {  // the server lowered it, not the client, so the lower bound follows
-    generation.sampling.min_new_tokens = std::min(generation.sampling.min_new_tokens, *length);
-  }
-  generation.sampling.max_new_tokens = *length;
+  // Where the server lowered the length, and not the client, the lower bound follows.
+  generation.sampling.min_new_tokens = std::min(generation.sampling.min_new_tokens, length);
+  generation.sampling.max_new_tokens = length;
   generation.stops = sampling.stops;
   generation.skip_special_tokens = generation.skip_special_tokens && sampling.skip_special_tokens;
   generation.no_stop_trim = sampling.no_stop_trim;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "server/json_fields.h"
 #include "server/native_request.h"
 #include "server/prompt_limits.h"
+#include "server/request_limits.h"
 #include "server/sampling_fields.h"
 #include "text/chat_template.h"
 #include "text/reasoning_parser.h"
@@ -26,6 +28,7 @@ namespace hadal::server {
 
 struct OpenAiLimits {
   PromptLimits prompt;
+  RequestLimits request;
   int64_t vocab_size = 0;
   const Tokenizer* tokenizer = nullptr;                // null: token ids only
   SamplingParams default_sampling;                     // used where the client gives no value
@@ -70,12 +73,19 @@ struct OpenAiFields {
 void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request,
                         OpenAiFields& fields);
 
-// Adds the n choices of one prompt to request.items. `prototype` contains logprobs, grammar and
-// grammar_after; its prompt is fitted to the limits: `wanted` tokens or, if the client gave no number,
-// `fallback` (see fit_prompt). Errors name `prompt_field` or `length_field`.
+// Fits all prompts of a request to the limits, and returns the length of each one's answers: what the client
+// wants or, if it gave no number, `fallback` (see fit_prompt). Refuses what is too much for one request.
+// Errors name `prompt_field`, `length_field` or n; log-probabilities of prompts are the field logprobs.
+std::vector<int64_t> fit_openai_prompts(FieldReader& reader, const OpenAiLimits& limits,
+                                        const OpenAiFields& fields, const LogprobOptions& logprobs,
+                                        std::optional<int64_t> fallback, std::string_view prompt_field,
+                                        std::string_view length_field,
+                                        std::span<std::vector<int32_t>> prompts);
+
+// Adds the n choices of one prompt to request.items. `prototype` contains logprobs, grammar, grammar_after
+// and the fitted prompt, `length` is that of its answers.
 void add_openai_choices(FieldReader& reader, const OpenAiLimits& limits, const OpenAiFields& fields,
-                        OpenAiItem prototype, std::optional<int64_t> fallback, std::string_view prompt_field,
-                        std::string_view length_field, OpenAiRequest& request);
+                        OpenAiItem prototype, int64_t length, OpenAiRequest& request);
 
 // Sets request.id and the rid of each item: the client's, or "<prefix><random>". With several items the rids
 // are "<id>_0", "<id>_1", …, so that aborting the id aborts all of them.

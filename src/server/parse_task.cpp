@@ -14,9 +14,9 @@ namespace {
 // Task is a large body on its way through the workers.
 struct Task {
   std::string body;
-  std::shared_ptr<const void> charge;  // the body's
+  std::shared_ptr<const void> charge;  // of the body
   std::string path;
-  std::atomic<bool> gone = false;  // the client
+  std::atomic<bool> gone = false;  // the client has gone
 };
 
 void finish(const std::shared_ptr<HttpExchange>& exchange, ErrorStyle style, const std::string& path,

@@ -19,10 +19,11 @@ class Profiler {
   Profiler(Engine& engine, std::string root);
 
   // Profiles `num_steps` steps from now on, or until stop() if 0. The file goes to `output_dir`, a directory
-  // below the root (empty: the root itself), which is created if necessary. Errors: a profile is running
-  // already; the directory is outside of the root, cannot be created or is not writable.
+  // below the root (empty: the root itself), which is created if necessary. It is an error if a profile is
+  // running already, or the directory is outside of the root, cannot be created or is not writable.
   Result<void> start(const std::string& output_dir, int64_t num_steps);
-  // Ends the profile and returns the file's path. Errors: none is running; the file cannot be written.
+  // Ends the profile and returns the file's path. It is an error if none is running, or the file cannot be
+  // written.
   Result<std::string> stop();
   // Returns true if a profile of a given number of steps has all of them and only waits for stop().
   bool complete() const;

@@ -9,13 +9,14 @@ namespace {
 
 constexpr double kMaxRate = 1e12;
 constexpr size_t kFirstSweep = 1024;
-constexpr std::chrono::seconds kSweepInterval{1};  // while there are as many clients as may be remembered
+// While there are as many clients as may be remembered, full buckets are forgotten at most this often.
+constexpr std::chrono::seconds kSweepInterval{1};
 
 double seconds_between(RateLimiter::Clock::time_point begin, RateLimiter::Clock::time_point end) {
   return std::max(0.0, std::chrono::duration<double>(end - begin).count());
 }
 
-// Reads a number in [0, kMaxRate]; -1 if `text` is none.
+// Reads a number in [0, kMaxRate]; returns -1 if `text` is not one.
 double read_rate(std::string_view text) {
   double value = -1;
   const char* const end = text.data() + text.size();

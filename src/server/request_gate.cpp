@@ -9,7 +9,7 @@
 namespace hadal::server {
 namespace {
 
-constexpr size_t kShownBytes = 100;  // of a path that is no route
+constexpr size_t kShownBytes = 100;  // bytes shown of a path that is no route
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Decides about a request when its headers are complete: the router's checks, then the client's limits.
-// Begins the tally of what is neither a health check, nor /metrics, nor the page.
+// Decides about a request when its headers are complete: first by the router's checks, then by the client's
+// limits. It begins the tally of every request except health checks, /metrics and the page.
 #pragma once
 
 #include <memory>
@@ -13,12 +13,12 @@ namespace hadal::server {
 
 class RequestGate {
  public:
-  // Limits hold for requests with a body that need no admin key: they make or count tokens. The admin key has
-  // no limits. Null: no limits, no audit log.
+  // Limits hold for requests with a body that need no admin key, because these make or count tokens. The
+  // admin key has no limits. A null `limiter` sets no limits, and a null audit log gets no lines.
   RequestGate(const Router& router, std::shared_ptr<RateLimiter> limiter, std::shared_ptr<AuditLog> audit)
       : router_(router), limiter_(std::move(limiter)), audit_(std::move(audit)) {}
 
-  // Any thread. A refusal has status 429 and `Retry-After` where a limit is reached.
+  // Any thread may call it. A refusal has status 429 and `Retry-After` where a limit is reached.
   HttpAdmission admit(const HttpRequest& request, RateLimiter::Clock::time_point now) const;
 
  private:

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::array<std::string_view, kNumMemoryKinds> kNames = {"body",    "json",   "prompt", "choice",
                                                                   "logprob", "output", "grammar"};
-// What a client reads.
+// A client reads these texts.
 constexpr std::array<std::string_view, kNumMemoryKinds> kTexts = {
     "its body",   "the values of its JSON", "its prompt", "its choices", "log-probabilities", "its answer",
     "its grammar"};

@@ -1,4 +1,4 @@
-// Memory that requests hold, counted before it is taken and bounded by one limit (--max-request-memory).
+// Counts the memory that requests hold before it is taken, and bounds it by one limit (--max-request-memory).
 //
 // A request carries a MemoryCharge from the first byte of its body to the end of its answer. What it will
 // hold is added before the memory is allocated, by the estimates of server/memory_costs.h, and whatever is
@@ -29,7 +29,7 @@ enum class MemoryKind {
 inline constexpr size_t kNumMemoryKinds = 7;
 std::string_view to_string(MemoryKind kind);  // "body", "json", …
 
-// The ledger of one server. Any thread may call; the counters are exact.
+// This is the ledger of one server. Any thread may call; the counters are exact.
 class RequestMemory {
  public:
   explicit RequestMemory(size_t limit) : limit_(limit) {}
@@ -56,7 +56,7 @@ class RequestMemory {
   std::array<std::atomic<int64_t>, kNumMemoryKinds> refused_{};
 };
 
-// What one request, or one part of it, has counted. One thread at a time.
+// Holds what one request, or one part of it, has counted. One thread may call it at a time.
 class MemoryCharge {
  public:
   // A null `memory` counts nothing and refuses nothing.
@@ -66,9 +66,10 @@ class MemoryCharge {
       : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, {})) {}
   MemoryCharge& operator=(MemoryCharge&& other) noexcept;
 
-  // Counts `bytes` more for this charge. kResourceExhausted (nothing changes) beyond the limit.
+  // Counts `bytes` more for this charge. Beyond the limit nothing changes, and the error is
+  // kResourceExhausted.
   Result<void> add(MemoryKind kind, size_t bytes);
-  // The same without an error's text.
+  // Does the same without an error's text.
   bool try_add(MemoryKind kind, size_t bytes) noexcept;
   // Counts exactly `bytes` of this kind from now on, whatever the limit says: they exist.
   void set(MemoryKind kind, size_t bytes) noexcept;
@@ -83,7 +84,7 @@ class MemoryCharge {
   std::array<size_t, kNumMemoryKinds> bytes_{};
 };
 
-// The error of a request for which `bytes` of this kind are too many.
+// Returns the error of a request that asked for `bytes` of this kind, which are too many.
 Status memory_exhausted(const RequestMemory& memory, MemoryKind kind, size_t bytes);
 
 }  // namespace hadal::server

@@ -10,7 +10,7 @@
 namespace hadal::server {
 namespace {
 
-// RFC 3339, in UTC.
+// Formats the time by RFC 3339, in UTC.
 std::string format_time(std::chrono::system_clock::time_point when) {
   const auto ms = std::chrono::floor<std::chrono::milliseconds>(when.time_since_epoch()).count();
   const std::time_t seconds = ms / 1000;

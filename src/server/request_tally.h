@@ -1,5 +1,6 @@
-// What a request costs, counted from the end of its headers until nothing works on it any more: for the
-// limits of its client (--rate-limit) and for the audit log (--audit-log). Never what it says.
+// Counts what a request costs, from the end of its headers until nothing works on it any more. The limits of
+// its client (--rate-limit) and the audit log (--audit-log) use the counts. What the request says is never
+// kept.
 #pragma once
 
 #include <array>
@@ -15,17 +16,17 @@
 
 namespace hadal::server {
 
-// One line of the audit log.
+// AuditEntry is one line of the audit log.
 struct AuditEntry {
   std::chrono::system_clock::time_point when;  // the headers were complete
   std::string key;                             // name of the client's key; empty: none is known
   std::string peer;                            // "127.0.0.1:54321"
   std::string method;
-  std::string endpoint;       // the route, "/v1/models/{id}"; of an unknown path its beginning
+  std::string endpoint;       // the route, "/v1/models/{id}"; the beginning of a path that is no route
   std::string id;             // X-Request-Id
   int status = 499;           // as in the access log; 499: the client went away
-  int64_t prompt_tokens = 0;  // of each prompt once, however many answers it has
-  int64_t cached_tokens = 0;  // of those, as told to the client
+  int64_t prompt_tokens = 0;  // counts each prompt once, however many answers it has
+  int64_t cached_tokens = 0;  // tokens of the prompt, as told to the client
   int64_t completion_tokens = 0;
   std::array<int64_t, 5> num_finished{};  // generations by FinishReason
   double seconds = 0;                     // until the answer was complete
@@ -34,14 +35,14 @@ struct AuditEntry {
 // Returns the entry as one line of JSON, without a line break.
 std::string to_json(const AuditEntry& entry);
 
-// Held by the transport's exchange and by each generation of the request; the last one that lets go of it
-// completes it. Used by the request's I/O thread alone.
+// The transport's exchange and each generation of the request hold the tally; the last one that lets go of it
+// completes it. Only the request's I/O thread uses it.
 class RequestTally {
  public:
   // `client` has the limits of `limiter`. Both objects may be null.
   RequestTally(AuditEntry entry, std::string client, std::shared_ptr<RateLimiter> limiter,
                std::shared_ptr<AuditLog> audit);
-  // Writes the line.
+  // Writes the line of the audit log.
   ~RequestTally();
   RequestTally(const RequestTally&) = delete;
   RequestTally& operator=(const RequestTally&) = delete;
@@ -49,7 +50,7 @@ class RequestTally {
   void add_prompt(int64_t tokens);
   void add_answer(int64_t tokens);
   void add_end(FinishReason reason, int64_t cached_tokens);
-  // The answer is complete, or the client has gone.
+  // Says that the answer is complete, or that the client has gone.
   void set_answered(int status, double seconds, std::string_view id, std::string_view peer);
 
  private:
@@ -61,12 +62,12 @@ class RequestTally {
   const std::shared_ptr<AuditLog> audit_;
 };
 
-// The tokens of one generation, which tells its request's tally about them.
+// Counts the tokens of one generation and tells its request's tally about them.
 class GenerationTally {
  public:
-  // `prompt_tokens`: 0 for further answers to the same prompt.
+  // `prompt_tokens` is 0 for further answers to the same prompt.
   void start(std::shared_ptr<RequestTally> tally, int64_t prompt_tokens);
-  // Also for what is not delivered to a client that has gone.
+  // Counts also what is not delivered because the client has gone.
   void count(const TokenChunk& chunk);
   bool is_open() const { return tally_ != nullptr; }  // the last chunk has not been counted
 

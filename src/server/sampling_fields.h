@@ -38,7 +38,7 @@ struct SamplingFields {
 void read_common_sampling(FieldReader& reader, int64_t vocab_size, SamplingFields& fields);
 
 // Reads SGLang's sampling_params: the fields above, max_new_tokens, min_new_tokens and sampling_seed. An
-// unknown name is an error, as it is there.
+// unknown name is an error, as in SGLang.
 void read_native_sampling(FieldReader& reader, int64_t vocab_size, SamplingFields& fields);
 
 // Returns a JSON value that is given as text or as the value itself ("json_schema": "{…}" or {…}).

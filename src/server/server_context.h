@@ -11,6 +11,7 @@
 
 #include "engine/engine.h"
 #include "server/rate_limit.h"
+#include "server/request_limits.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -41,6 +42,7 @@ struct ServerOptions {
   std::vector<std::string> allowed_hosts;  // names by which browsers may reach the server, besides addresses
   bool allow_get_admin = false;            // GET changes state too, for SGLang's old clients
   RateLimits rate_limits;                  // each client's
+  RequestLimits request_limits;            // of one HTTP request
   std::shared_ptr<AuditLog> audit;         // null: none
   bool isolate_cache_by_key = false;       // each named key has cached prefixes of its own
   std::string model_label;                 // label in /metrics; empty: served_model_name

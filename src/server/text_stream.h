@@ -36,8 +36,8 @@ class TextStream {
   bool no_stop_trim_;
 };
 
-// Makes the argument of TextStream and make_stop_condition: null when there are no stops. Errors: those of
-// StopPatterns::compile.
+// Makes the argument of TextStream and make_stop_condition: null when there are no stops. The errors are
+// those of StopPatterns::compile.
 Result<std::shared_ptr<const StopPatterns>> compile_stops(std::vector<std::string> strings,
                                                           const std::vector<std::string>& regexes = {});
 

@@ -66,7 +66,7 @@ Result<std::string> render_chat(ChatFormat format, std::span<const ChatMessage> 
                                 const ChatOptions& options = {});
 
 // Returns the same text, in which everything that a client wrote is marked: contents, reasoning, names and
-// arguments of tool calls, names, descriptions and parameters of tools. What the format adds is not.
+// arguments of tool calls, names, descriptions and parameters of tools. What the format adds is not marked.
 Result<MarkedText> render_marked_chat(ChatFormat format, std::span<const ChatMessage> messages,
                                       const ChatOptions& options = {});
 

@@ -23,8 +23,8 @@ struct TokenizerDocument {
   std::vector<std::pair<std::string, std::string>> merges;
 };
 
-// `what` names the file in errors. Error: kDataLoss (not JSON, nested too deep, or a table entry of the wrong
-// type).
+// `what` names the file in errors. The error is kDataLoss (not JSON, nested too deep, or a table entry of the
+// wrong type).
 Result<TokenizerDocument> read_tokenizer_document(std::string_view json, std::string_view what);
 
 // Reads an ordinary document with the same limit on its depth.

@@ -1,4 +1,4 @@
-// Text of which some ranges came from a client and the rest from the format around them.
+// Holds a text in which some ranges came from a client and the rest came from the format around them.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,9 @@ struct TextRange {
 };
 
 struct MarkedText {
-  std::string text;                // UTF-8
-  std::vector<TextRange> content;  // what came from the client: in order, not empty, not touching each other
+  std::string text;  // UTF-8
+  // Lists the ranges that came from the client, in order. None is empty, and no two touch each other.
+  std::vector<TextRange> content;
 
   // Appends text of the format.
   MarkedText& add(std::string_view fixed) {

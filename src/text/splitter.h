@@ -66,7 +66,7 @@ std::unique_ptr<Splitter> make_v3_splitter(const CodePointTable& classes);
 // Returns the pattern of V3's n-th step (0, 1, 2), as published.
 std::string_view v3_pattern(int step);
 
-// Errors: kDataLoss and kUnsupported, as in PreTokenizer::make.
+// The errors are kDataLoss and kUnsupported, as in PreTokenizer::make.
 Result<std::unique_ptr<Splitter>> make_pcre2_splitter(std::string_view pattern);
 
 }  // namespace hadal

@@ -40,8 +40,8 @@ struct StopRegexInstruction {
 // StopRegex is one expression. It is immutable: any number of threads may search with it.
 class StopRegex {
  public:
-  // Errors: kInvalidArgument with the problem and its byte (without the pattern); more than `max_states`,
-  // which is found before a repeat is expanded.
+  // Errors (kInvalidArgument) give the problem and its byte, without the pattern. A pattern of more than
+  // `max_states` is an error too, which is found before a repeat is expanded.
   static Result<StopRegex> compile(std::string_view pattern, uint32_t max_states = kMaxStopRegexStates);
   uint32_t num_states() const { return num_states_; }
 

@@ -68,7 +68,7 @@ Result<size_t> stop_regex_class_size(std::string_view pattern, size_t begin) {
   }
   const std::string_view text = pattern.substr(begin, at + 1 - begin);
   if (text == "[[:<:]]" || text == "[[:>:]]") {
-    return stop_regex_refusal("a word's begin or end is", text, begin);
+    return stop_regex_refusal("a word's beginning or end is", text, begin);
   }
   return text.size();
 }

@@ -14,16 +14,16 @@ namespace hadal {
 // A set is immutable: any number of threads may ask, each with match data of its own.
 class StopRegexSet {
  public:
-  // Errors: kInvalidArgument with PCRE2's reason and the byte in the pattern.
+  // Errors (kInvalidArgument) give PCRE2's reason and the byte in the pattern.
   static Result<StopRegexSet> compile(const StopRegexSetText& text);
 
   bool contains_ascii(uint32_t code_point) const {
     return (ascii_[code_point >> 6] >> (code_point & 63) & 1) != 0;
   }
-  // Serves code points from 128 on. A call takes some 100 ns and allocates nothing.
+  // Answers for code points from 128 on. A call takes some 100 ns and allocates nothing.
   bool contains_other(uint32_t code_point, pcre2_match_data* match) const;
-  // Tells whether the UTF-8 of a member can begin with this byte, which is 0x80 or above. A true may be
-  // wrong, a false never is.
+  // Tells whether the UTF-8 of a member can begin with this byte, which is 0x80 or above. The answer true may
+  // be wrong, the answer false never is.
   bool can_begin_with(uint8_t byte) const;
 
  private:

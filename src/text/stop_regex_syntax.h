@@ -89,7 +89,8 @@ Result<size_t> stop_regex_class_size(std::string_view pattern, size_t begin);
 Result<size_t> stop_regex_escape_size(std::string_view pattern, size_t begin);
 
 // Parses a pattern of valid UTF-8. It never expands a repeat, so time and memory are proportional to the
-// length of the pattern. Errors: kInvalidArgument with the problem and its byte; more than `max_states`.
+// length of the pattern. Errors (kInvalidArgument) give the problem and its byte; more than `max_states` is
+// an error too.
 Result<StopRegexTree> parse_stop_regex(std::string_view pattern, uint32_t max_states);
 
 }  // namespace hadal

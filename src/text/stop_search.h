@@ -20,8 +20,9 @@ inline constexpr size_t kMaxStopRegexes = 8;  // per request
 class StopPatterns {
  public:
   // `regexes` use the part of PCRE2's syntax (and of Python's) that stop_regex_syntax.h names, with Unicode
-  // classes. Errors: kInvalidArgument with the entry, the pattern, the problem and its place; more than
-  // kMaxStopRegexes; more states than kMaxStopRegexStates, all expressions together.
+  // classes. The error is kInvalidArgument with the entry, the pattern, the problem and its place. More than
+  // kMaxStopRegexes are an error, and so are more states than kMaxStopRegexStates in all expressions
+  // together.
   static Result<std::shared_ptr<const StopPatterns>> compile(const std::vector<std::string>& strings,
                                                              const std::vector<std::string>& regexes);
   ~StopPatterns();

@@ -23,9 +23,9 @@ class Tokenizer {
  public:
   // Loads `<dir>/tokenizer.json` and, if it exists, `<dir>/tokenizer_config.json` (it may override whether
   // bos and eos are added, names both and contains the chat template). If the path is a file, that is the
-  // tokenizer.json itself, with its config beside it. Errors: kNotFound (no tokenizer.json), kDataLoss (not
-  // JSON, truncated, inconsistent), kUnsupported (a component that is not implemented; the message names it
-  // and what is supported).
+  // tokenizer.json itself, with its config beside it. The errors are kNotFound (no tokenizer.json), kDataLoss
+  // (not JSON, truncated, inconsistent), kUnsupported (a component that is not implemented; the message names
+  // it and what is supported).
   static Result<std::unique_ptr<Tokenizer>> load(const std::filesystem::path& dir_or_file);
 
   // Makes a tokenizer from the texts of the files; an empty config means that there is none.
@@ -67,8 +67,8 @@ class Tokenizer {
   // have no text.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
 
-  // Returns the bytes that a token represents: raw, so possibly a part of a UTF-8 character. Empty for an id
-  // without a token. The view lives as long as the tokenizer.
+  // Returns the bytes that a token represents: raw, so possibly a part of a UTF-8 character. They are empty
+  // for an id without a token. The view lives as long as the tokenizer.
   std::string_view token_bytes(int32_t id) const;
 
   // Returns the token in the file's notation (byte-level alphabet: "Ġthe"), empty for an id without a token.

@@ -63,7 +63,7 @@ class CallScan {
   bool fenced_;
   Stage stage_;
   size_t at_ = 0;          // how much has been read
-  size_t head_begin_ = 0;  // begin of the type or name that is being read
+  size_t head_begin_ = 0;  // where the type or name that is being read begins
   size_t name_begin_ = 0;
   size_t name_size_ = 0;
   size_t arguments_begin_ = 0;

@@ -36,16 +36,16 @@ struct ProductSpec {
 
 // Returns the dense products (the linears except attention's absorbed ones, including head and router) or the
 // experts' gate_up and down (empty for a model without experts). If shapes are equal, the first is returned.
-// Errors: kInvalidArgument for a split that leaves a remainder, naming what it must divide; kUnsupported for
-// a format without GPU kernels.
+// The errors are kInvalidArgument for a split that leaves a remainder, naming what it must divide;
+// kUnsupported for a format without GPU kernels.
 Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQuantization quantization,
                                                 ModelSplit split);
 Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, LoadQuantization quantization,
                                                  ModelSplit split);
 
 // Returns the shapes of the MoE layers for the planner of experts (kernels/cuda/experts/plan.h), with tokens
-// and num_sms at their defaults. Of equal ones it returns the first; a model without experts has none.
-// `plain` is the type of weights without scales, and of the router. Errors are as above.
+// and num_sms at their defaults. Where several are equal, it returns the first; a model without experts has
+// none. `plain` is the type of weights without scales, and of the router. Errors are as above.
 Result<std::vector<cuda::ExpertsShape>> expert_layer_shapes(const ModelConfig& config,
                                                             LoadQuantization quantization, WeightType plain,
                                                             ModelSplit split);
@@ -55,7 +55,7 @@ Result<std::vector<cuda::ExpertsShape>> expert_layer_shapes(const ModelConfig& c
 inline constexpr const char* kTunedPresets[] = {"v2-lite", "v2", "v3"};
 inline constexpr int64_t kTunedTpSizes[] = {8, 4, 2, 1};
 // Returns linears and experts of presets at every split (without expert parallelism), labelled with model and
-// split; of equal ones the first. Errors: an unknown preset, or as above.
+// split; where several are equal, it returns the first. The errors are an unknown preset, and those above.
 Result<std::vector<ProductSpec>> preset_products(std::span<const std::string> presets,
                                                  std::span<const int64_t> tp_sizes);
 

@@ -32,12 +32,12 @@ class MeasurerSource {
   virtual ~MeasurerSource() = default;
   virtual std::string device_name() const = 0;
   virtual int num_sms() const = 0;
-  // Returns a measurer for one product at one batch size, valid until the next call. Errors: no room on the
-  // device.
+  // Returns a measurer for one product at one batch size, valid until the next call. It is an error if the
+  // device has no room.
   virtual Result<std::unique_ptr<ChoiceMeasurer>> measurer(const ProductSpec& product, int64_t batch) = 0;
 };
 
-// Opens GPU 0. Error: kUnsupported, if none is usable (tune/product_measurer.cpp, or its stub).
+// Opens GPU 0. The error is kUnsupported if none is usable (tune/product_measurer.cpp, or its stub).
 Result<std::unique_ptr<MeasurerSource>> open_gpu_measurers();
 
 // Holds the choices for a product at a batch size.
@@ -58,7 +58,7 @@ struct TuneRow {
 };
 
 // Checks with a temporary file that the directory, or the part of its path that exists, is writable; does not
-// create it. Error: kInvalidArgument, naming --output-dir.
+// create it. The error is kInvalidArgument, naming --output-dir.
 Result<void> check_output_dir(const std::filesystem::path& dir);
 
 // Returns each value once, at its first position.
@@ -106,9 +106,9 @@ struct HeuristicVerdict {
 inline constexpr double kCloseToTuned = 0.05;
 HeuristicVerdict judge_heuristic(const std::vector<TuneRow>& rows);
 
-// Tunes the products. Errors: a file that cannot be read or written (the directory is created and tested
-// before anything is measured), another tool's or another model's entry in the place of ours (detected before
-// anything is measured), a measurement that failed. Files written before an error stay.
+// Tunes the products. The errors are a file that cannot be read or written (the directory is created and
+// tested before anything is measured), another tool's or another model's entry in the place of ours (detected
+// before anything is measured), a measurement that failed. Files written before an error stay.
 Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
                         MeasurerSource& source, const TuneOptions& options);
 

@@ -1,4 +1,4 @@
-// An allocation that fails in the engine: every request ends once, and the engine goes on.
+// Tests an allocation that fails in the engine: every request ends once, and the engine goes on.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -23,7 +23,8 @@ using testing::greedy_request;
 using testing::token_at;
 using testing::Victims;
 
-// An executor whose own memory never fails, because it stands for a device. It marks the engine thread.
+// The memory of this executor never fails, because the executor stands for a device. It marks the engine
+// thread.
 class SafeExecutor final : public StepExecutor {
  public:
   void launch(StagedStep step) override {
@@ -44,7 +45,7 @@ class SafeExecutor final : public StepExecutor {
   testing::FakeExecutor executor_;
 };
 
-// Allows every token; its memory is its request's.
+// Allows every token; its memory belongs to its request.
 class AnyToken final : public TokenConstraint {
  public:
   void fill_mask(std::span<uint32_t> allowed) override {

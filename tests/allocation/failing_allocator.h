@@ -12,20 +12,21 @@ enum class Victims {
 };
 
 enum class Failure {
-  // As the system does it: the handler of failed allocations may free memory, and the call is tried again.
+  // This is what the system does: the handler of failed allocations may free memory, and the call is tried
+  // again.
   kWithHandler,
   kAtOnce,  // std::bad_alloc, as if the reserve had been used up
 };
 
-// The k-th call from now on fails (k from 1), once.
+// Makes the k-th call from now on fail (k from 1), once.
 void fail_allocation(int64_t k, Victims victims, Failure failure);
-// Returns whether a call has failed since then. Nothing fails any more.
+// Stops failing, and returns whether a call has failed since fail_allocation.
 bool stop_failing();
 
-// The present thread is a victim of Victims::kMarked.
+// Makes the present thread a victim of Victims::kMarked.
 void mark_this_thread();
 
-// While it lives, allocations of this thread do not fail and are not counted as calls.
+// While an Exempt lives, allocations of this thread do not fail and are not counted as calls.
 class Exempt {
  public:
   Exempt();
@@ -34,7 +35,8 @@ class Exempt {
   Exempt& operator=(const Exempt&) = delete;
 };
 
-// Bytes that operator new has given and operator delete has not taken back, and their peak since reset_peak.
+// Return the bytes that operator new has given and operator delete has not taken back, and their peak since
+// reset_peak.
 int64_t live_bytes();
 int64_t peak_bytes();
 void reset_peak();

@@ -1,6 +1,6 @@
-// An allocation that fails anywhere in the server while it answers a request: the request gets one answer or
-// one error, the next one is answered as ever, and the ledger is empty. What requests really allocate is
-// compared with what the ledger says.
+// Tests an allocation that fails anywhere in the server while it answers a request: the request gets one
+// answer or one error, the next one is answered as ever, and the ledger is empty. What requests really
+// allocate is compared with what the ledger says.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -140,7 +140,7 @@ TEST_F(FailingServer, AnswersAChatOnceWhereverAnAllocationFails) {
                             R"({"model":"m","messages":[{"role":"user","content":"Hi"}],"max_tokens":2})"));
 }
 
-// Parsed on a worker.
+// The body is parsed on a worker.
 TEST_F(FailingServer, AnswersALargeBodyOnceWhereverAnAllocationFails) {
   try_every_allocation(
       post("/generate", "{\"input_ids\":[1,2],\"sampling_params\":{\"max_new_tokens\":2},\"x\":\"" +
@@ -164,9 +164,9 @@ TEST_F(FailingServer, AcceptsTheNextConnectionWhereverAnAllocationFails) {
   EXPECT_GT(k, 10);
 }
 
-// The estimates are upper ones: no request allocates more than its charge and what a thread always needs.
+// The estimates are upper bounds: no request allocates more than its charge and what a thread always needs.
 TEST_F(FailingServer, RequestsAllocateNoMoreThanTheLedgerSays) {
-  constexpr int64_t kSlack = 512 << 10;  // of threads, connections and the test itself
+  constexpr int64_t kSlack = 512 << 10;  // allowance for threads, connections and the test itself
   std::string ids = "[1";
   for (int i = 0; i < 2000; ++i) ids += ",7";
   ids += ']';

@@ -151,8 +151,8 @@ TEST(FloatTypes, F16RoundsToNearestEvenAndOverflowsToInfinity) {
   const Format format{.exponent_bits = 5, .mantissa_bits = 10, .max_bits = 0x7bff};
   for (const float v : interesting_floats(format)) {
     const uint32_t sign = std::signbit(v) ? 0x8000U : 0U;
-    // IEEE 754: values that round to 2^16 or more are infinite; the tie at 65520 goes to the even neighbour
-    // 2^16.
+    // By IEEE 754, values that round to 2^16 or more are infinite; the tie at 65520 goes to the even
+    // neighbour 2^16.
     const uint32_t expected = std::fabs(v) >= 65520.0F ? 0x7c00U : format.nearest(v);
     ASSERT_EQ(to_f16(v).bits, sign | expected) << v;
   }
@@ -179,7 +179,8 @@ TEST(FloatTypes, Bf16RoundsToNearestEven) {
     if (!std::isfinite(v)) continue;
     const uint32_t lo = bits >> 16;
     const auto lo_value = static_cast<double>(std::bit_cast<float>(lo << 16));
-    // The upper neighbour in magnitude; beyond the largest finite value it is infinity, as if it were 2^128.
+    // This is the upper neighbour in magnitude; beyond the largest finite value it is infinity, as if it were
+    // 2^128.
     const auto hi_float = std::bit_cast<float>((lo + 1) << 16);
     const double hi_value = std::isinf(hi_float) ? std::copysign(std::pow(2.0, 128), v) : hi_float;
     const double to_lo = std::fabs(v - lo_value);

@@ -1,6 +1,6 @@
-// Random requests against RadixCache and NaivePrefixCache side by side. Pages have contents here: each row
-// contains a hash of all tokens up to it, because a model's KV record depends on all of them. A page that is
-// shared, copied or freed wrongly shows as a row with the hash of another path. The naive cache knows no
+// Runs random requests against RadixCache and NaivePrefixCache side by side. Pages have contents here: each
+// row contains a hash of all tokens up to it, because a model's KV record depends on all of them. A page that
+// is shared, copied or freed wrongly shows as a row with the hash of another path. The naive cache knows no
 // salts: it gets the same tokens under other numbers for each salt.
 #include <gtest/gtest.h>
 

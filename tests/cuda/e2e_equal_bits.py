@@ -33,7 +33,7 @@ REQUESTS = {
     "one penalised": ("--temperature", 0.7, "--repetition-penalty", 1.2, "--frequency-penalty", 0.3, "--seed", 7),
 }
 # Other requests may change the distance between the two best logits by no more than this (root mean square), because
-# else the rule above would excuse anything.
+# otherwise the rule above would excuse anything.
 MAX_COMPANY_ERROR = {"FP8": 0.5, "bfloat16": 0.1}
 SERVER_CACHE = ("--max-total-tokens", 65536)
 TOKENS = 96
@@ -115,13 +115,13 @@ def check_logits():
 
 
 def gaps_of(answer, at):
-    """Returns (the two best tokens, their distance)"""
+    """Returns (the two best tokens, their distance)."""
     best, second = answer["meta_info"]["output_top_logprobs"][at][:2]
     return {best[1], second[1]}, best[0] - second[0]
 
 
 def compare_greedy_answers(alone, together, gap):
-    """(tokens that are equal, tokens excused behind a close call, the first real difference or None)
+    """Returns (tokens that are equal, tokens excused behind a close call, the first real difference or None)
 
     A close call is a token whose two best log-probabilities, alone, are at most `gap` apart; after it the texts differ."""
     num_equal = excused = 0

@@ -1,4 +1,5 @@
-"""What the GPU's end-to-end checks share: running the binary, reading logits, counting. Standard library only.
+"""Holds what the GPU's end-to-end checks share: running the binary, reading logits, counting. It uses only Python's
+standard library.
 HADAL_TEST_DEVICE=cpu runs them without a GPU, against itself: that tests the checks, not the engine."""
 import array
 import concurrent.futures
@@ -50,8 +51,9 @@ def read_f32(path, name="logits"):
 
 
 class LogitError:
-    """The error of logits [tokens, vocab] against a reference. A token is far off when its error is more than three times the
-    bound, which happens when a close call sends it to other experts; `relative` is the error over the other tokens."""
+    """Holds the error of logits [tokens, vocab] against a reference. A token is far off when its error is more than three
+    times the bound, which happens when a close call sends it to other experts; `relative` is the error over the other
+    tokens."""
 
     def __init__(self, out, reference, bound):
         shape, values = reference

@@ -55,11 +55,12 @@ def main():
 
         reader = threading.Thread(target=read)
         reader.start()
-        check("a stream begins", begun.wait(60))  # before the others come, because its connection must not look idle
-        # As many as get more than a 503, and some beyond: half of them have asked something, half never do.
+        # The stream begins before the others come, because its connection must not look idle.
+        check("a stream begins", begun.wait(60))
+        # The server keeps fewer connections than are opened here: half of them have asked something, half never do.
         held = hold(server, DESCRIPTORS // 2, True) + hold(server, DESCRIPTORS // 2, False)
-        # Connections are spared that have been idle for less than a second. Until then the answer may be 503, and those
-        # that have got a 503 are closed after two seconds.
+        # Connections that have been idle for less than a second are spared. Until then the answer may be 503,
+        # and those that have got a 503 are closed after two seconds.
         deadline = time.monotonic() + 60
         status, connection = ask(server)
         while status != 200 and time.monotonic() < deadline:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Expensive grammars end with one error, and do not keep the answers of others from being made."""
+"""Tests that expensive grammars end with one error, and do not keep the answers of others from being made."""
 import json
 import sys
 import threading
@@ -7,7 +7,7 @@ import threading
 from counting import check, finish
 from serving import Server
 
-# Its parser states multiply with every "a", up to seconds for one token.
+# The parser states of this grammar multiply with every "a", until one token takes seconds.
 HOSTILE = "((((a?){99}){99}){99}){99}"
 
 

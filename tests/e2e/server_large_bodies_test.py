@@ -14,7 +14,7 @@ MIB = 1 << 20
 # are also busy with the client of the large bodies.
 SHARE = 0.25
 PROBES = 300
-MEMORY_KIB = 1024 << 10  # of all bodies below, one after the other: their bytes, 256 MiB of values, and slack
+MEMORY_KIB = 1024 << 10  # growth by all bodies below, one after the other: their bytes, 256 MiB of values, and slack
 
 
 def hostile_bodies():

@@ -80,7 +80,7 @@ def check_limit():
 
 
 def check_address_space():
-    """Requests whose memory cannot be had end with an error, and the server lives."""
+    """Checks that requests whose memory cannot be had end with an error, and that the server lives."""
     with Server("--max-request-memory", 1 << 20, "--max-total-tokens", 4096, "--tokenizer-worker-num", 1,
                 "--client-body-share", 1, address_space=1500 << 20) as server:
         body = json.dumps({"text": "a", "x": "y" * (60 << 20)}).encode()
@@ -97,7 +97,7 @@ def check_address_space():
             thread.start()
         for thread in threads:
             thread.join()
-        # On a busy machine some bodies take longer than a request may take to arrive, which is 408.
+        # On a busy machine some bodies take longer than a request may take to arrive; these get 408.
         check("answers without memory", len(statuses) == 24 and set(statuses) <= {200, 408, 503, None}, statuses)
         status, answer = server.post("/generate", {"text": "Once", "sampling_params": {"max_new_tokens": 4}})
         check("the server lives", status == 200 and answer["meta_info"]["completion_tokens"] == 4, answer)

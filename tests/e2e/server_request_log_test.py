@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests what --log-requests shows of long texts: beginnings, of a length that the level sets, and no more than a MiB of one
-request's prompts, however many it has."""
+"""Tests what --log-requests shows of long texts: their beginnings, of a length that the level sets, and no more than a MiB
+of one request's prompts, however many it has."""
 import json
 import re
 import sys

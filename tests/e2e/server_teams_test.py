@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tests what several teams at one `hadal serve` get of each other: cached prefixes, forged special tokens, rate limits,
-the audit log. The real binary and the bundled model."""
+the audit log. It uses the real binary and the bundled model."""
 import json
 import os
 import pathlib
@@ -115,7 +115,7 @@ def audit(server, path):
 
 def limits():
     body = {"prompt": "a", "max_tokens": 1}
-    # A thousandth of a request a second: no second one comes within this test.
+    # The rate is a thousandth of a request per second, so no second request is admitted within this test.
     with Server("--rate-limit", "0.001,60000", "--enable-metrics", "--audit-log", "/dev/full") as server:
         status, headers, _ = ask(server, None, "/v1/completions", body)
         check("the first request", status == 200 and headers["x-ratelimit-remaining-requests"] == "0"

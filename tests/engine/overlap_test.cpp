@@ -66,7 +66,7 @@ struct MixResult {
 
 class OverlapTest : public ::testing::Test {
  protected:
-  // with_aborts: some requests are aborted, each after its own number of tokens.
+  // If with_aborts, some requests are aborted, each after its own number of tokens.
   MixResult run_mix(uint64_t seed, EngineOptions options, bool with_aborts = false) {
     options.decode_log_interval = 0;
     const CheckedEngine engine(Engine::create(*model_, pool_, options).value());

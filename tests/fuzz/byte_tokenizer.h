@@ -1,4 +1,4 @@
-// A small vocabulary for fuzzers of grammars.
+// Makes a small vocabulary for fuzzers of grammars.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ inline const Tokenizer& byte_tokenizer() {
       vocab += (id == 0 ? "\"" : ", \"") + token + "\": " + std::to_string(id);
       ++id;
     };
-    // The byte-level alphabet: printable bytes represent themselves, the others are U+0100 and up.
+    // This is the byte-level alphabet: printable bytes represent themselves, the others are U+0100 and up.
     int next = 0x100;
     for (int byte = 0; byte < 256; ++byte) {
       const bool is_own = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;

@@ -20,7 +20,7 @@ namespace {
 using namespace hadal;
 
 constexpr size_t kMaxTokens = 64;
-// Lower than the server's (5 s and 0.5 s), so that slow schemas are found earlier.
+// These limits are lower than the server's (5 s and 0.5 s), so that slow schemas are found earlier.
 constexpr double kMaxCompileSeconds = 1.0;
 constexpr double kMaxMaskSeconds = 0.25;
 

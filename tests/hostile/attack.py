@@ -10,7 +10,8 @@ import ssl
 import struct
 import time
 
-GRACE_S = 15  # beyond the case's seconds, while no connection has been answered; a grammar has 5 s of processor time
+# A case waits this much longer than its seconds while no connection has been answered; a grammar has 5 s of processor time.
+GRACE_S = 15
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 
@@ -66,7 +67,7 @@ class Attack:
         try:
             for step in self.case.steps:
                 if isinstance(step, bytes):
-                    # Answers are read meanwhile: a server may refuse before the request has arrived.
+                    # Answers are read meanwhile, because a server may refuse before the request has arrived.
                     if reader is None and step and ("read",) in self.case.steps:
                         reader = asyncio.ensure_future(read())
                     with contextlib.suppress(ConnectionError):

@@ -32,7 +32,7 @@ class Case:
     # The server's memory grows by at most memory_ratio · (bytes of one round of all clients) + memory_bytes.
     memory_ratio: float = 8.0
     memory_bytes: int = 48 * MIB
-    through_tls: bool = True  # in the group "tls": False sends the bytes without TLS
+    through_tls: bool = True  # False, in the group "tls": the bytes are sent without TLS
     neighbours: bool = True  # False: the neighbour's delays are not bounded (the case disturbs by design)
     expected_after: str = ""  # the change after which the case is expected to pass; known.py sets it
 

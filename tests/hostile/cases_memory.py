@@ -1,4 +1,4 @@
-"""Hostile cases against the limit of memory for all requests, on a server where it is 64 MiB."""
+"""Lists hostile cases against the limit of memory for all requests, on a server where it is 64 MiB."""
 import json
 
 from case import chat, generate, head, post, rows

@@ -115,6 +115,40 @@ AMPLIFY = rows("amplification", [
     ("tokenize a list of 100,000", post("/tokenize", {"prompt": ["a"] * 100_000}), {"answer_ratio": 8, "clients": 2}),
 ], statuses=frozenset({200, 400}))
 
+SCORED = {"return_logprob": True, "logprob_start_len": 0}
+
+# What is refused costs reading its body. The limits of the group "limits" are in GROUPS of hostile_test.py, the others are the
+# defaults for the bundled model: 4,194,304 tokens and as many log-probabilities of prompts.
+LIMITS = rows("limits", [
+    ("16,384 generations of full context", post("/generate", {
+        "text": ["a"] * 16384, "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}}), {"statuses": BAD}),
+    ("16,384 choices of full context", post("/v1/completions", {"prompt": ["a"] * 128, "n": 128, "max_tokens": 4000}),
+     {"statuses": BAD}),
+    ("batches of full context, 64 clients", post("/generate", {
+        "input_ids": [[3]] * 1100, "sampling_params": {"max_new_tokens": 4000}}), {**SIXTY_FOUR, "statuses": BAD}),
+    ("a batch one prompt above the limit", post("/generate", {
+        "input_ids": [[3]] * 1025, "sampling_params": {"max_new_tokens": 4095}}), {"statuses": BAD}),
+    ("16,384 choices of 300 tokens", post("/v1/completions", {"prompt": ["a"] * 128, "n": 128, "max_tokens": 300}),
+     {"statuses": BAD}),
+    ("scores of nine long prompts", post("/generate", {
+        "input_ids": [[(7 * i) % 4000 for i in range(4000)]] * 9, "top_logprobs_num": 128, **SCORED}), {"statuses": BAD}),
+    ("scores of a prompt times n", post("/generate", {
+        "input_ids": [7] * 4000, "top_logprobs_num": 128, "sampling_params": {"max_new_tokens": 1, "n": 9}, **SCORED}),
+     {"statuses": BAD}),
+    ("echoed scores times n", post("/v1/completions", {
+        "prompt": [7] * 4000, "echo": True, "logprobs": 128, "n": 9, "max_tokens": 1}), {"statuses": BAD}),
+    ("the flag: tokens", post("/generate", {"text": ["a"] * 128, "sampling_params": {"max_new_tokens": 200}}),
+     {"statuses": BAD, "group": "limits"}),
+    ("the flag: the length that the server chooses", chat(n=128, max_tokens=None), {"statuses": BAD, "group": "limits"}),
+    ("the flag: alternatives", post("/generate", {"text": "a", "top_logprobs_num": 6, **SCORED}),
+     {"statuses": BAD, "group": "limits"}),
+    ("the flag: scores, 64 clients", post("/generate", {"input_ids": [7] * 2000, "top_logprobs_num": 5, **SCORED}),
+     {**SIXTY_FOUR, "statuses": BAD, "group": "limits"}),
+    ("just below the flags", post("/generate", {
+        "input_ids": [7] * 800, "top_logprobs_num": 5, "sampling_params": {"max_new_tokens": 8}, **SCORED}),
+     {"clients": 1, "statuses": OK, "group": "limits", "answer_bytes": 1 << 20}),
+])
+
 DEEP = {"type": "string"}
 for _ in range(40):
     DEEP = {"type": "object", "properties": {"a": DEEP, "b": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}}
@@ -189,4 +223,4 @@ TOOLS = rows("tools", [
     ("markers of calls in the text", chat("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>" * 50, max_tokens=32)),
 ], memory_bytes=320 << 20, clients=2)
 
-CASES = STOP_REGEX + AMPLIFY + GRAMMARS + TOOLS
+CASES = STOP_REGEX + AMPLIFY + LIMITS + GRAMMARS + TOOLS

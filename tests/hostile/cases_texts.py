@@ -7,7 +7,7 @@ TOO_LARGE = frozenset({400, 413})
 
 
 def text(content, **more):
-    """Generates from a text, as raw JSON bytes."""
+    """Returns the steps of a generation from a text, which is raw JSON bytes."""
     return post("/generate", b'{"text":"' + content + b'","sampling_params":{"max_new_tokens":1}}', **more)
 
 

@@ -14,7 +14,7 @@ IDLE = {"answers": False, "once": True, "seconds": 1.0}
 
 
 def held(data, wait=1.0):
-    """Sends the beginning of something and waits."""
+    """Returns the steps that send the beginning of something and wait."""
     return (data, ("wait", wait))
 
 

@@ -3,8 +3,8 @@
     tests/hostile/hostile_test.py [--filter TEXT] [--list] [--verbose]      $HADAL_BINARY: the server's binary
 The cases are rows of cases_*.py. The cases of a group share one server; after a case that kills or blocks it, the next ones
 get a fresh one. After each case the server lives, answers a known request as before, runs nothing, and has given its memory
-back. docs/security.md says what the bounds mean. A case of known.py, whose change has not landed, is listed as known and
-counts as neither passed nor failed; when it passes, it counts, and the runner says so. The last line is "N passed, N
+back. docs/security.md says what the bounds mean. A case of known.py may delay its neighbour until its change has landed: then it
+is listed as known, and counts as neither passed nor failed; when it passes, it counts, and the runner says so. The last line is "N passed, N
 failed"."""
 import argparse
 import asyncio
@@ -35,14 +35,16 @@ CASES = [dataclasses.replace(case, expected_after=KNOWN_UNTIL.get(case.full_name
          for case in cases_requests.CASES + cases_texts.CASES + cases_transport.CASES + cases_memory.CASES]
 KEY = "the-key"
 GROUPS = {"plain": ["--enable-metrics"], "keys": ["--api-key", KEY, "--admin-api-key", "the-admin-key"], "tls": [],
-          "memory": ["--enable-metrics", "--max-request-memory", "64"]}
+          "memory": ["--enable-metrics", "--max-request-memory", "64"],
+          "limits": ["--enable-metrics", "--max-logprobs", "5", "--max-request-tokens", "20000", "--max-prompt-logprobs", "5000"]}
 KNOWN = {"text": "The river", "sampling_params": {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}}
 
 HONEST = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 32, "ignore_eos": True}}
 COMPANY, COMPANY_AUTHORISED = (post("/generate", HONEST, headers) for headers in ([], [f"Authorization: Bearer {KEY}"]))
 
-# The promise, as ratios to the undisturbed run. The floors are what a busy machine adds by itself: on two cores that two
-# compilers occupy, an undisturbed run shows gaps of up to 12 ms and health times of up to 15 ms.
+# The promise is stated as ratios to the undisturbed run. The floors are what a busy machine adds by itself:
+# on two cores that two compilers occupy, an undisturbed run shows gaps of up to 12 ms and health times of up
+# to 15 ms.
 HEALTH_RATIO, HEALTH_FLOOR_S = 10, 0.010  # p90 over time; the floor makes it the promise's 100 ms
 GAP_RATIO, GAP_FLOOR_S = 3, 0.015  # "later by at most twice the p99" is at most three times the p99
 START_RATIO, START_FLOOR_S = 10, 0.05
@@ -52,6 +54,7 @@ IDLE_S = 15  # until nothing runs and no memory is held; after that the server c
 RETURN_BYTES = 64 * MIB  # what the allocator may keep after a case, beyond half of the growth that the case may cause
 
 
+LATE = "neighbour's"  # a complaint about a delay begins so
 RUNNING = []  # servers that this process has to end
 
 
@@ -77,9 +80,11 @@ class Watched(Server):
                                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.tell("resume")
         time.sleep(0.2)
-        # The quietest of three counts, because one noisy moment would loosen the bounds of every case of the group.
+        # The quietest of three runs counts, because one noisy moment would loosen the bounds of every case of
+        # the group.
         runs = [self.measure_undisturbed(UNDISTURBED_S / 2) for _ in range(3)]
-        self.undisturbed = {name: min(run[name] for run in runs) for name in runs[0] if isinstance(runs[0][name], float)}
+        self.group_base = {name: min(run[name] for run in runs) for name in runs[0] if isinstance(runs[0][name], float)}
+        self.undisturbed = self.group_base
 
     def __exit__(self, *exception):
         RUNNING.remove(self)
@@ -185,7 +190,7 @@ def judge_delays(case, base, now):
     rules = (("/health p90", now["health_p90"], bound(HEALTH_RATIO, base["health_p90"], HEALTH_FLOOR_S)),
              ("token gap p90", now["gap_p90"], bound(GAP_RATIO, base["gap_p99"], GAP_FLOOR_S)),
              ("first token p50", now["start_p50"], bound(START_RATIO, base["start_p50"], START_FLOOR_S)))
-    return [f"neighbour's {name} {value * 1e3:.0f} ms, allowed {most * 1e3:.0f} ms"
+    return [f"{LATE} {name} {value * 1e3:.0f} ms, allowed {most * 1e3:.0f} ms"
             for name, value, most in rules if value > most + noise] + [f"neighbour: {e}" for e in now["errors"]]
 
 
@@ -274,9 +279,8 @@ def run_group(group, cases, options, counts):
 def run_cases(group, cases, options, counts):
     server = None
     for case in cases:
-        # A bound on time fails only if it fails three times, and each time the undisturbed run is measured again: other
-        # work on this machine disturbs both, a hostile request only one.
-        group_base = server.undisturbed if server is not None else None
+        # A bound on time fails only if it fails three times. Each time the undisturbed run is measured again,
+        # because other work on this machine disturbs both runs and a hostile request only one.
         for attempt in range(ATTEMPTS):
             if attempt > 0 and server is not None:
                 server.undisturbed = server.measure_undisturbed(RETRY_UNDISTURBED_S)
@@ -292,11 +296,13 @@ def run_cases(group, cases, options, counts):
             if not usable:
                 server.__exit__()
                 server = None
-            if not problems or not all(text.startswith("neighbour's") for text in problems):
+            late_only = all(text.startswith(LATE) for text in problems)
+            if not problems or not late_only:
                 break
-        if server is not None and group_base is not None:
-            server.undisturbed = group_base
-        kind = "passed" if not problems else "known" if case.expected_after else "failed"
+        if server is not None:
+            server.undisturbed = server.group_base
+        # What is known is a delay. A server that ends, leaks or answers wrongly fails every case.
+        kind = "passed" if not problems else "known" if case.expected_after and late_only else "failed"
         counts[kind] += 1
         if kind == "failed":
             print(f"FAILED {case.full_name}: {'; '.join(problems)}", flush=True)

@@ -1,5 +1,5 @@
-// linear, linear_group and batched_linear: SIMD equals the reference bit for bit on every instruction set,
-// and the reference is compared with float64.
+// Tests linear, linear_group and batched_linear: SIMD equals the reference bit for bit on every instruction
+// set, and the reference is compared with float64.
 #include <gtest/gtest.h>
 
 #include <cmath>

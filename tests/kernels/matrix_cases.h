@@ -20,7 +20,7 @@ class HeapScratch : public cpu::Scratch {
  public:
   void* allocate(size_t size_bytes) override {
     blocks_.emplace_back(new std::byte[size_bytes + 64]);
-    // Poison: uninitialised scratch must not leak into results.
+    // The poison shows whether uninitialised scratch leaks into results.
     std::memset(blocks_.back().get(), 0xff, size_bytes + 64);
     return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(blocks_.back().get()) + 63) / 64 * 64);
   }

@@ -1,4 +1,4 @@
-// mlp and moe: SIMD equals the reference bit for bit on every instruction set; both are compared with
+// Tests mlp and moe: SIMD equals the reference bit for bit on every instruction set; both are compared with
 // float64.
 #include <gtest/gtest.h>
 

@@ -35,7 +35,10 @@ std::string record_of_a_busy_hour(bool overlapped) {
   options.scheduler.chunked_prefill_size = 90;
   options.scheduler.conservativeness = 0.3;
   options.scheduler.policy = SchedulePolicy::kLpm;
+  options.scheduler.prompt_costs = {.positions_per_row = 30, .rows_per_score = 2};
   options.overlapped = overlapped;
+  options.num_clients = 3;
+  options.max_cost = 40;
   const std::string path = temporary_path(overlapped ? "plans_overlapped.jsonl" : "plans.jsonl");
   auto recorder = PlanRecorder::open(path);
   Simulator simulator(options);
@@ -85,6 +88,7 @@ TEST(PlanRecord, KeepsSalts) {
     scheduler.add({.id = id,
                    .prompt = std::vector<int32_t>(100, 5),
                    .max_cached_tokens = 99,
+                   .scores_prompt = id == 3,
                    .salt = {.high = id == 1 ? 0U : 255U, .low = id == 1 ? 0U : ~uint64_t{0}}});
     const BatchPlan plan = scheduler.plan();
     EXPECT_EQ(plan.num_cached_tokens, id == 3 ? 99 : 0);

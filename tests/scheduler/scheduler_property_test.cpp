@@ -59,6 +59,9 @@ SimulatorOptions random_options(Rng& rng) {
   s.enable_radix_cache = rng() % 6 != 0;
   s.cache_generated_tokens = rng() % 3 != 0;
   options.overlapped = rng() % 2 == 0;
+  options.num_clients = static_cast<uint64_t>(pick(rng, 1, 4));
+  if (rng() % 2 == 0) options.max_cost = pick(rng, 0, 200);
+  s.prompt_costs = {.positions_per_row = pick(rng, 0, 40), .rows_per_score = pick(rng, 0, 3)};
   options.end_token_odds = rng() % 2 == 0 ? 0 : static_cast<int32_t>(pick(rng, 5, 60));
   return options;
 }

@@ -57,7 +57,8 @@ RequestId Simulator::add(std::vector<int32_t> prompt, int64_t max_new_tokens, in
                   .prompt = std::move(prompt),
                   .max_new_tokens = max_new_tokens,
                   .max_cached_tokens = max_cached_tokens < 0 ? prompt_len - 1 : max_cached_tokens,
-                  .priority = priority});
+                  .priority = priority,
+                  .client = id % options_.num_clients});
   check();
   return id;
 }
@@ -207,7 +208,7 @@ void Simulator::check_every_decode_runs(const BatchPlan& plan) const {
 
 bool Simulator::plan(bool fails) {
   HADAL_CHECK_LT(in_flight_.size(), 2U);
-  BatchPlan made = scheduler_.plan();
+  BatchPlan made = scheduler_.plan(options_.max_cost);
   check();
   if (made.empty()) {
     HADAL_CHECK(!in_flight_.empty() || scheduler_.idle(), "nothing is in flight, and nothing is planned");

@@ -29,8 +29,10 @@ struct ExpectedSequence {
 struct SimulatorOptions {
   SchedulerOptions scheduler;
   bool overlapped = false;
-  bool check_always = false;   // check_integrity after every call
-  int32_t end_token_odds = 0;  // one in this many tokens ends a sequence; 0: none does
+  bool check_always = false;          // check_integrity after every call
+  int32_t end_token_odds = 0;         // one in this many tokens ends a sequence; 0: none does
+  uint64_t num_clients = 1;           // requests belong to them in turn
+  int64_t max_cost = kUnlimitedCost;  // of every plan
 };
 
 class Simulator {

@@ -1,8 +1,11 @@
-// Tests what one request may cost its neighbours: bytes of its answer, places in the queue, copies of its
-// prompt.
+// Tests what one request may cost its neighbours: bytes of its answer, tokens of all its generations, copies
+// of its prompt and of the prompt's scores.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
+#include <vector>
 
 #include <boost/json.hpp>
 
@@ -12,6 +15,7 @@
 namespace hadal::server {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::events_of;
 using testing::TestServer;
 namespace json = boost::json;
@@ -39,7 +43,7 @@ TEST(Amplification, PromptScoresStandInTheFirstAndTheLastEventOfACumulativeStrea
     EXPECT_EQ(meta.at("input_top_logprobs").as_array().size(), expected) << i;
     EXPECT_EQ(meta.at("output_token_logprobs").as_array().size(), i + 1);
   }
-  // Repeated in each of the 40 events, the scores of the prompt alone would be more.
+  // The scores of the prompt alone would be more if each of the 40 events repeated them.
   EXPECT_LE(stream.body.size(), 8 * whole.size());
 }
 
@@ -74,6 +78,89 @@ TEST(Amplification, AStreamOfTextAloneHasAnEventForEachToken) {
               R"({"input_ids":[3],"stream":true,"sampling_params":{"max_new_tokens":1000,"ignore_eos":true}})")
           .body);
   EXPECT_EQ(events.size(), 1000U);
+}
+
+// Returns, for each choice of a stream, the number of entries that `count(event)` finds in its events.
+template <typename Count>
+std::map<int64_t, std::vector<size_t>> counts_by_choice(const HttpResponse& stream, Count count) {
+  std::map<int64_t, std::vector<size_t>> out;
+  for (const json::object& event : events_of(stream.body)) {
+    const json::value* choices = event.if_contains("choices");
+    const json::value& choice = choices == nullptr ? json::value(event) : choices->at(0);
+    out[choice.at("index").to_number<int64_t>()].push_back(count(choice));
+  }
+  return out;
+}
+
+constexpr auto num_input_scores = [](const json::value& event) {
+  const json::value& meta = event.at("meta_info");
+  EXPECT_EQ(meta.at("input_token_logprobs").as_array().size(),
+            meta.at("input_top_logprobs").as_array().size());
+  return meta.at("input_token_logprobs").as_array().size();
+};
+
+TEST(Amplification, EachChoiceOfAStreamSendsThePromptsScoresOnceOrInItsFirstAndLastEvent) {
+  const std::string body =
+      R"({"input_ids":[[5,6,7,8],[9,10,11]],"return_logprob":true,"logprob_start_len":0,"top_logprobs_num":2,)"
+      R"("stream":true,"sampling_params":{"n":2,"max_new_tokens":4,"ignore_eos":true}})";
+  testing::TestServerOptions options;
+  options.server.stream_output_incremental = true;
+  TestServer incremental(options);
+  TestServer cumulative;
+  const auto once = counts_by_choice(incremental.generate(body), num_input_scores);
+  const auto twice = counts_by_choice(cumulative.generate(body), num_input_scores);
+  ASSERT_EQ(once.size(), 4U);
+  ASSERT_EQ(twice.size(), 4U);
+  for (int64_t choice = 0; choice < 4; ++choice) {
+    const size_t prompt = choice < 2 ? 4 : 3;
+    EXPECT_THAT(once.at(choice), ElementsAre(prompt, 0, 0, 0)) << choice;
+    EXPECT_THAT(twice.at(choice), ElementsAre(prompt, 0, 0, prompt)) << choice;
+  }
+}
+
+TEST(Amplification, AStreamOfCompletionsSendsThePromptsScoresAndItsTextOnceForEachChoice) {
+  TestServer server;
+  const HttpResponse stream = server.call("POST", "/v1/completions",
+                                          R"({"prompt":[[5,6,7,8],[9,10,11]],"echo":true,"logprobs":2,"n":2,)"
+                                          R"("stream":true,"max_tokens":3,"ignore_eos":true})");
+  const auto tokens = counts_by_choice(
+      stream, [](const json::value& choice) { return choice.at("logprobs").at("tokens").as_array().size(); });
+  ASSERT_EQ(tokens.size(), 4U);
+  for (int64_t choice = 0; choice < 4; ++choice) {
+    const size_t prompt = choice < 2 ? 4 : 3;
+    EXPECT_THAT(tokens.at(choice), ElementsAre(prompt + 1, 1, 1)) << choice;
+  }
+  std::map<int64_t, std::string> texts;
+  for (const json::object& event : events_of(stream.body)) {
+    const json::value& choice = event.at("choices").at(0);
+    texts[choice.at("index").to_number<int64_t>()] += choice.at("text").as_string().c_str();
+  }
+  EXPECT_EQ(texts[0], server.tokenizer().decode(std::vector<int32_t>{5, 6, 7, 8}, true) + server.said(4, 3));
+  EXPECT_EQ(texts[3], server.tokenizer().decode(std::vector<int32_t>{9, 10, 11}, true) + server.said(3, 3));
+}
+
+TEST(Amplification, AReaderThatFallsBehindGetsThePromptsScoresNoMoreOften) {
+  testing::TestServerOptions options;
+  options.server.stream_output_incremental = true;
+  TestServer server(options);
+  server.gate().allow(0);
+  const auto exchange = server.send(
+      "POST", "/generate",
+      R"({"input_ids":[[5,6,7,8],[9,10,11]],"return_logprob":true,"logprob_start_len":0,"top_logprobs_num":2,)"
+      R"("stream":true,"sampling_params":{"max_new_tokens":6,"ignore_eos":true}})");
+  exchange->is_writable = false;  // the first event fills the buffer
+  server.gate().open();
+  ASSERT_TRUE(server.io().run_until(
+      [&] { return exchange->num_writes > 0 && server.engine().stats().scheduler.num_running == 0; }));
+  exchange->read_again();
+  ASSERT_TRUE(server.wait(*exchange));
+  const auto counts = counts_by_choice(exchange->response, num_input_scores);
+  ASSERT_EQ(counts.size(), 2U);
+  for (const auto& [choice, events] : counts) {
+    const size_t prompt = choice == 0 ? 4 : 3;
+    EXPECT_EQ(events.front(), prompt);
+    for (size_t i = 1; i < events.size(); ++i) EXPECT_EQ(events[i], 0U);
+  }
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The audit log: what its lines have, and that neither a full disk nor a rename loses more than it must.
+// Tests the audit log: what its lines have, and that neither a full disk nor a rename loses more than it
+// must.
 #include "server/audit_log.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@ namespace {
 using testing::TestServer;
 namespace json = boost::json;
 
-// A path in a directory of its own, both of which end with the object.
+// TemporaryFile is a path in a directory of its own; both end with the object.
 class TemporaryFile {
  public:
   TemporaryFile() {

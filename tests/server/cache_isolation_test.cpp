@@ -1,4 +1,4 @@
-// Who shares cached prefixes with whom: keys, salts, and what a count of cached tokens tells.
+// Tests who shares cached prefixes with whom: keys, salts, and what a count of cached tokens tells.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -23,7 +23,7 @@ testing::TestServerOptions with_keys(bool isolated) {
   return options;
 }
 
-// A prompt of `secret` tokens that Alice may have sent, and one guessed token more.
+// Returns the body for a prompt of `secret` tokens that Alice may have sent, and one guessed token more.
 std::string body_of(int64_t secret, const std::string& more = {}) {
   std::string ids = "3";
   for (int64_t i = 1; i < secret; ++i) ids += "," + std::to_string(10 + i);

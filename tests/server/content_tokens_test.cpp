@@ -1,5 +1,5 @@
-// content_special_tokens: what special tokens in the messages of a chat become, and what the parsers of the
-// answer make of them.
+// Tests content_special_tokens: what special tokens in the messages of a chat become, and what the parsers of
+// the answer make of them.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// What a server does that is full of connections: those that wait for a request make room for new clients,
-// the idlest first, and no request is cut for that.
+// Tests what a server does that is full of connections: those that wait for a request make room for new
+// clients, the idlest first, and no request is cut for that.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -21,7 +21,7 @@ using testing::text_response;
 
 constexpr int kPlaces = 4;
 
-// Answers at once, but requests of /wait only at the end of the test.
+// This server answers at once, but answers requests of /wait only at the end of the test.
 class IdleTest : public ::testing::TestWithParam<int> {
  protected:
   void start(std::chrono::milliseconds min_idle = std::chrono::milliseconds(0)) {
@@ -60,7 +60,7 @@ class IdleTest : public ::testing::TestWithParam<int> {
 TEST_P(IdleTest, TheIdlestConnectionMakesRoomForANewClient) {
   start();
   fill();
-  EXPECT_EQ(clients_[0]->get("/").status, 200);  // now the second is the idlest
+  EXPECT_EQ(clients_[0]->get("/").status, 200);  // now the second one is the idlest
   TestClient first(server_->port());
   EXPECT_EQ(first.get("/").status, 200);
   EXPECT_TRUE(clients_[1]->receive_to_end());

@@ -180,6 +180,40 @@ TEST(ChunkRouter, DeliversInOrderAndForgetsEndedRequests) {
   sink->on_chunks(late);  // nothing is posted any more
 }
 
+// Takes longer for each chunk than a task may take.
+class SlowReceiver final : public ChunkReceiver {
+ public:
+  explicit SlowReceiver(std::vector<int64_t>& order) : order_(order) {}
+  void on_chunk(TokenChunk chunk) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    order_.push_back(chunk.completion_tokens);
+  }
+
+ private:
+  std::vector<int64_t>& order_;
+};
+
+TEST(ChunkRouter, OtherTasksOfTheThreadRunBetweenChunksThatTakeLong) {
+  testing::TestIo io;
+  ChunkRouter router(1);
+  const auto sink = router.sink(io);
+  std::vector<int64_t> order;
+  for (RequestId id = 1; id <= 4; ++id) router.add(io, id, std::make_shared<SlowReceiver>(order));
+  std::vector<TokenChunk> chunks = {chunk_of(1, 1), chunk_of(2, 2), chunk_of(3, 3)};
+  sink->on_chunks(chunks);
+  io.post([&order] { order.push_back(100); });
+  // What comes during a delivery waits for its turn, and nothing is left undelivered.
+  io.post([&] {
+    std::vector<TokenChunk> later = {chunk_of(1, 4), chunk_of(4, 5, FinishReason::kLength)};
+    sink->on_chunks(later);
+    io.post([&order] { order.push_back(200); });
+  });
+  ASSERT_TRUE(io.run_until([&] { return order.size() == 7; }));
+  EXPECT_EQ(order, (std::vector<int64_t>{1, 100, 2, 200, 3, 4, 5}));
+  router.remove(io, 3);
+  router.close();
+}
+
 TEST(RequestRegistry, FindsByPrefix) {
   RequestRegistry registry;
   for (const auto& [rid, id] :

@@ -1,4 +1,4 @@
-// What requests hold is counted before it is taken, is bounded by one limit, and is given back.
+// Tests that what requests hold is counted before it is taken, is bounded by one limit, and is given back.
 #include "server/request_memory.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ void expect_empty(const RequestMemory& memory) {
   }
 }
 
-// A server with this ledger.
+// Returns the options of a server with this ledger.
 TestServer::Options with(const std::shared_ptr<RequestMemory>& memory) {
   TestServer::Options options;
   options.server.memory = memory;
@@ -198,7 +198,7 @@ TEST(RequestMemory, BeyondTheLimitIs503InTheFormOfTheApiAndOthersAreServed) {
             1);
 }
 
-// An answer is counted in blocks while it grows, because most end early.
+// An answer is counted in blocks while it grows, because most answers end early.
 TEST(RequestMemory, AnAnswerThatOutgrowsTheLimitEndsWithItsOneError) {
   const size_t first = kChoiceBytes + kTokenBlock * kKeptTokenBytes;
   const auto memory = memory_of(first + (20 << 10));
@@ -251,7 +251,7 @@ TEST(RequestMemory, ValuesOfALargeBodyAreCountedAsTheyAreParsed) {
     EXPECT_EQ(memory->refused(MemoryKind::kJson), 1);
     expect_empty(*memory);
   }
-  // As many bytes of text need little.
+  // The same number of bytes of text needs little.
   const auto memory = memory_of(body.size() * kTextBytesPerByte + (8 << 20));
   TestServer server(with(memory));
   const HttpResponse answer =

@@ -1,5 +1,5 @@
-// Text of clients in a rendered chat: where it stands, and that none of its special tokens becomes an id of
-// its own when it is encoded as text.
+// Tests the text of clients in a rendered chat: where it stands, and that none of its special tokens becomes
+// an id of its own when it is encoded as text.
 #include <gtest/gtest.h>
 
 #include <algorithm>

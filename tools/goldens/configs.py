@@ -1,4 +1,5 @@
-"""The small models of the goldens: they cover every head size, gate and rope variant of the family, and everything else is small."""
+"""Lists the small models of the goldens, which cover every head size, gate and rope variant of the family; everything else
+in them is small."""
 
 
 def _config(architecture, **fields):

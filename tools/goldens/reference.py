@@ -1,8 +1,8 @@
 """Computes the DeepSeek V2/V3 forward pass in float64 numpy, written from the papers' formulas and nothing else.
 
-DeepSeek-V2 (arXiv 2405.04434, section 2.1 MLA and 2.2 DeepSeekMoE), DeepSeek-V3 (arXiv 2412.19437, section 2.1), YaRN (arXiv
-2309.00071). It checks that the library which makes the goldens means the same thing. It is slow and plain: one sequence, no
-cache, no batching.
+The papers are DeepSeek-V2 (arXiv 2405.04434, section 2.1 MLA and 2.2 DeepSeekMoE), DeepSeek-V3 (arXiv 2412.19437, section
+2.1) and YaRN (arXiv 2309.00071). It checks that the library which makes the goldens means the same thing. It is slow and
+plain: one sequence, no cache, no batching.
 """
 
 import math
@@ -195,7 +195,7 @@ def moe(config, w, prefix, x, trace):
 
 
 def forward(config, w, ids, trace=None):
-    """Returns logits [tokens, vocab]. w: name -> float64 array (FP8 weights dequantised)."""
+    """Returns logits [tokens, vocab]. `w` maps a name to a float64 array (FP8 weights are dequantised)."""
     trace = [] if trace is None else trace
     eps = config["rms_norm_eps"]
     h = w["model.embed_tokens.weight"][np.asarray(ids)]

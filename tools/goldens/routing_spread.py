@@ -16,7 +16,8 @@ import torch
 import random_weights
 import reference
 
-# experts, top-k, groups, kept groups, gate, layers, dense layers, shared experts, scaling, YaRN mscale_all_dim
+# Each row has experts, top-k, groups, kept groups, gate, layers, dense layers, shared experts, scaling, YaRN
+# mscale_all_dim.
 MODELS = {
     "v2-lite": (64, 6, 1, 1, "greedy", 27, 1, 2, 1.0, 0.707),
     "v2": (160, 6, 8, 3, "group_limited_greedy", 60, 1, 2, 16.0, 0.707),
@@ -93,7 +94,7 @@ def report(name, hidden, seed, layers):
     experts, top_k, hits, norms = simulate(name, hidden, seed, layers)
     print(f"{name}: {len(hits)} MoE layers, residual energy {norms[-1][0]:.2f}, common part {norms[-1][1]:.4f}")
     num_layers = len(hits)
-    # neighbours belong to different sequences
+    # In `decode`, neighbours belong to different sequences.
     decode = hits.transpose(0, 2, 1, 3).reshape(num_layers, -1, top_k)
     prefill = hits.reshape(num_layers, -1, top_k)  # neighbours belong to one sequence
     for label, order in (("decode", decode), ("prefill", prefill)):

@@ -11,7 +11,7 @@ from model import gate_weights, rms_norm, rope, rope_tables
 
 class Decoder:
     def __init__(self, weights: dict, cfg, device, kv: str):
-        """weights: checkpoint names -> float32 tensors (export.load_dequantised); kv: "float32" or "bfloat16"."""
+        """`weights` maps checkpoint names to float32 tensors (export.load_dequantised); `kv` is "float32" or "bfloat16"."""
         if kv not in ("float32", "bfloat16"):
             raise ValueError(f"kv is {kv!r}; allowed are float32 and bfloat16")
         self.w = {k: v.to(device, torch.float32) for k, v in weights.items()}

@@ -16,7 +16,8 @@ SHARD_BYTES = 14_000_000
 
 
 def checkpoint_tensors(values: dict, biases: list, cfg) -> dict:
-    """values: parameter name -> float32 tensor (not rounded yet); biases: per MoE layer. Names as in the checkpoint."""
+    """Returns the checkpoint's tensors by name. `values` has a float32 tensor, not rounded yet, for each parameter's name,
+    and `biases` has those of each MoE layer."""
     out = {}
 
     def put(name, tensor, quantised):
@@ -69,7 +70,7 @@ def save(tensors: dict, folder: pathlib.Path):
 
 
 def load_dequantised(folder: pathlib.Path) -> dict:
-    """Returns every weight of a checkpoint directory in float32, scales applied exactly."""
+    """Returns every weight of a checkpoint directory in float32, with its scales applied exactly."""
     index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
     raw = {}
     for file in sorted(set(index.values())):

@@ -5,7 +5,7 @@ from chat_format import Example, tool_call, tool_prompt
 from words import (COLOURS, DAYS, FOODS, HOBBIES, JOBS, LANGUAGES, MONTHS, OBJECTS, PETS, UNITS,
                    article, code, person, synthetic_place)
 
-# field: (draw a value, wordings of the fact). {n} is the person's name, {v} the value.
+# Maps each field to (a function that draws a value, wordings of the fact). {n} is the person's name, {v} the value.
 _FACTS = {
     "age": (lambda s: s.rng.randint(5, 99), ["{n} is {v} years old.", "{n} turned {v} this year.", "The age is {v}.",
                                              "{n} is {v} now."]),

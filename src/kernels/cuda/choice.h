@@ -1,5 +1,5 @@
-// A choice: the compiled kernel that computes a product, and its configuration. It is plain data that can be
-// compared, printed, read, written to files and measured. gemm/choice.h and experts/choice.h say which
+// A choice is the compiled kernel that computes a product, and its configuration. It is plain data that can
+// be compared, printed, read, written to files and measured. gemm/choice.h and experts/choice.h say which
 // choices a shape allows and which one it gets. This header is for the host alone, includes no CUDA header
 // and is part of every build. Its functions are pure; any thread may call them.
 //
@@ -54,8 +54,7 @@ std::string to_string(const Choice& choice);
 Result<Choice> parse_choice(std::string_view text);
 
 // These return the warps of a block, and the elements of k in one step for elements of W of the given size
-// (num_warps and BLOCK_SIZE_K in the files); 0 for the library.
-// BLOCK_SIZE_K in the files. 0 for the library.
+// (num_warps and BLOCK_SIZE_K in the files). They return 0 for the library.
 int num_warps(const Choice& choice);
 int block_k(const Choice& choice, int64_t element_bytes);
 // Returns the number of row tiles that are computed before the next columns: GROUP_SIZE_M.

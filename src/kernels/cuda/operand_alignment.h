@@ -8,9 +8,9 @@
 
 namespace hadal::cuda {
 
-// Returns true if W begins at a multiple of 16 bytes, in rows that are multiples of 16 bytes and hold all of
-// k (8-bit types: padded to a multiple of 128), and the matrices of experts, `expert_stride` elements apart,
-// do too.
+// Returns true if tuned kernels can read W. W begins at a multiple of 16 bytes, and so do the matrices of
+// experts, which lie `expert_stride` elements apart. Rows are multiples of 16 bytes long and hold all of k
+// (8-bit types: padded to a multiple of 128).
 inline bool is_aligned(const MatrixWeight& w, int64_t expert_stride = 0) {
   const int64_t element = weight_element_bytes(w.type);
   return on_16_bytes(w.data) && w.row_stride * element % 16 == 0 && w.row_stride >= padded_k(w.type, w.k) &&
@@ -20,8 +20,8 @@ inline bool is_aligned(const MatrixWeight& w, int64_t expert_stride = 0) {
 inline bool is_aligned(const QuantizedRows& x, int64_t k) {
   return on_16_bytes(x.codes) && x.stride % 16 == 0 && x.stride >= round_up(k, kQuantGroup);
 }
-// Returns true unless W has scales of channels that cannot be read in pairs: those of each expert,
-// `expert_stride` scales apart, must begin at multiples of 8 bytes.
+// Returns true if W has no scales of channels, or if they can be read in pairs. The scales of each expert,
+// `expert_stride` scales apart, must begin at multiples of 8 bytes for that.
 inline bool has_aligned_scales(const MatrixWeight& w, int64_t expert_stride = 0) {
   return !is_channel_scaled(w.type) || (on_8_bytes(w.scales) && expert_stride % 2 == 0);
 }

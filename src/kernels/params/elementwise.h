@@ -5,11 +5,11 @@
 
 namespace hadal {
 
-// RMSNorm (arXiv 1910.07467): y = x · rsqrt(mean(x²) + eps) ⊙ weight. With `residual`, residual += x comes
-// first, and the sum is normalised. mean(x²) is summed in double over k ascending in 16 interleaved partial
-// sums (element k goes to partial k mod 16), and the partials are added in ascending order; the factor f =
-// float(1 / sqrt(mean + eps)) is computed in double, then y = (x · f) · weight in float32. The bits are the
-// same on every instruction set.
+// RMSNorm (arXiv 1910.07467) computes y = x · rsqrt(mean(x²) + eps) ⊙ weight. With `residual`, residual += x
+// comes first, and the sum is normalised. mean(x²) is summed in double over k ascending in 16 interleaved
+// partial sums (element k goes to partial k mod 16), and the partials are added in ascending order; the
+// factor f = float(1 / sqrt(mean + eps)) is computed in double, then y = (x · f) · weight in float32. The
+// bits are the same on every instruction set.
 struct RmsNormParams {
   const float* x = nullptr;       // [m, n], rows x_stride apart
   float* residual = nullptr;      // [m, n], dense, updated in place; null when there is none
@@ -34,7 +34,7 @@ struct RopeParams {
 
 enum class EmbeddingType : uint8_t { kF32, kBF16 };
 
-// y[i, :] = table[ids[i], :].
+// Computes y[i, :] = table[ids[i], :].
 struct EmbeddingParams {
   const void* table = nullptr;  // [vocab, hidden]
   EmbeddingType type = EmbeddingType::kBF16;

@@ -55,7 +55,7 @@ struct MatrixWeight {
   int64_t scale_stride = 0;  // block only: elements between rows of scales
 };
 
-// y[m, :] = x[m, :] · Wᵀ.
+// Computes y[m, :] = x[m, :] · Wᵀ.
 struct LinearParams {
   const float* x = nullptr;  // [m, w.k], rows x_stride apart
   float* y = nullptr;        // [m, w.n], rows y_stride apart; must not overlap x

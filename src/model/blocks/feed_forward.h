@@ -15,7 +15,7 @@ struct Router {
 };
 Router make_router(const ModelConfig& config);
 
-// y [m, hidden] = experts(x) + shared(x). It returns the number of distinct experts hit.
+// Computes y [m, hidden] = experts(x) + shared(x). It returns the number of distinct experts hit.
 int32_t moe_block(const MoeWeights& weights, const Router& router, const Tensor& x, const Tensor& y,
                   ExecContext& exec);
 

@@ -42,7 +42,7 @@ cuda::ExpertsShape shape_of(const DeviceMoe& weights, const Router& router, int6
 
 }  // namespace
 
-// Holds one layer's plan, its inputs and its memory. Private to this file.
+// Holds one layer's plan, its inputs and its memory. Only this file uses it.
 class ExpertsRun {
  public:
   struct Output {

@@ -48,7 +48,7 @@ class DeviceForward {
   cuda::QuantizedRows allocate_fp8(int64_t m, int64_t n);
   // Returns rows of 8 bits without their memory.
   cuda::QuantizedRows quantized_shape(int64_t m, int64_t n) const;
-  // planned: the kernel that runs; null: the one that cuda::linear chooses.
+  // `planned` is the kernel that runs; if it is null, cuda::linear chooses.
   void linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w, Value16* y,
               float* y_f32, int64_t m, const cuda::Choice* planned = nullptr);
   void quantize(const Value16* x, int64_t m, int64_t n, const cuda::QuantizedRows& y);

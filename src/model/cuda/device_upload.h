@@ -1,5 +1,5 @@
 // Executes a plan of device_weights_plan.h: stored values are copied through pinned memory, random ones are
-// generated on the device. Private to the loader of device weights.
+// generated on the device. Only the loader of device weights includes this.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Reads stored values from the files again, not through the mappings. As everything is read once, mapping
 // pages to copy from them and unmapping them afterwards takes longer than the operating system's copy
-// (unmapping alone takes 0.03 s per GB). Private to the loader of device weights.
+// (unmapping alone takes 0.03 s per GB). Only the loader of device weights includes this.
 #pragma once
 
 #include <cstddef>

@@ -290,8 +290,8 @@ TEST(MlaDecodeScores, OneKeyOutweighsALongContext) {
     for (int heads : {16, 128}) {
       SCOPED_TRACE(kLayouts[layout_idx].first + ", heads " + std::to_string(heads));
       DecodeBatch batch(cache, {0}, heads, 1, kSeed);
-      // A score of about 21 against ±0.9 of the others: e²¹ outweighs 131,072 · e^0.4 a thousandfold and
-      // more.
+      // A score of about 21 stands against ±0.9 of the others: e²¹ outweighs 131,072 · e^0.4 a thousandfold
+      // and more.
       std::vector<bf16> q(batch.q.size());
       for (size_t i = 0; i < q.size(); ++i) {
         const size_t column = i % kKvRowDim;

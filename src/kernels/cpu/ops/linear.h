@@ -28,7 +28,7 @@ void linear_group(const Tensor& x, std::initializer_list<LinearOutput> outputs, 
 void absorb_query(const Tensor& q_nope, const MatrixWeight& kv_b, const Tensor& q_latent, ExecContext& exec);
 void expand_value(const Tensor& o_latent, const MatrixWeight& kv_b, const Tensor& o, ExecContext& exec);
 
-// y [m, hidden] = down(silu(gate x) ⊙ up x). Rows are dense.
+// Computes y [m, hidden] = down(silu(gate x) ⊙ up x). Rows are dense.
 void mlp(const Tensor& x, const MlpWeights& weights, const Tensor& y, ExecContext& exec);
 
 }  // namespace hadal

@@ -22,7 +22,7 @@ struct GateOptions {
 void gate(const Tensor& logits, const float* bias, const GateOptions& options, const Tensor& topk_ids,
           const Tensor& topk_weights, ExecContext& exec);
 
-// y [m, hidden] = Σ weights · expert(x) + shared(x). Rows are dense. `shared` may be null.
+// Computes y [m, hidden] = Σ weights · expert(x) + shared(x). Rows are dense. `shared` may be null.
 void moe(const Tensor& x, const Tensor& topk_ids, const Tensor& topk_weights,
          std::span<const MlpWeights> experts, const MlpWeights* shared, const Tensor& y, ExecContext& exec);
 

@@ -61,7 +61,7 @@ HWY_INLINE DecodeV sum_in_blocks(DecodeV a, DecodeV b, DecodeV c, DecodeV d) {
                  hn::BitCast(df, hn::InterleaveUpper(d64, ab64, cd64)));
 }
 
-// scores[h, key] = Σ lanes of acc[h][key].
+// Stores scores[h, key] = Σ lanes of acc[h][key].
 HWY_INLINE void store_sums(const DecodeV (&acc)[kTileHeads][kTileKeys], float* scores, int64_t stride) {
   const DecodeD d;
   DecodeV sums[kTileHeads];
@@ -94,7 +94,7 @@ HWY_INLINE void store_sums(const DecodeV (&acc)[kTileHeads][kTileKeys], float* s
 }
 #endif
 
-// scores[h, key] = q[h, :] · rows[key, :] for kTileHeads heads and 4 keys; rows are 576 apart.
+// Computes scores[h, key] = q[h, :] · rows[key, :] for kTileHeads heads and 4 keys; rows are 576 apart.
 HWY_INLINE void score_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRICT rows,
                            const PrefetchSlice& prefetch, float* scores) {
   const DecodeD d;
@@ -141,7 +141,7 @@ HWY_INLINE float row_maximum(const float* scores) {
   return hn::GetLane(hn::MaxOfLanes(d, peak));
 }
 
-// out[h, :] = out[h, :] · rescale[h] + Σ_key weights[h, key] · rows[key, :] for kTileHeads heads and
+// Computes out[h, :] = out[h, :] · rescale[h] + Σ_key weights[h, key] · rows[key, :] for kTileHeads heads and
 // kTileVectors vectors of latents. If rescale is null, out is not read. The strides are 64 for weights, 576
 // for rows and 512 for out.
 HWY_INLINE void weigh_tile(const float* HWY_RESTRICT weights, const float* HWY_RESTRICT rows, int num_keys,

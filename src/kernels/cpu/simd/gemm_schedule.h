@@ -144,8 +144,8 @@ void run_phases(ThreadPool& pool, std::span<const int64_t> num_tasks, const Body
   }
 }
 
-// GemmPlan is the usual op: pack activations, then run products; optionally, a second list of products over
-// the results of the first and a final phase of `num_final` tasks follow.
+// GemmPlan is the usual op: it packs activations, then runs products. A second list of products over the
+// results of the first, and a final phase of `num_final` tasks, may follow.
 struct GemmPlan {
   TaskList<PackJob> packs;
   TaskList<Product> products;

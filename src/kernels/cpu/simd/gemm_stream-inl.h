@@ -41,7 +41,7 @@ struct StreamArgs {
   float* sums = nullptr;            // [M][2][N]
 };
 
-// acc[m][g] += x[e][m] · weight e of a word, for group g.
+// Computes acc[m][g] += x[e][m] · weight e of a word, for group g.
 template <class W, int M>
 HWY_INLINE void multiply_word(VU32 word, const float* HWY_RESTRICT x, int g, VF (&acc)[2 * M]) {
   const DF df;

@@ -108,8 +108,8 @@ class Prefetcher {
   int64_t tile_bytes_;
 };
 
-// scores[h, j] = q[h] · record j of the page, j < num_keys; the rest of the 64 columns become −infinity. The
-// widened records stay in ws.rows.
+// Computes scores[h, j] = q[h] · record j of the page, j < num_keys; the rest of the 64 columns become
+// −infinity. The widened records stay in ws.rows.
 HWY_INLINE void score_page(const float* q, int64_t padded_heads, const std::byte* page,
                            const KvLayout& layout, int64_t num_keys, const DecodeWorkspace& ws,
                            Prefetcher& prefetcher) {

@@ -1,4 +1,4 @@
-// Computes silu(gate) · up on vectors by the operations of reference/silu.h in the same order, hence with the
+// Computes silu(gate) · up on vectors by the operations of reference/silu.h in the same order, so with the
 // same bits.
 //
 // It is for use inside Highway's foreach_target, like gemm_tile-inl.h.
@@ -35,7 +35,7 @@ HWY_INLINE VF exp_lanes(VF x) {
   return hn::Mul(e, hn::BitCast(df, hn::ShiftLeft<23>(exponent)));
 }
 
-// hidden[i] = silu(gate[i]) · up[i] for N lanes, with any alignment.
+// Computes hidden[i] = silu(gate[i]) · up[i] for N lanes, with any alignment.
 HWY_INLINE void silu_mul_lanes(const float* gate, const float* up, float* hidden) {
   const DF df;
   const VF g = hn::LoadU(df, gate);

@@ -17,8 +17,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int kPartials = 16;
 
-// partials[k % 16] += x[k]² for k ascending. The square of a float32 is exact in double, so a fused and a
-// separate addition round alike.
+// Computes partials[k % 16] += x[k]² for k ascending. The square of a float32 is exact in double, so a fused
+// and a separate addition round alike.
 HWY_INLINE void sum_squares(const float* x, int64_t n, double* partials) {
   const hn::CappedTag<double, 8> dd;
   const hn::Rebind<float, decltype(dd)> df;

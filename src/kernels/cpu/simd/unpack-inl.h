@@ -53,7 +53,7 @@ HWY_INLINE void transpose_in_lanes(VU32 (&r)[4]) {
   r[3] = hn::BitCast(du, hn::InterleaveUpper(du64, hi01, hi23));
 }
 
-// words[p], lane n = 32-bit word p of row n; rows are `stride` bytes apart.
+// Loads 32-bit word p of row n into lane n of words[p]; rows are `stride` bytes apart.
 HWY_INLINE void load_transposed(const uint8_t* HWY_RESTRICT rows, int64_t stride,
                                 VU32 (&words)[kBlockWords]) {
 #if HADAL_UNPACK_AVX512
@@ -95,8 +95,8 @@ HWY_INLINE void load_transposed(const uint8_t* HWY_RESTRICT rows, int64_t stride
 #if HADAL_UNPACK_AVX512
 inline constexpr int kLineWords = 16;
 
-// words[p], lane n = 32-bit word p of the 64 bytes at rows + n · stride. `valid` marks the bytes that may be
-// read (the others give zeros); ~0 allows all of them.
+// Loads 32-bit word p of the 64 bytes at rows + n · stride into lane n of words[p]. `valid` marks the bytes
+// that may be read (the others give zeros); ~0 allows all of them.
 template <bool kMasked>
 HWY_INLINE void load_lines_transposed(const uint8_t* HWY_RESTRICT rows, int64_t stride, uint64_t valid,
                                       VU32 (&words)[kLineWords]) {

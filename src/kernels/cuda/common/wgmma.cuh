@@ -58,8 +58,8 @@ __device__ __forceinline__ void wgmma_pin(uint32_t (&a)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(a[i]));
 }
 
-// Matrix descriptor: bits 0–13 start address / 16, 16–29 LBO / 16, 32–45 SBO / 16, 49–51 base offset (0:
-// tiles begin at multiples of 1024), 62–63 swizzle (1: 128 bytes).
+// Packs a matrix descriptor: bits 0–13 start address / 16, 16–29 LBO / 16, 32–45 SBO / 16, 49–51 base offset
+// (0: tiles begin at multiples of 1024), 62–63 swizzle (1: 128 bytes).
 __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address, uint32_t lbo_bytes,
                                                      uint32_t sbo_bytes) {
   return (uint64_t{1} << 62) | (static_cast<uint64_t>(sbo_bytes >> 4) << 32) |
@@ -69,7 +69,7 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address, uint32_t 
 __device__ __forceinline__ uint64_t wgmma_k_major(const void* tile) {
   return wgmma_descriptor(shared_address(tile), 16, 1024);
 }
-// `tile_bytes`: k rows of the tile · 128, the distance to the next 64 of m or n. `tile` may also point at a
+// `tile_bytes` is k rows of the tile · 128, the distance to the next 64 of m or n. `tile` may also point at a
 // multiple of 8 k rows.
 __device__ __forceinline__ uint64_t wgmma_mn_major(const void* tile, uint32_t tile_bytes) {
   return wgmma_descriptor(shared_address(tile), tile_bytes, 1024);

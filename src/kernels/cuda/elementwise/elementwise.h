@@ -46,10 +46,10 @@ struct NormInput {
   int top_k = 0;
 };
 
-// residual += input; y = RMSNorm(residual) ⊙ weight (arXiv 1910.07467), stored in 16 bits, as FP8 rows, or
-// both. FP8 rows are quantised from the float32 result. With `rows`, output row i is computed from residual
-// row rows[i] (the logit rows of the last layer), its sum goes to residual_out[i] instead, and m counts
-// output rows; rows[i] < 0 gives zeros.
+// Computes residual += input and y = RMSNorm(residual) ⊙ weight (arXiv 1910.07467), stored in 16 bits, as FP8
+// rows, or both. FP8 rows are quantised from the float32 result. With `rows`, output row i is computed from
+// residual row rows[i] (the logit rows of the last layer), its sum goes to residual_out[i] instead, and m
+// counts output rows; rows[i] < 0 gives zeros.
 struct AddRmsNormParams {
   NormInput input;
   float* residual = nullptr;      // [m, n], dense, updated in place (not with `rows`)
@@ -75,7 +75,7 @@ struct QuantizeParams {
 };
 void quantize_rows(const QuantizeParams& params, const Launch& launch);
 
-// y = silu(gate) ⊙ up, computed in float32 and rounded once. Each row of x is [gate | up].
+// Computes y = silu(gate) ⊙ up, computed in float32 and rounded once. Each row of x is [gate | up].
 struct SiluMulParams {
   const void* x = nullptr;  // [m, 2·n], dense
   int64_t m = 0, n = 0;

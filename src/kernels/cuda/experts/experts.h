@@ -60,8 +60,8 @@ struct PermuteRowsParams {
 };
 void permute_rows(const PermuteRowsParams& params, const Launch& launch);
 
-// y[row_of[t, j]] = x[t] for j < top_k. This is the same permutation from the tokens' side, so that each row
-// of x is read once.
+// Computes y[row_of[t, j]] = x[t] for j < top_k. This is the same permutation from the tokens' side, so that
+// each row of x is read once.
 struct SpreadRowsParams {
   const void* x = nullptr;          // [m, n] of 16-bit values, dense
   const int32_t* row_of = nullptr;  // [m, num_slots]
@@ -71,8 +71,8 @@ struct SpreadRowsParams {
 };
 void spread_rows(const SpreadRowsParams& params, const Launch& launch);
 
-// y[i, :] = x[i or token_of[i], :] · W[e]ᵀ for the rows i of expert e. 16-bit weights need x of their own
-// type, and 8-bit weights read x_quantized. The numerics are those of cuda::linear.
+// Computes y[i, :] = x[i or token_of[i], :] · W[e]ᵀ for the rows i of expert e. 16-bit weights need x of
+// their own type, and 8-bit weights read x_quantized. The numerics are those of cuda::linear.
 struct GroupedLinearParams {
   const void* x = nullptr;  // rows x_stride apart
   int64_t x_stride = 0;

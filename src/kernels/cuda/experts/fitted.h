@@ -17,16 +17,16 @@ inline constexpr int64_t kSortedRowsAnExpert = 32;
 inline constexpr int64_t kSortedRowsAnExpert8Bit = 15;
 
 // Above this number of rows of all experts, the tiled kernel is chosen for 8-bit rows that are sorted anyway.
-// With short k, a block of the weight-streaming kernel ends before it has enough loads in flight. Measured
-// by: cuda_experts_bench
+// With short k, a block of the weight-streaming kernel ends before it has enough loads in flight.
+// cuda_experts_bench measures this.
 inline constexpr int64_t kSortedRows8Bit = 128;
 inline constexpr int64_t kSortedRows8BitShortK = 64;
 // From this many elements on, k is long for 8-bit weights; then tiles of 128 × 256 are faster than square
 // ones, too.
 inline constexpr int64_t kLongK = 1024;
 
-// The tile of the tiled kernel changes at these average numbers of rows per expert. Measured by:
-// cuda_experts_bench --tiled for 8 bits, cuda_experts_large_bench for 16 bits
+// The tile of the tiled kernel changes at these average numbers of rows per expert, which
+// cuda_experts_bench --tiled measures for 8 bits and cuda_experts_large_bench for 16 bits.
 inline constexpr int64_t kTallTileFrom16Bit = 512;  // from here tiles of 256 × 128
 inline constexpr int64_t kFlatTileUpTo = 24;        // 8 bits: up to here tiles of 64 × 256
 inline constexpr int64_t kWideTileUpTo = 96;        // 8 bits and long k: up to here tiles of 128 × 256
@@ -36,7 +36,7 @@ inline constexpr int64_t kTallTileFrom8Bit = 768;   // from here tiles of 256 ×
 inline constexpr int64_t kOneTallTileAbove = 128;
 inline constexpr int64_t kOneTallTileUpTo = 200;
 
-// These belong to the kernels for few tokens. Measured by: cuda_experts_table_bench
+// These belong to the kernels for few tokens. cuda_experts_table_bench measures them
 // (docs/kernels/cuda-few-experts.md).
 inline constexpr int64_t kSplitSlots = 8;  // slots of a tile that a block of gate_up gets, if splits suffice
 // A block adds up at most this many floats of gate: those of an expert, as if all tokens chose it.

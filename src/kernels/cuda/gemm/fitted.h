@@ -69,7 +69,7 @@ inline constexpr int64_t kMaxSkinnyRows16Bit = 32;         // above them the lib
 inline constexpr int64_t kMaxSkinnyRows16BitRouters = 64;  // the same where n ≤ kMaxRouterOutputs
 
 // From these numbers of pairs of a token and a head on, the tiled kernels of the absorbed products are
-// faster. Measured by: cuda_gemm_absorbed_bench (docs/kernels/cuda-absorbed.md).
+// faster. cuda_gemm_absorbed_bench measures this (docs/kernels/cuda-absorbed.md).
 inline constexpr int64_t kAbsorbPairsOfFewHeads = 768;  // fewer than kManyHeads heads
 inline constexpr int kManyHeads = 64;
 inline constexpr int64_t kAbsorbPairs = 512;   // 16-bit weights

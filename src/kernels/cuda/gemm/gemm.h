@@ -30,12 +30,12 @@ class GemmLibrary {
   std::unique_ptr<Impl> impl_;
 };
 
-// y[m, n] = x[m, k] · Wᵀ. With kBF16 weights x is bf16, with kF16 it is float16; both accumulate in float32.
-// With kF32 weights (routers), products and sums are float32. kFp8Block weights read x_quantized (W8A8): the
-// tensor cores multiply e4m3, and each 128 of k is promoted to float32 and multiplied by both scales.
-// kInt8Block is the same in int8, with each 128 of k summed exactly. With kInt8Channel rows have one scale
-// each, the sum over k is one exact int32, and y = sum · row scale · channel scale. kFp8Channel is the same
-// in e4m3 with float32 sums, of which the tensor cores add up at most 512 of k.
+// Computes y[m, n] = x[m, k] · Wᵀ. With kBF16 weights x is bf16, with kF16 it is float16; both accumulate in
+// float32. With kF32 weights (routers), products and sums are float32. kFp8Block weights read x_quantized
+// (W8A8): the tensor cores multiply e4m3, and each 128 of k is promoted to float32 and multiplied by both
+// scales. kInt8Block is the same in int8, with each 128 of k summed exactly. With kInt8Channel rows have one
+// scale each, the sum over k is one exact int32, and y = sum · row scale · channel scale. kFp8Channel is the
+// same in e4m3 with float32 sums, of which the tensor cores add up at most 512 of k.
 //   Rows of codes and weights are padded with zeros to a multiple of 128 in k; w.k may be ragged
 //   (w.row_stride is the padded one), w.n may be ragged. scales [ceil(n/128), scale_stride], or [n].
 //   In int8 k is at most kMaxInt8K.
@@ -87,9 +87,9 @@ struct AbsorbQueryParams {
 };
 void absorb_query(const AbsorbQueryParams& params, const Launch& launch);
 
-// y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ. kv_b is as in the checkpoint: head h's W_UV is rows [256·h +
-// 128, 256·h + 256) of [heads·256, 512]. The result has 16 bits, or goes straight to FP8 rows (a head is one
-// group of 128).
+// Computes y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ. kv_b is as in the checkpoint: head h's W_UV is rows
+// [256·h + 128, 256·h + 256) of [heads·256, 512]. The result has 16 bits, or goes straight to FP8 rows (a
+// head is one group of 128).
 struct ExpandValueParams {
   const void* o = nullptr;  // [m, heads, 512], dense
   MatrixWeight kv_b;        // [heads · 256, 512]

@@ -64,8 +64,8 @@ struct SampleParams {
 };
 void sample(const SampleParams& params, const Launch& launch);
 
-// Log-probabilities of given tokens (prompt scoring): entry i has row logit_rows[i], token token_ids[i] and
-// the top_num[i] best tokens.
+// Asks for the log-probabilities of given tokens (prompt scoring): entry i has row logit_rows[i], token
+// token_ids[i] and the top_num[i] best tokens.
 struct ScoreParams {
   const float* logits = nullptr;  // [·, vocab]
   int64_t vocab = 0;

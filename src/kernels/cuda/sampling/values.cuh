@@ -105,7 +105,7 @@ __device__ __forceinline__ uint64_t draw_target(uint32_t bits, uint64_t total) {
   return __umul64hi(bits, total) << 40 | (bits * total) >> 24;
 }
 
-// Returns the smallest logit that min_p keeps: exp((x − best) / T) ≥ min_p. At most `best`.
+// Returns the smallest logit that min_p keeps: exp((x − best) / T) ≥ min_p. It is at most `best`.
 __device__ __forceinline__ float min_p_bound(float best, float temperature, float min_p) {
   return __double2float_ru(static_cast<double>(best) +
                            static_cast<double>(temperature) * log(static_cast<double>(min_p)));

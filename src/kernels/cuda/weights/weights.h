@@ -13,8 +13,8 @@ namespace hadal::cuda {
 
 enum class StoredType : uint8_t { kF32, kF16, kBF16, kE4M3, kI8 };
 
-// dst[r, c] = src[r, c] for c < cols, exactly to float32, or rounded to nearest even to bf16 and float16.
-// Strides are in elements.
+// Computes dst[r, c] = src[r, c] for c < cols, exactly to float32, or rounded to nearest even to bf16 and
+// float16. Strides are in elements.
 struct ConvertWeightParams {
   const void* src = nullptr;  // [rows, src_stride] of kF32, kF16 or kBF16
   StoredType src_type = StoredType::kBF16;

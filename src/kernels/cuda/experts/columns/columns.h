@@ -7,9 +7,9 @@
 
 namespace hadal::cuda {
 
-// y[i, :] = x[i, :] · W[e]ᵀ for the rows i of expert e. If activated, W[e] is [gate | up] of `n` features
-// each, and y[i, j] = silu(gate_j) · up_j, with gate and up rounded to 16 bits first, as a separate product
-// would round them.
+// Computes y[i, :] = x[i, :] · W[e]ᵀ for the rows i of expert e. If activated, W[e] is [gate | up] of `n`
+// features each, and y[i, j] = silu(gate_j) · up_j, with gate and up rounded to 16 bits first, as a separate
+// product would round them.
 struct ExpertColumnsParams {
   bool f16 = false;         // x, tokens, w and y are float16, not bf16
   const void* x = nullptr;  // [num_x_rows, k], rows x_stride apart, sorted by expert

@@ -36,7 +36,7 @@ struct DecodeTimes {
                         // for its first pages, when a block of that kernel has ended
   double first_page;    // the additional time of the first page of a call
   int sequence;         // a sequence beside its pages, as the cut weighs it: see sequence_ns in geometry.cpp
-  double piece;         // the same where all blocks have as many, for the choice of a schedule
+  double piece;         // the same, for the choice of a schedule, when all blocks have equally many pieces
   int merge;            // joining the splits of a sequence
   double split_row;     // reading a row of a split in it
 };

@@ -80,9 +80,9 @@ struct DecodeGeometry {
   bool half_partials = false;  // partial results are scaled float16 (mla/decode/shared/partials.cuh); else
                                // float32
   int64_t max_slots = 0;
-  // The times that the plan weighs, in ns: a page in a block while all blocks are active, and while few are;
-  // a sequence beside its pages; a merge of splits, and each split in it. The measured times behind them are
-  // in mla/plan/fitted.h.
+  // The plan weighs these times, in ns: a page in a block while all blocks are active, and while few are; a
+  // sequence beside its pages; a merge of splits, and each split in it. The measured times behind them are in
+  // mla/plan/fitted.h.
   int page_ns = 0;
   int lone_page_ns = 0;
   int sequence_ns = 0;

@@ -127,7 +127,7 @@ __device__ __forceinline__ void exchange_facts(const DecodeArgs& args, const Dec
   __syncwarp();
   // The wait comes no earlier, because it empties the L1, from which others read the plan and page ids.
   if (joins == 0) {
-    cluster_wait();
+    wait_for_cluster();
   } else {
     mbarrier_wait(&shared.released, (joins - 1) & 1U);
   }
@@ -213,11 +213,9 @@ inline constexpr int kScratchTiles = kN / 4;
 template <int kN>
 __device__ __forceinline__ void free_read_scratch(const TileRing& ring, const TileCursor& scratch) {
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
   fence_proxy_async_shared();
   __syncwarp();
-  if (lane < kScratchTiles<kN> / 2)
-    mbarrier_arrive(&ring.empty[ring.ahead(scratch, (warpgroup ^ 1) * (kScratchTiles<kN> / 2) + lane).slot]);
+  ring.free(scratch, (warpgroup ^ 1) * (kScratchTiles<kN> / 2), kScratchTiles<kN> / 2);
 }
 
 // Called by all consumers. `scratch` is the first of their kScratchTiles tiles of the ring. `mixed` means
@@ -264,7 +262,7 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
       return reinterpret_cast<float4*>(ring.tiles + ring.ahead(scratch, block / 4).slot * kTileBytes +
                                        block % 4 * 2048 + thread % 128 * 16);
     };
-    ring.wait_issued(ring.ahead(scratch, kScratchTiles<kN> - 1));
+    ring.wait_scratch(scratch, kScratchTiles<kN>);
     if (mixed) {
 #pragma unroll
       for (int i = 0; i < kHalf; ++i) {

@@ -214,7 +214,7 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     const bool owns_fresh = patched && count > 0 && fresh_page < piece.end_page &&
                             (piece.num_keys - 1) / kPageSize >= piece.begin_page;
     if (owes_scratch) {  // the previous piece has not freed its scratch tiles yet
-      ring.wait_issued(ring.ahead(owed, kScratchTiles<kN> - 1));
+      ring.wait_scratch(owed, kScratchTiles<kN>);
       free_read_scratch<kN>(ring, owed);
     }
     int32_t fresh_ids[2] = {0, 0};
@@ -285,6 +285,7 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
         const auto half_of = [&](int number) {
           const TileCursor at = ring.ahead(scratch, number * (kScratchTiles<kN> / kWarpgroups));
           ring.wait_issued(at);
+          if constexpr (kSanitized) ring.wait_full(at);
           return ring.tiles + at.slot * kTileBytes;
         };
         // A warpgroup hands its scores over in tiles that the other one writes in the join, after it has read
@@ -353,7 +354,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < layout.slots; ++s) {
       mbarrier_init(&small.full[s], 1);
-      mbarrier_init(&small.empty[s], 4);
+      mbarrier_init(&small.empty[s], 4 * kWarpArrivals);
     }
     small.issued = 0;
     mbarrier_init(&small.join.summed, kConsumers);
@@ -370,7 +371,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     touch_plan(args, member);
   }
   __syncthreads();
-  if (cluster > 1) cluster_arrive();  // waited for before the first join
+  if (cluster > 1) cluster_arrive();              // waited for before the first join
+  if (kSanitized && cluster > 1) cluster_wait();  // see wait_for_cluster
   if (!args.settled) pdl_wait();
   if (threadIdx.x < kConsumers) {
     set_max_registers_up<kN == 16 ? 224 : 232>();

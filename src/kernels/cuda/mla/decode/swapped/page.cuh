@@ -49,6 +49,7 @@
 #pragma once
 
 #include "kernels/cuda/common/mbarrier.cuh"
+#include "kernels/cuda/common/sanitize.cuh"
 #include "kernels/cuda/common/spin.cuh"
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/mla/decode/shared/pieces.cuh"
@@ -61,6 +62,12 @@ inline constexpr int kAllConsumers = 1;  // named barriers; 2 and 3: within a wa
 inline constexpr int kTileBytes = kPageSize * 128;
 inline constexpr int kMTiles = kKvLatentDim / 64;
 
+// Waits until every block of the cluster has begun. racecheck runs the cluster's wait as a barrier of all the
+// block's threads, which do not come to it together, so a sanitizing build waits where the kernel begins.
+__device__ __forceinline__ void wait_for_cluster() {
+  if constexpr (!kSanitized) cluster_wait();
+}
+
 // Holds a place in the ring.
 struct TileCursor {
   uint32_t slot = 0;
@@ -70,7 +77,7 @@ struct TileCursor {
 
 // barrier   arrivals                       guards
 // full[s]   1 + bytes                      the tile in slot s
-// empty[s]  4, the warps of a warpgroup    slot s may be written again
+// empty[s]  4 warps of a warpgroup         slot s may be written again
 // The warpgroups have pages in turn, so a slot's tile of the previous lap may be the other warpgroup's and
 // still be in flight; its barrier then shows the parity of the lap that is waited for. So a waiter first
 // checks that its tile has been issued, which happens after the previous lap was consumed.
@@ -113,6 +120,24 @@ struct TileRing {
   __device__ __forceinline__ void wait_full(const TileCursor& at) const {
     spin_until_in_tries([&] { return mbarrier_try_wait(&full[at.slot], at.phase); }, [] { __trap(); });
   }
+  // Arrives for a warp, whose lanes have read the `count` tiles from the `first`-th after `at` on and have
+  // met. count ≤ 32.
+  __device__ __forceinline__ void free(const TileCursor& at, int first, int count) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if constexpr (kSanitized) {
+      for (int i = 0; i < count; ++i) mbarrier_arrive(&empty[ahead(at, first + i).slot]);
+    } else if (lane < count) {
+      mbarrier_arrive(&empty[ahead(at, first + lane).slot]);
+    }
+  }
+  // Waits until `count` tiles from `at` on are handed over empty.
+  __device__ __forceinline__ void wait_scratch(const TileCursor& at, uint32_t count) const {
+    wait_issued(ahead(at, count - 1));
+    // racecheck does not follow the counter of issued tiles, but their barriers.
+    if constexpr (kSanitized) {
+      for (uint32_t i = 0; i < count; ++i) wait_full(ahead(at, i));
+    }
+  }
   // Called by the loading thread when the next tile is in flight.
   __device__ __forceinline__ void note_issued() const {
     asm volatile("red.release.cta.shared::cta.add.u32 [%0], 1;" ::"r"(shared_address(issued)) : "memory");
@@ -153,13 +178,12 @@ struct Page {
   // Frees tile i, which this warp has read. Its threads must have fenced their writes to it.
   __device__ __forceinline__ void free(int i) const {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(&ring.empty[ring.ahead(first, i).slot]);
+    if (kSanitized || threadIdx.x % 32 == 0) mbarrier_arrive(&ring.empty[ring.ahead(first, i).slot]);
   }
   // Does the same for the tiles i … i + count − 1, count ≤ 32.
   __device__ __forceinline__ void free(int i, int count) const {
     __syncwarp();
-    const int own = static_cast<int>(threadIdx.x) % 32;
-    if (own < count) mbarrier_arrive(&ring.empty[ring.ahead(first, i + own).slot]);
+    ring.free(first, i, count);
   }
 };
 

@@ -139,14 +139,12 @@ struct Sender {
     }
     if (num_blocks > 1) mbarrier_arrive(&shared.summed);
   }
-  // Called by all consumers, after facts() and before the first call of the following functions. racecheck
-  // runs the cluster's wait as a barrier of all threads, and those of exchange_facts come to it only when
-  // they have the facts.
+  // Called by all consumers, after facts() and before the first call of the following functions.
   __device__ __forceinline__ void open() const {
     if (num_blocks == 1) return;
     __syncwarp();
     if (joins == 0) {
-      cluster_wait();  // every block has begun
+      wait_for_cluster();  // every block has begun
     } else {
       mbarrier_wait(&shared.released, (joins - 1) & 1U);
     }

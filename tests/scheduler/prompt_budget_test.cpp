@@ -1,0 +1,191 @@
+// Tests how prompts are cut while requests of other clients generate.
+#include "scheduler/prompt_budget.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+
+namespace hadal {
+namespace {
+
+constexpr PromptCosts kCosts = {.positions_per_row = 100, .rows_per_score = 3};
+
+RequestState request_with_scores_from(int64_t position) {
+  RequestState request;
+  request.scored_from = position;
+  return request;
+}
+
+TEST(PromptBudget, ATokenCostsItsRowItsPositionsAndItsLogits) {
+  const PromptBudget budget(kCosts, 1000, kUnlimitedCost);
+  const RequestState request = request_with_scores_from(250);
+  EXPECT_DOUBLE_EQ(budget.cost_of(request, 0, 100), 100 + 50);
+  EXPECT_DOUBLE_EQ(budget.cost_of(request, 200, 300), 100 + 250 + 3 * 50);
+  EXPECT_DOUBLE_EQ(budget.cost_of(request, 300, 300), 0);
+  const PromptBudget free_attention({}, 1000, kUnlimitedCost);
+  EXPECT_DOUBLE_EQ(free_attention.cost_of(request, 200, 300), 100);
+}
+
+TEST(PromptBudget, TheLargestNumberOfTokensThatFitsIsTaken) {
+  const RequestState request = request_with_scores_from(5000);
+  for (const int64_t begin : {0, 77, 3000}) {
+    for (const int64_t cost : {20, 100, 333, 4000}) {
+      PromptBudget budget(kCosts, 500, cost);
+      budget.take(request, begin, 1, true);  // the first prompt has had its least
+      const double left = static_cast<double>(cost) - budget.taken_cost();
+      const int64_t count = budget.most(request, begin, 400, true, 1.0);
+      EXPECT_TRUE(count == 0 || budget.cost_of(request, begin, begin + count) <= left);
+      EXPECT_TRUE(count == 400 || budget.cost_of(request, begin, begin + count + 1) > left);
+    }
+  }
+}
+
+TEST(PromptBudget, ThePromptThatDelaysNobodyIsCutByTokensOnly) {
+  PromptBudget budget(kCosts, 500, 10);
+  const RequestState request = request_with_scores_from(5000);
+  EXPECT_EQ(budget.most(request, 4000, 900, false, 1.0), 500);
+  budget.take(request, 4000, 300, false);
+  EXPECT_EQ(budget.tokens(), 200);
+  EXPECT_EQ(budget.most(request, 0, 900, true, 1.0), PromptBudget::kLeastTokens) << "the cost is used up";
+}
+
+TEST(PromptBudget, OnlyTheFirstPromptThatDelaysOthersGetsItsLeast) {
+  PromptBudget budget(kCosts, 500, 0);
+  const RequestState request = request_with_scores_from(5000);
+  EXPECT_EQ(budget.most(request, 4000, 900, true, 1.0), PromptBudget::kLeastTokens);
+  EXPECT_EQ(budget.most(request, 4000, 3, true, 1.0), 3);
+  budget.take(request, 4000, PromptBudget::kLeastTokens, true);
+  EXPECT_EQ(budget.most(request, 4000, 900, true, 1.0), 0);
+}
+
+TEST(PromptBudget, AShareOfTheCostLeavesTheRest) {
+  PromptBudget budget({}, 500, 100);
+  const RequestState request = request_with_scores_from(5000);
+  EXPECT_EQ(budget.most(request, 0, 900, true, 0.5), 50);
+  budget.take(request, 0, 50, true);
+  EXPECT_EQ(budget.most(request, 0, 900, true, 1.0), 50);
+}
+
+// Runs requests of several clients, and counts the prompt tokens of each in every step.
+class CutSteps : public ::testing::Test {
+ protected:
+  void start(int64_t chunk = 512) {
+    scheduler_ = std::make_unique<Scheduler>(SchedulerOptions{.num_pages = 1000,
+                                                              .max_running_requests = 32,
+                                                              .chunked_prefill_size = chunk,
+                                                              .prompt_costs = kCosts});
+  }
+  void add(RequestId id, uint64_t client, int64_t prompt_len, int64_t max_new_tokens = 1000) {
+    std::vector<int32_t> prompt(static_cast<size_t>(prompt_len));
+    std::iota(prompt.begin(), prompt.end(), static_cast<int32_t>(id) * 100'000);  // no prefix is shared
+    scheduler_->add({.id = id,
+                     .prompt = std::move(prompt),
+                     .max_new_tokens = max_new_tokens,
+                     .max_cached_tokens = prompt_len - 1,
+                     .client = client});
+  }
+  // Runs a step and returns its plan.
+  BatchPlan step(int64_t max_cost) {
+    const BatchPlan plan = scheduler_->plan(max_cost);
+    scheduler_->check_integrity();
+    std::vector<ItemOutcome> outcomes;
+    for (const WorkItem& item : plan.ranks[0].items) {
+      if (item.samples) outcomes.push_back({.request_id = item.request_id, .token = 7});
+    }
+    scheduler_->complete(plan, outcomes);
+    return plan;
+  }
+  static int64_t tokens_of(const BatchPlan& plan, RequestId id) {
+    int64_t count = 0;
+    for (const WorkItem& item : plan.ranks[0].items) count += item.request_id == id ? item.num_tokens : 0;
+    return count;
+  }
+
+  std::unique_ptr<Scheduler> scheduler_;
+};
+
+TEST_F(CutSteps, APromptIsCutBesideAnotherClientsStreamAndStillEnds) {
+  start();
+  add(1, 7, 5);
+  step(40);
+  add(2, 8, 3000);
+  int64_t computed = 0;
+  int num_steps = 0;
+  while (computed < 3000) {
+    const BatchPlan plan = step(40);
+    EXPECT_EQ(tokens_of(plan, 1), 1) << "the stream gets a token from every step";
+    const int64_t count = tokens_of(plan, 2);
+    EXPECT_GT(count, 0);
+    EXPECT_LE(count, 40);
+    EXPECT_LE(plan.prompt_cost, std::max<int64_t>(41, 3 + PromptBudget::kLeastTokens * (1 + 3000 / 100)));
+    computed += count;
+    ASSERT_LT(++num_steps, 1000);
+  }
+  EXPECT_EQ(computed, 3000);
+  EXPECT_EQ(tokens_of(step(40), 2), 1);
+}
+
+TEST_F(CutSteps, AClientDoesNotWaitForItself) {
+  start();
+  add(1, 7, 5);
+  step(40);
+  add(2, 7, 3000);
+  EXPECT_EQ(tokens_of(step(40), 2), 512);
+}
+
+TEST_F(CutSteps, WithoutAStreamNothingIsCut) {
+  start();
+  add(1, 7, 3000);
+  add(2, 8, 3000);
+  EXPECT_EQ(tokens_of(step(40), 1), 512);
+}
+
+TEST_F(CutSteps, PromptsThatAreNeverCutStayWhole) {
+  start(/*chunk=*/-1);
+  add(1, 7, 5);
+  step(40);
+  add(2, 8, 3000);
+  EXPECT_EQ(tokens_of(step(40), 2), 3000);
+}
+
+TEST_F(CutSteps, AShortPromptStartsBesideALongOneThatIsCut) {
+  start();
+  add(1, 7, 5);
+  step(60);
+  add(2, 8, 3000);
+  step(60);
+  add(3, 9, 6);
+  const BatchPlan plan = step(60);
+  EXPECT_EQ(tokens_of(plan, 3), 6);
+  EXPECT_GT(tokens_of(plan, 2), 0);
+}
+
+TEST_F(CutSteps, ManyTailsOfLongPromptsAreSpreadOverSteps) {
+  start();
+  add(1, 7, 5);
+  for (RequestId id = 2; id < 12; ++id) add(id, 8, 2000, 0);  // they only fill the cache
+  for (int i = 0; i < 50; ++i) step(kUnlimitedCost);
+  ASSERT_EQ(scheduler_->stats().num_running, 1);
+  for (RequestId id = 12; id < 22; ++id) {
+    std::vector<int32_t> prompt(2000);
+    std::iota(prompt.begin(), prompt.end(), static_cast<int32_t>(id - 10) * 100'000);
+    prompt.resize(2008, 1);
+    scheduler_->add(
+        {.id = id, .prompt = std::move(prompt), .max_new_tokens = 4, .max_cached_tokens = 2007, .client = 8});
+  }
+  // A tail of eight tokens costs 8 · (1 + 20) + 3 rows, so somewhat more than two of them fit into 400.
+  int64_t left = 10 * 8;
+  for (int steps = 0; left > 0; ++steps) {
+    ASSERT_LT(steps, 6);
+    const BatchPlan plan = step(400);
+    EXPECT_LE(plan.prompt_cost, 400);
+    left -= plan.num_prefill_tokens;
+  }
+  EXPECT_EQ(left, 0);
+}
+
+}  // namespace
+}  // namespace hadal
