@@ -162,7 +162,7 @@ class SamplingReader {
       return fields_;
     }
     FieldReader inner(*object, "sampling_params.");
-    read_native_sampling(inner, limits.vocab_size, fields_);
+    read_native_sampling(inner, limits.vocab_size, stop_regexes_, fields_);
     if (fields_.stops != nullptr) num_regexes_ += fields_.stops->num_regexes();
     if (num_regexes_ > kMaxBatchRegexes) {
       inner.fail("stop_regex", fmt::format("more than {} expressions in one request", kMaxBatchRegexes));
@@ -174,6 +174,7 @@ class SamplingReader {
  private:
   const json::value* last_ = nullptr;
   SamplingFields fields_;
+  StopRegexBudget stop_regexes_;  // of all prompts together
   size_t num_regexes_ = 0;
 };
 
