@@ -1,6 +1,6 @@
 // Tests the workers that make masks, without an engine: whose mask comes next, what an expensive one may
-// delay, and how a constraint's failure ends its request. The clock is the tests' own, and constraints wait at
-// doors, so nothing depends on how fast the machine is.
+// delay, and how a constraint's failure ends its request. The clock is the tests' own, and constraints wait
+// at doors, so nothing depends on how fast the machine is.
 #include "engine/mask_workers.h"
 
 #include <gmock/gmock.h>
@@ -83,11 +83,11 @@ class MaskWorkersTest : public ::testing::Test {
   std::mutex mutex_;
   std::vector<std::string> order_;
   std::atomic<int> num_wakes_ = 0;
-  MaskWorkers workers_{[this] { ++num_wakes_; },
-                       {.limits = {.base_s = 10.0, .per_token_s = 1.0},
-                        .num_quick = 1,
-                        .num_slow = 1,
-                        .clock = [this] { return now_.load(); }}};
+  MaskWorkers workers_{
+      [this] { ++num_wakes_; },
+      {.limits = {.base_s = 10.0, .per_token_s = 1.0}, .num_quick = 1, .num_slow = 1, .clock = [this] {
+         return now_.load();
+       }}};
 };
 
 TEST_F(MaskWorkersTest, TheClientWhoseMasksHaveCostLeastComesFirst) {
