@@ -2,7 +2,7 @@
 
 #include <time.h>
 
-#include <stdexcept>
+#include "time_limit_error.h"
 
 namespace hadal_xgrammar {
 
@@ -26,7 +26,7 @@ void look_at_clock() {
   looks_left = kLooks;
   if (limit_s == 0.0 || thread_seconds() < limit_s) return;
   limit_s = 0.0;  // once: what is thrown may be caught by code that looks again
-  throw std::runtime_error("it takes too long to work with");
+  throw TimeLimitError("it takes too long to work with");
 }
 
 TimeLimit::TimeLimit(double seconds) {

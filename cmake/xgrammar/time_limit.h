@@ -1,15 +1,24 @@
 // Lets the work of xgrammar be given up after a while. The library calls no function of its caller, but has
 // debugging checks everywhere, also in its inner loops. Here each of them looks at the time instead. Such a
 // check may throw, so this may too.
+//
+// The library's warnings are changed as well: its own class needs memory in a destructor that must not throw,
+// which would end the process where there is none.
 #pragma once
 
 #include <cstdint>
 
 #ifdef HADAL_XGRAMMAR_CORE
+#include <exception>
+#include <sstream>
+#include <string>
+
 #include "cpp/support/logging.h"
 #undef XGRAMMAR_DCHECK
 #define XGRAMMAR_DCHECK(x) \
   for (hadal_xgrammar::look(); false;) XGRAMMAR_ICHECK(x)
+#undef XGRAMMAR_LOG_WARNING
+#define XGRAMMAR_LOG_WARNING hadal_xgrammar::Warning().stream()
 #endif
 
 namespace hadal_xgrammar {
@@ -23,6 +32,22 @@ class TimeLimit {
   TimeLimit(const TimeLimit&) = delete;
   TimeLimit& operator=(const TimeLimit&) = delete;
 };
+
+#ifdef HADAL_XGRAMMAR_CORE
+// A warning is passed on at the end of the statement that makes it.
+class Warning {
+ public:
+  ~Warning() noexcept(false) {
+    if (std::uncaught_exceptions() > num_exceptions_) return;  // making it has failed
+    xgrammar::LogMessageImpl(std::string(), 0, XGRAMMAR_LOG_LEVEL_WARNING, stream_.str());
+  }
+  std::ostringstream& stream() { return stream_; }
+
+ private:
+  const int num_exceptions_ = std::uncaught_exceptions();
+  std::ostringstream stream_;
+};
+#endif
 
 void look_at_clock();
 extern __thread uint32_t looks_left;  // until the clock is looked at

@@ -12,7 +12,6 @@
 #include "base/thread_priority.h"
 
 namespace hadal {
-namespace {
 
 double thread_seconds() {
   timespec now{};
@@ -20,10 +19,8 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-}  // namespace
-
-void MaskTask::make() {
-  const double begin = thread_seconds();
+void MaskTask::make(const MaskWorkersOptions& options) {
+  const double begin = options.clock();
   try {
     if (token_) {
       HADAL_CHECK(constraint_->accept_token(*token_), "the grammar refuses token {}, which it allowed before",
@@ -38,16 +35,16 @@ void MaskTask::make() {
   } catch (const std::exception& error) {
     set_error(error.what(), AbortReason::kFault);
   }
-  last_s_ = thread_seconds() - begin;
+  last_s_ = options.clock() - begin;
   used_s_ += last_s_;
   ++num_masks_;
   if (!error_.empty()) return;
-  if (used_s_ > kMaskBaseSeconds + kMaskSecondsPerToken * static_cast<double>(num_masks_)) {
+  if (used_s_ > options.limits.all_masks_s(static_cast<double>(num_masks_))) {
     const MemoryReserve::Scope reserve;
     error_ = fmt::format(
         "the grammar is too expensive: {} tokens took {:.1f} s of processor time; allowed are {} s and {} s "
         "for each token",
-        num_masks_, used_s_, kMaskBaseSeconds, kMaskSecondsPerToken);
+        num_masks_, used_s_, options.limits.base_s, options.limits.per_token_s);
     error_reason_ = AbortReason::kRequest;
   }
 }
@@ -58,7 +55,23 @@ void MaskTask::set_error(const char* what, AbortReason reason) {
   error_reason_ = reason;
 }
 
+MaskWorkers::MaskWorkers(std::function<void()> on_late, MaskWorkersOptions options)
+    : options_(std::move(options)), on_late_(std::move(on_late)) {
+  const int num_cores = static_cast<int>(std::thread::hardware_concurrency());
+  try {
+    start_threads(options_.num_quick > 0 ? options_.num_quick : std::clamp(num_cores / 4, 1, 4), false);
+    start_threads(options_.num_slow > 0 ? options_.num_slow : std::clamp(num_cores / 8, 1, 2), true);
+  } catch (const std::exception&) {
+    stop();
+    throw;
+  }
+}
+
 MaskWorkers::~MaskWorkers() {
+  stop();
+}
+
+void MaskWorkers::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -69,26 +82,19 @@ MaskWorkers::~MaskWorkers() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-// One quick thread makes some thousand masks in a second; large batches on large machines need more threads.
-void MaskWorkers::start_threads() {
-  const int num_cores = static_cast<int>(std::thread::hardware_concurrency());
-  const auto start = [this](int& count, int wanted, bool slow_lane) {
-    while (count < wanted) {
-      try {
-        threads_.emplace_back([this, slow_lane] { work(slow_lane); });
-      } catch (const std::system_error&) {  // the system has no more threads; one in each lane is enough
-        if (count > 0) return;
-        throw;
-      }
-      ++count;
+void MaskWorkers::start_threads(int count, bool slow_lane) {
+  threads_.reserve(threads_.size() + static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    try {
+      threads_.emplace_back([this, slow_lane] { work(slow_lane); });
+    } catch (const std::system_error&) {  // the system has no more threads; one in each lane is enough
+      if (i > 0) return;
+      throw;
     }
-  };
-  start(num_quick_, std::clamp(num_cores / 4, 1, 4), false);
-  start(num_slow_, std::clamp(num_cores / 8, 1, 2), true);
+  }
 }
 
 void MaskWorkers::post(const std::shared_ptr<MaskTask>& task, std::optional<int32_t> token_id) {
-  if (num_slow_ == 0) start_threads();
   bool is_slow = false;
   {
     const std::lock_guard lock(mutex_);
@@ -170,7 +176,7 @@ void MaskWorkers::work(bool slow_lane) {
     lock.unlock();
     {
       const MemoryReserve::Pause own;  // the mask is the request's
-      task->make();
+      task->make(options_);
     }
     lock.lock();
     task->state_ = MaskTask::State::kReady;

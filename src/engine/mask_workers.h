@@ -7,8 +7,8 @@
 // yet, is slow, and only the slow lane's threads, which run at a lower priority of the operating system,
 // carry it out. So an expensive grammar delays neither cheap ones nor the forward pass.
 //
-// A request whose constraint has used more processor time than kMaskBaseSeconds plus kMaskSecondsPerToken for
-// each mask ends with an error.
+// A request whose constraint has used more processor time than MaskLimits::all_masks_s allows ends with an
+// error.
 #pragma once
 
 #include <chrono>
@@ -24,15 +24,24 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/mask_limits.h"
 #include "engine/engine.h"
 
 namespace hadal {
 
-// A mask for a vocabulary of 129,280 tokens takes 0.3 ms for JSON, 2 ms for most expressions, and 20 ms in
-// grammars of 100 kB; so honest requests stay below a mean of 20 ms, and the base allows single slow ones.
-inline constexpr double kMaskBaseSeconds = 2.0;
-inline constexpr double kMaskSecondsPerToken = 0.02;
 inline constexpr double kSlowMaskSeconds = 0.005;  // a mask that takes longer makes its task a slow one
+
+// Returns the processor time that the calling thread has used.
+double thread_seconds();
+
+struct MaskWorkersOptions {
+  MaskLimits limits;
+  // Threads of each lane; 0: by the number of processors. One quick thread makes some thousand masks in a
+  // second; more serve large batches on large machines.
+  int num_quick = 0;
+  int num_slow = 0;
+  std::function<double()> clock = thread_seconds;  // another one in tests
+};
 
 // MaskTask is the constraint of one request and its newest mask. Only MaskWorkers calls the functions other
 // than allows().
@@ -53,7 +62,7 @@ class MaskTask {
 
   bool is_slow() const { return num_masks_ == 0 || last_s_ > kSlowMaskSeconds; }
   // Runs on a worker, without the lock.
-  void make();
+  void make(const MaskWorkersOptions& options);
   void set_error(const char* what, AbortReason reason);
 
   const std::unique_ptr<TokenConstraint> constraint_;
@@ -72,14 +81,15 @@ class MaskTask {
   bool wakes_ = false;          // on_late is called when it is ready
 };
 
-// Only the engine thread calls it; the workers use its private part.
+// Only one thread, the engine's, calls it; the workers use its private part.
 class MaskWorkers {
  public:
   using Clock = std::chrono::steady_clock;
 
   // A worker calls `on_late` when a mask becomes ready that was late or is that of a slow task (see take).
-  // Threads start with the first task.
-  explicit MaskWorkers(std::function<void()> on_late) : on_late_(std::move(on_late)) {}
+  // All threads are started here, because a request cannot help it if the system has none left later.
+  // std::system_error: there is not even one thread for each lane.
+  explicit MaskWorkers(std::function<void()> on_late, MaskWorkersOptions options = {});
   // Waits for the masks that are being made, and drops the others.
   ~MaskWorkers();
   MaskWorkers(const MaskWorkers&) = delete;
@@ -107,10 +117,12 @@ class MaskWorkers {
   bool is_ready(const MaskTask& task);
 
  private:
-  void start_threads();
+  void start_threads(int count, bool slow_lane);
+  void stop();
   void work(bool slow_lane);
   std::shared_ptr<MaskTask> next(bool slow_lane);
 
+  const MaskWorkersOptions options_;
   const std::function<void()> on_late_;
   std::mutex mutex_;  // guards everything below, and the tasks that are not running
   std::condition_variable to_quick_, to_slow_, to_engine_;
@@ -118,7 +130,6 @@ class MaskWorkers {
   std::unordered_map<uint64_t, double> used_by_client_;  // seconds since queued_ was last empty
   int64_t num_waited_for_ = 0;
   bool stop_ = false;
-  int num_quick_ = 0, num_slow_ = 0;  // threads of each lane; engine thread
   std::vector<std::thread> threads_;
 };
 

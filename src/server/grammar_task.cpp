@@ -6,6 +6,9 @@
 #include <string_view>
 #include <utility>
 
+#include "base/log.h"
+#include "base/memory_reserve.h"
+#include "server/api_error.h"
 #include "server/background_pool.h"
 #include "server/memory_costs.h"
 
@@ -48,7 +51,9 @@ class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
       if (*complete) return end(std::move(compiled_));
       if (!post()) end(make_status(StatusCode::kResourceExhausted, kTooMany));
     } catch (const std::exception& error) {
-      end(make_status(StatusCode::kInternal, "the grammar could not be compiled: {}", error.what()));
+      const MemoryReserve::Scope reserve;  // the answer must arrive
+      log_error("grammar failed error=\"{}\"", error.what());
+      end(status_of(error));
     }
   }
 

@@ -23,7 +23,8 @@ using GrammarSpecs = std::vector<std::shared_ptr<const GrammarSpec>>;
 // skipped, with kCancelled, once `*cancelled` is true (the client has gone; any thread may set it) or the
 // background threads stop. The errors are that of the first failing spec (see GrammarCompiler::compile);
 // kUnsupported without a compiler; kResourceExhausted when too many are waiting, or too many of `client`
-// (HttpRequest::client). Clients take turns, and a client's grammars are compiled one after another.
+// (HttpRequest::client), or there is no memory. Clients take turns, and a client's grammars are compiled one
+// after another.
 void compile_grammars(ServerContext& context, IoThread& io, const std::string& client, GrammarSpecs specs,
                       std::shared_ptr<const std::atomic<bool>> cancelled,
                       std::function<void(Result<CompiledGrammars>)> done);

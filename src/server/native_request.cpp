@@ -167,7 +167,7 @@ class SamplingReader {
       return fields_;
     }
     FieldReader inner(*object, "sampling_params.");
-    read_native_sampling(inner, limits.vocab_size, *fields);
+    read_native_sampling(inner, limits.vocab_size, stop_regexes_, *fields);
     if (fields->stops != nullptr) num_regexes_ += fields->stops->num_regexes();
     if (num_regexes_ > kMaxBatchRegexes) {
       inner.fail("stop_regex", fmt::format("more than {} expressions in one request", kMaxBatchRegexes));
@@ -179,6 +179,7 @@ class SamplingReader {
  private:
   const json::value* last_ = nullptr;
   std::shared_ptr<const SamplingFields> fields_;
+  StopRegexBudget stop_regexes_;  // of all prompts together
   size_t num_regexes_ = 0;
 };
 

@@ -124,7 +124,8 @@ void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiR
   read_cache_salt(reader, "cache_salt", fields.cache_salt);
   fields.sampling.params = limits.default_sampling;
   fields.sampling.params.min_new_tokens = 0;
-  read_common_sampling(reader, limits.vocab_size, fields.sampling);
+  StopRegexBudget stop_regexes;
+  read_common_sampling(reader, limits.vocab_size, stop_regexes, fields.sampling);
   reader.integer("min_tokens", fields.sampling.params.min_new_tokens, 0, kMaxTokenCount);
   std::optional<int64_t> seed;
   reader.integer("seed", seed, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());

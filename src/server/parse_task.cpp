@@ -11,7 +11,7 @@
 namespace hadal::server {
 namespace {
 
-// Task is a large body on its way through the workers.
+// Task is a body on its way through the workers.
 struct Task {
   std::string body;
   std::shared_ptr<const void> charge;  // of the body
@@ -31,12 +31,27 @@ void finish(const std::shared_ptr<HttpExchange>& exchange, ErrorStyle style, con
   }
 }
 
+// Tells whether a key of the JSON may be "stop_regex". JSON may write a letter or the underscore (U+005F to
+// U+007A) as an escape.
+bool may_have_stop_regex(std::string_view body) {
+  if (body.find("stop_regex") != body.npos) return true;
+  for (size_t at = 0; (at = body.find("\\u00", at)) != body.npos; at += 4) {
+    const char digit = at + 4 < body.size() ? body[at + 4] : '\0';
+    if (digit >= '5' && digit <= '7') return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+bool is_parsed_inline(std::string_view body) {
+  return body.size() <= kInlineBodyBytes && !may_have_stop_regex(body);
+}
 
 void parse_body(ServerContext& context, std::shared_ptr<HttpExchange> exchange, ErrorStyle style,
                 ParseWork work) {
   HttpRequest& request = exchange->mutable_request();
-  if (request.body.size() <= kInlineBodyBytes) {
+  if (is_parsed_inline(request.body)) {
     const std::string body = std::exchange(request.body, {});
     const ParseDone done = work(body);
     return done(std::move(exchange));
@@ -60,6 +75,7 @@ void parse_body(ServerContext& context, std::shared_ptr<HttpExchange> exchange, 
             failed->respond(error_response(style, status));
           };
         }
+        const MemoryReserve::Scope reserve;  // what follows brings the answer
         std::string().swap(task->body);
         task->charge.reset();
         io.post(
@@ -67,7 +83,8 @@ void parse_body(ServerContext& context, std::shared_ptr<HttpExchange> exchange, 
       },
       request.client);
   if (!posted) {
-    exchange->respond(error_response(style, 503, "too many large requests are waiting; try again later"));
+    exchange->respond(
+        error_response(style, 503, "too many requests are waiting to be parsed; try again later"));
   }
 }
 

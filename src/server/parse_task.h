@@ -1,5 +1,5 @@
-// Parses the bodies of requests: small ones on the request's I/O thread, large ones on worker threads, so
-// that a large body delays nobody else's answers.
+// Parses the bodies of requests: small ones on the request's I/O thread, those that may take long on worker
+// threads, so that they delay nobody else's answers.
 #pragma once
 
 #include <functional>
@@ -13,8 +13,10 @@
 
 namespace hadal::server {
 
-// Bodies up to this size are parsed at once: text of so many bytes takes about a millisecond to tokenise.
+// Bodies up to this size are parsed at once, unless they may have stop expressions: text of so many bytes
+// takes about a millisecond to tokenise, but an expression of a few bytes up to 6 ms to compile.
 inline constexpr size_t kInlineBodyBytes = size_t{16} << 10;
+bool is_parsed_inline(std::string_view body);
 
 // This runs on the exchange's I/O thread with what was parsed.
 using ParseDone = std::function<void(std::shared_ptr<HttpExchange>)>;

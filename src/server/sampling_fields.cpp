@@ -48,13 +48,13 @@ void read_stop_texts(FieldReader& reader, std::string_view name, size_t max_coun
   }
 }
 
-void read_stops(FieldReader& reader, std::shared_ptr<const StopPatterns>& out) {
+void read_stops(FieldReader& reader, StopRegexBudget& budget, std::shared_ptr<const StopPatterns>& out) {
   std::vector<std::string> strings;
   std::vector<std::string> regexes;
   read_stop_texts(reader, "stop", kMaxStops, strings);
   read_stop_texts(reader, "stop_regex", kMaxStopRegexes, regexes);
   if (!reader.ok() || (strings.empty() && regexes.empty())) return;
-  auto compiled = StopPatterns::compile(strings, regexes);
+  auto compiled = StopPatterns::compile(strings, regexes, budget);
   if (!compiled.ok()) return reader.fail("stop_regex", compiled.status().message);
   if (!(*compiled)->empty()) out = std::move(compiled).value();
 }
@@ -110,7 +110,8 @@ std::string grammar_text(FieldReader& reader, std::string_view name, const json:
   return out;
 }
 
-void read_common_sampling(FieldReader& reader, int64_t vocab_size, SamplingFields& fields) {
+void read_common_sampling(FieldReader& reader, int64_t vocab_size, StopRegexBudget& stop_regexes,
+                          SamplingFields& fields) {
   SamplingParams& params = fields.params;
   reader.number("temperature", params.temperature, 0, 1e30);
   reader.number("top_p", params.top_p, 0, 1, true);
@@ -123,14 +124,15 @@ void read_common_sampling(FieldReader& reader, int64_t vocab_size, SamplingField
   reader.boolean("ignore_eos", params.ignore_eos);
   reader.boolean("skip_special_tokens", fields.skip_special_tokens);
   reader.boolean("no_stop_trim", fields.no_stop_trim);
-  read_stops(reader, fields.stops);
+  read_stops(reader, stop_regexes, fields.stops);
   reader.integers("stop_token_ids", params.stop_token_ids, 0, vocab_size - 1, kMaxStops * 16);
   reader.integer("n", fields.n, 1, kMaxChoices);
   read_logit_bias(reader, vocab_size, params);
   read_grammar(reader, fields.grammar);
 }
 
-void read_native_sampling(FieldReader& reader, int64_t vocab_size, SamplingFields& fields) {
+void read_native_sampling(FieldReader& reader, int64_t vocab_size, StopRegexBudget& stop_regexes,
+                          SamplingFields& fields) {
   reader.only({"max_new_tokens",
                "min_new_tokens",
                "temperature",
@@ -157,7 +159,7 @@ void read_native_sampling(FieldReader& reader, int64_t vocab_size, SamplingField
                "stream_interval",
                "custom_params"});
   reader.unsupported({"custom_params"}, "custom logit processors are not supported");
-  read_common_sampling(reader, vocab_size, fields);
+  read_common_sampling(reader, vocab_size, stop_regexes, fields);
   reader.integer("max_new_tokens", fields.max_new_tokens, 0, kMaxTokenCount);
   reader.integer("min_new_tokens", fields.params.min_new_tokens, 0, kMaxTokenCount);
   std::optional<int64_t> seed;

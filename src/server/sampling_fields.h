@@ -34,12 +34,15 @@ struct SamplingFields {
 // Reads the parameters with the same names in both APIs: temperature, top_p, top_k, min_p, frequency_penalty,
 // presence_penalty, repetition_penalty, ignore_eos, skip_special_tokens, no_stop_trim, stop, stop_token_ids,
 // stop_regex, n, logit_bias, and one of json_schema | regex | ebnf | structural_tag. `fields` contains the
-// defaults. Errors stay in `reader`.
-void read_common_sampling(FieldReader& reader, int64_t vocab_size, SamplingFields& fields);
+// defaults. What the stop expressions need is taken from the request's `stop_regexes`. Errors stay in
+// `reader`.
+void read_common_sampling(FieldReader& reader, int64_t vocab_size, StopRegexBudget& stop_regexes,
+                          SamplingFields& fields);
 
 // Reads SGLang's sampling_params: the fields above, max_new_tokens, min_new_tokens and sampling_seed. An
 // unknown name is an error, as in SGLang.
-void read_native_sampling(FieldReader& reader, int64_t vocab_size, SamplingFields& fields);
+void read_native_sampling(FieldReader& reader, int64_t vocab_size, StopRegexBudget& stop_regexes,
+                          SamplingFields& fields);
 
 // Returns a JSON value that is given as text or as the value itself ("json_schema": "{…}" or {…}).
 std::string text_or_json(const boost::json::value& value);

@@ -23,12 +23,12 @@ void SseStream::attach(std::shared_ptr<Generation> generation) {
 }
 
 void SseStream::start() {
-  started_ = true;
   HttpResponse head;
   head.content_type = "text/event-stream; charset=utf-8";
   head.headers.emplace_back("Cache-Control", "no-cache");
   head.headers.emplace_back("X-Accel-Buffering", "no");  // a proxy must not buffer events
   exchange_->start_stream(std::move(head));
+  started_ = true;  // until now, a failure can still have a status
 }
 
 void SseStream::event(std::string_view json) {

@@ -1,5 +1,7 @@
 #include "server/stop_condition.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "text/detokenizer.h"
@@ -40,9 +42,10 @@ class GrammarConstraint final : public TokenConstraint {
 
  private:
   void check() const {
-    if (matcher_.is_too_expensive()) {
-      throw BadRequest("the grammar is too expensive: one of its masks took longer than is allowed");
-    }
+    if (!matcher_.is_too_expensive()) return;
+    throw BadRequest(
+        fmt::format("the grammar is too expensive: one of its masks took more than {} s of processor time",
+                    matcher_.limits().one_mask_s));
   }
 
   GrammarMatcher matcher_;

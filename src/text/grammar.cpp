@@ -6,6 +6,7 @@
 #include <future>
 #include <list>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <unordered_map>
 
@@ -102,8 +103,33 @@ struct GrammarCompiler::Impl {
   Compiled compile_now(const GrammarSpec& spec) const;
   std::optional<Status> known_failure(const std::string& field, const std::string& key) const;
   void keep_failure(const std::string& field, const std::string& key, const Status& status);
-  void keep(std::list<Entry>::iterator entry, const Compiled& compiled);
+  void keep(std::list<Entry>::iterator entry, const CompiledGrammar& grammar);
   void drop(std::list<Entry>::iterator entry);
+
+  // The entry that this thread compiles. An exception on the way removes it, and those who wait for it get
+  // the same exception.
+  class Pending {
+   public:
+    explicit Pending(Impl& impl) : impl_(impl) {}
+    ~Pending() {
+      if (!entry_) return;
+      const std::lock_guard lock(impl_.mutex);
+      impl_.drop(*entry_);
+    }
+    Pending(const Pending&) = delete;
+    Pending& operator=(const Pending&) = delete;
+
+    // Adds the entry. The caller holds the lock.
+    void begin(std::string key);
+    Compiled compile(const GrammarSpec& spec, const std::string& field);
+
+   private:
+    Compiled compile_and_keep(const GrammarSpec& spec, const std::string& field);
+
+    Impl& impl_;
+    std::promise<Compiled> promise_;
+    std::optional<std::list<Entry>::iterator> entry_;  // not in the cache for good, and not dropped
+  };
 };
 
 GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const GrammarSpec& spec) const {
@@ -136,6 +162,9 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const Grammar
   std::vector<uint32_t> words((vocabulary.size + 31) / 32);
   const auto walker = grammar->start();
   walker->fill(words);
+  if (walker->is_too_expensive())
+    return invalid_argument("{}: its first mask takes more than {} s", checked.field,
+                            vocabulary.masks.one_mask_s);
   if (!walker->is_complete() &&
       std::all_of(words.begin(), words.end(), [](uint32_t word) { return word == 0; }))
     return invalid_argument("{}: no text of the model's tokens matches it", checked.field);
@@ -175,20 +204,19 @@ void GrammarCompiler::Impl::drop(std::list<Entry>::iterator entry) {
   entries.erase(entry);
 }
 
-void GrammarCompiler::Impl::keep(std::list<Entry>::iterator entry, const Compiled& compiled) {
-  if (!compiled.ok()) {
-    drop(entry);
-    return;
+// Changes nothing if it throws. The entry may be dropped at once, if it alone is larger than the cache.
+void GrammarCompiler::Impl::keep(std::list<Entry>::iterator entry, const CompiledGrammar& compiled) {
+  const auto& grammar = static_cast<const BackendGrammar&>(compiled);
+  const int64_t size_bytes = grammar.size_bytes() + static_cast<int64_t>(entry->key.size());
+  if (const void* const part_of = grammar.shared_part(); part_of != nullptr) {
+    const int64_t part_bytes = grammar.shared_bytes();
+    Shared& part = shared[part_of];
+    if (part.num_entries++ == 0) stats.size_bytes += part.size_bytes = part_bytes;
+    entry->shared = part_of;
   }
-  entry->size_bytes = compiled.value()->size_bytes() + static_cast<int64_t>(entry->key.size());
-  stats.size_bytes += entry->size_bytes;
+  entry->size_bytes = size_bytes;
+  stats.size_bytes += size_bytes;
   ++stats.entries;
-  const auto& grammar = static_cast<const BackendGrammar&>(*compiled.value());
-  entry->shared = grammar.shared_part();
-  if (entry->shared != nullptr) {
-    Shared& part = shared[entry->shared];
-    if (part.num_entries++ == 0) stats.size_bytes += part.size_bytes = grammar.shared_bytes();
-  }
   // Starts with the least recently used; entries that are still being compiled have no size yet.
   for (auto it = entries.end(); stats.size_bytes > cache_bytes && it != entries.begin();) {
     const auto last = std::prev(it);
@@ -197,6 +225,45 @@ void GrammarCompiler::Impl::keep(std::list<Entry>::iterator entry, const Compile
     else
       drop(last);
   }
+}
+
+void GrammarCompiler::Impl::Pending::begin(std::string key) {
+  entry_ = impl_.entries.insert(impl_.entries.begin(), {std::move(key), promise_.get_future().share()});
+  impl_.by_key.emplace((*entry_)->key, *entry_);
+}
+
+GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::Pending::compile(const GrammarSpec& spec,
+                                                                        const std::string& field) {
+  try {
+    Compiled compiled = compile_and_keep(spec, field);
+    Compiled for_others = compiled;
+    promise_.set_value(std::move(for_others));
+    return compiled;
+  } catch (...) {
+    promise_.set_exception(std::current_exception());
+    throw;
+  }
+}
+
+GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::Pending::compile_and_keep(const GrammarSpec& spec,
+                                                                                 const std::string& field) {
+  Compiled compiled = make_status(StatusCode::kInternal, "the grammar was not compiled");
+  try {
+    compiled = impl_.compile_now(spec);
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    compiled = make_status(StatusCode::kInternal, "the grammar was not compiled: {}", error.what());
+  }
+  const std::lock_guard lock(impl_.mutex);
+  if (compiled.ok()) {
+    impl_.keep(*entry_, *compiled.value());
+  } else {
+    impl_.keep_failure(field, (*entry_)->key, compiled.status());
+    impl_.drop(*entry_);
+  }
+  entry_.reset();
+  return compiled;
 }
 
 Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer& tokenizer,
@@ -220,7 +287,7 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer
     vocabulary.is_added.push_back(tokenizer.is_added(id) || tokenizer.is_special(id));
   }
   vocabulary.max_compile_seconds = options.max_compile_seconds;
-  vocabulary.max_mask_seconds = options.max_mask_seconds;
+  vocabulary.masks = options.masks;
   auto impl = std::make_unique<Impl>();
   HADAL_ASSIGN_OR_RETURN(impl->backend, make_grammar_backend(std::move(vocabulary)));
   impl->cache_bytes = options.cache_bytes;
@@ -232,39 +299,26 @@ GrammarCompiler::~GrammarCompiler() = default;
 
 Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const GrammarSpec& spec) {
   std::string storage;
-  HADAL_RETURN_IF_ERROR(check_bounds(spec, field_of(spec, storage)));  // before anything is copied
+  const std::string& field = field_of(spec, storage);
+  HADAL_RETURN_IF_ERROR(check_bounds(spec, field));  // before anything is copied
   std::string key = to_string(spec.kind);
   if (spec.kind != GrammarKind::kJsonObject) key += '\0' + spec.text;
-  std::promise<Impl::Compiled> promise;
-  std::list<Impl::Entry>::iterator entry;
+  Impl::Pending pending(*impl_);
   std::shared_future<Impl::Compiled> others;
   {
     const std::lock_guard lock(impl_->mutex);
-    if (auto failure = impl_->known_failure(field_of(spec, storage), key)) return std::move(*failure);
+    if (auto failure = impl_->known_failure(field, key)) return std::move(*failure);
     if (const auto found = impl_->by_key.find(key); found != impl_->by_key.end()) {
-      entry = found->second;
+      const auto entry = found->second;
       impl_->entries.splice(impl_->entries.begin(), impl_->entries, entry);
       ++impl_->stats.num_hits;
       others = entry->compiled;
     } else {
       ++impl_->stats.num_misses;
-      entry = impl_->entries.insert(impl_->entries.begin(), {std::move(key), promise.get_future().share()});
-      impl_->by_key.emplace(entry->key, entry);
+      pending.begin(std::move(key));
     }
   }
-  if (others.valid()) return others.get();
-
-  Impl::Compiled compiled = make_status(StatusCode::kInternal, "the grammar was not compiled");
-  try {
-    compiled = impl_->compile_now(spec);
-  } catch (const std::exception& error) {  // for example, out of memory
-    compiled = make_status(StatusCode::kInternal, "the grammar was not compiled: {}", error.what());
-  }
-  promise.set_value(compiled);
-  const std::lock_guard lock(impl_->mutex);
-  if (!compiled.ok()) impl_->keep_failure(field_of(spec, storage), entry->key, compiled.status());
-  impl_->keep(entry, compiled);
-  return compiled;
+  return others.valid() ? others.get() : pending.compile(spec, field);
 }
 
 GrammarCacheStats GrammarCompiler::cache_stats() const {
@@ -356,6 +410,10 @@ bool GrammarMatcher::accept_token(int32_t token_id) {
 
 bool GrammarMatcher::is_too_expensive() const {
   return impl_->walker->is_too_expensive();
+}
+
+const MaskLimits& GrammarMatcher::limits() const {
+  return impl_->vocabulary().masks;
 }
 
 bool GrammarMatcher::is_terminated() const {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/mask_limits.h"
 #include "base/result.h"
 
 namespace hadal {
@@ -48,9 +49,9 @@ struct GrammarCompilerOptions {
   // dropped first.
   int64_t cache_bytes = 256LL << 20;
   // These limit processor time. A grammar that takes longer to compile is an error; if computing the next
-  // mask takes longer than max_mask_seconds, the answer can only end.
+  // mask takes longer than masks.one_mask_s, the answer can only end.
   double max_compile_seconds = 5.0;
-  double max_mask_seconds = 0.5;
+  MaskLimits masks;
 };
 
 // A CompiledGrammar is compiled for one vocabulary. It is immutable, shared by the matchers of any number of
@@ -88,7 +89,9 @@ class GrammarCompiler {
   // The error is kInvalidArgument with one line that names the field and the problem, which is one of these:
   // not JSON, a schema keyword that cannot be enforced (with its JSON pointer), a broken regex or grammar,
   // text over the limits (256 KiB, depth 64), a grammar too large to compile. The last failures are
-  // remembered.
+  // remembered. The error is kInternal if the library has failed.
+  // Throws std::bad_alloc where there is no memory, also to threads that waited for this compile. Nothing is
+  // remembered of it, so the next call compiles again.
   Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec);
 
   GrammarCacheStats cache_stats() const;
@@ -119,6 +122,8 @@ class GrammarMatcher {
   // End tokens are allowed when the grammar is complete. They alone are allowed after the answer has ended,
   // or when no token can continue (a vocabulary that cannot spell what the grammar requires). So at least one
   // bit is set.
+  // This and accept_token throw std::bad_alloc where there is no memory, and hadal::Error where the library
+  // has failed. Then the position in the grammar is lost: every later call throws hadal::Error.
   void fill_mask(std::span<uint32_t> allowed);
   // Returns false, and changes nothing, if the token was not allowed.
   bool accept_token(int32_t token_id);
@@ -128,8 +133,10 @@ class GrammarMatcher {
   // Returns true if the accepted text is a complete text of the grammar, so the answer may end here.
   bool is_complete() const;
 
-  // Returns true once a mask or a token took longer than max_mask_seconds, so that the answer can only end.
+  // Returns true once a mask or a token took longer than one_mask_s, so that the answer can only end.
   bool is_too_expensive() const;
+  // Those of the compiler that made the grammar.
+  const MaskLimits& limits() const;
 
   // Undoes the last `num_tokens` accepted tokens, 0 ≤ num_tokens ≤ the number accepted.
   void rollback(int64_t num_tokens);

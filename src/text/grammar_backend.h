@@ -20,7 +20,7 @@ struct GrammarVocabulary {
   std::vector<uint8_t> is_added;     // [tokenizer's vocab_size], see grammar.h on special tokens
   std::vector<int32_t> end_ids;      // sorted, unique, at least one
   double max_compile_seconds = 0.0;  // see GrammarCompilerOptions
-  double max_mask_seconds = 0.0;
+  MaskLimits masks;
 };
 
 // A GrammarWalker is the position of one answer in its grammar. One thread at a time uses it.
@@ -28,13 +28,14 @@ class GrammarWalker {
  public:
   virtual ~GrammarWalker() = default;
   // Sets the bits of the tokens that may come next in all-zero words; end tokens are set when the grammar is
-  // complete.
+  // complete. This and accept() throw as GrammarMatcher::fill_mask does.
   virtual void fill(std::span<uint32_t> allowed) = 0;
   // Accepts any token except the end tokens. Returns false, and changes nothing, if it was not allowed.
   virtual bool accept(int32_t token_id) = 0;
   virtual void rollback(int64_t num_tokens) = 0;
   virtual bool is_complete() const = 0;
-  // Returns true once a call has been given up because it took longer than max_mask_seconds.
+  // Returns true once a call has been given up because it took longer than one_mask_s. Then fill() sets
+  // nothing and accept() returns false.
   virtual bool is_too_expensive() const = 0;
 };
 
@@ -53,11 +54,12 @@ class GrammarBackend {
  public:
   virtual ~GrammarBackend() = default;
   // `spec` is within bounds and has a field; its schema has been prepared, and hides_control is
-  // PreparedSchema's has_length. Any thread may call it; errors are those of GrammarCompiler::compile.
+  // PreparedSchema's has_length. Any thread may call it; errors and exceptions are those of
+  // GrammarCompiler::compile.
   virtual Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec,
                                                                 bool hides_control) = 0;
   // Checks that the library accepts `regex`; the error begins with `field`. Any thread may call it, and it is
-  // cheap.
+  // cheap. Throws std::bad_alloc.
   virtual Result<void> check_regex(const std::string& regex, std::string_view field) = 0;
 };
 

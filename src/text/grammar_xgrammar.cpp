@@ -2,10 +2,12 @@
 // log.
 #include <dlpack/dlpack.h>
 #include <time_limit.h>
+#include <time_limit_error.h>
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 
 #include "text/grammar_backend.h"
 #include "text/grammar_schema.h"
@@ -67,7 +69,7 @@ class XgrammarWalker : public GrammarWalker {
       : vocabulary_(vocabulary), matcher_(grammar) {}
 
   void fill(std::span<uint32_t> allowed) override {
-    if (is_broken_) return;
+    if (is_too_expensive()) return;
     int64_t shape = static_cast<int64_t>(allowed.size());
     DLTensor tensor{};
     tensor.data = allowed.data();
@@ -75,11 +77,7 @@ class XgrammarWalker : public GrammarWalker {
     tensor.ndim = 1;
     tensor.dtype = xgrammar::GetBitmaskDLType();
     tensor.shape = &shape;
-    try {
-      const hadal_xgrammar::TimeLimit limit(vocabulary_.max_mask_seconds);
-      matcher_.FillNextTokenBitmask(&tensor);
-    } catch (const std::exception&) {
-      is_broken_ = true;
+    if (!guarded([&] { matcher_.FillNextTokenBitmask(&tensor); })) {
       std::fill(allowed.begin(), allowed.end(), 0);
       return;
     }
@@ -93,25 +91,43 @@ class XgrammarWalker : public GrammarWalker {
   }
 
   bool accept(int32_t token_id) override {
-    if (is_broken_) return false;
-    try {
-      const hadal_xgrammar::TimeLimit limit(vocabulary_.max_mask_seconds);
-      return matcher_.AcceptToken(token_id);
-    } catch (const std::exception&) {
-      is_broken_ = true;
-      return false;
-    }
+    if (is_too_expensive()) return false;
+    bool is_accepted = false;
+    return guarded([&] { is_accepted = matcher_.AcceptToken(token_id); }) && is_accepted;
   }
 
   void rollback(int64_t num_tokens) override { matcher_.Rollback(static_cast<int>(num_tokens)); }
 
   bool is_complete() const override { return matcher_.IsCompleted(); }
-  bool is_too_expensive() const override { return is_broken_; }
+  bool is_too_expensive() const override { return end_ == End::kTime; }
 
  private:
+  enum class End { kNone, kTime, kFailure };
+
+  // Calls `work` within the time of one mask. Returns false if it takes longer. Whatever else is thrown has
+  // left the library's matcher somewhere between two tokens, so it is not called again.
+  template <typename Work>
+  bool guarded(Work work) {
+    if (end_ == End::kFailure) throw Error("the grammar's position was lost when an earlier call failed");
+    try {
+      const hadal_xgrammar::TimeLimit limit(vocabulary_.masks.one_mask_s);
+      work();
+      return true;
+    } catch (const hadal_xgrammar::TimeLimitError&) {
+      end_ = End::kTime;
+      return false;
+    } catch (const std::bad_alloc&) {
+      end_ = End::kFailure;
+      throw;
+    } catch (const std::exception& error) {
+      end_ = End::kFailure;
+      throw Error("the grammar's library failed: " + clean(error.what()));
+    }
+  }
+
   const GrammarVocabulary& vocabulary_;
   xgrammar::GrammarMatcher matcher_;
-  bool is_broken_ = false;  // the library failed, so the answer can only end
+  End end_ = End::kNone;  // why the matcher is not called any more
 };
 
 class XgrammarGrammar : public BackendGrammar {
@@ -263,6 +279,8 @@ Result<void> XgrammarBackend::check_regex(const std::string& regex, std::string_
     const WarningCollector collector(warnings);
     xgrammar::Grammar::FromRegex(regex);
     if (!warnings.empty()) return invalid_argument("{}: {}", field, clean(warnings.front()));
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception& error) {
     return invalid_argument("{}: {}", field, clean(error.what()));
   }
@@ -286,8 +304,10 @@ Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const Gra
     xgrammar::GrammarCompiler compiler(*tokenizer, /*max_threads=*/1, /*cache_enabled=*/false);
     return std::shared_ptr<const BackendGrammar>(std::make_shared<XgrammarGrammar>(
         compiler.CompileGrammar(grammar), vocabulary_, tokenizer == plain_ ? nullptr : tokenizer));
-  } catch (const std::bad_alloc&) {
+  } catch (const std::bad_array_new_length&) {
     return invalid_argument("{}: it is too large to compile", spec.field);
+  } catch (const std::bad_alloc&) {
+    throw;  // it says nothing about the grammar
   } catch (const std::exception& error) {
     return invalid_argument("{}: {}", spec.field, clean(error.what()));
   }
@@ -302,6 +322,8 @@ bool grammar_available() {
 Result<std::unique_ptr<GrammarBackend>> make_grammar_backend(GrammarVocabulary vocabulary) {
   try {
     return std::unique_ptr<GrammarBackend>(std::make_unique<XgrammarBackend>(std::move(vocabulary)));
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception& error) {
     return make_status(StatusCode::kInternal, "grammars for this tokenizer: {}", clean(error.what()));
   }

@@ -22,10 +22,6 @@
 
 namespace hadal {
 
-// Limits the states of all expressions of a request: 1,024 take some 10 µs per character of an answer at
-// worst.
-inline constexpr uint32_t kMaxStopRegexStates = 1024;
-
 struct StopRegexInstruction {
   enum class Op : uint8_t { kChar, kNotNewline, kAny, kSet, kAssertion, kSplit, kJump, kMatch };
 

@@ -53,7 +53,7 @@ class Parser {
     Flags flags;
     HADAL_ASSIGN_OR_RETURN(tree_.root, alternatives(flags, 0));
     if (at_ < pattern_.size()) return invalid_argument("a closing parenthesis at byte {} has no group", at_);
-    const uint64_t states = uint64_t{tree_.nodes[tree_.root].size} + 1 + set_states_;
+    const uint64_t states = uint64_t{tree_.nodes[tree_.root].size} + 1 + states_of_sets();
     if (states > max_states_) return too_large();
     tree_.num_states = static_cast<uint32_t>(states);
     return std::move(tree_);
@@ -74,9 +74,12 @@ class Parser {
   char peek(size_t ahead = 0) const { return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0'; }
   bool at_end() const { return at_ >= pattern_.size(); }
 
+  uint64_t states_of_sets() const { return set_states_ + caseless_chars_ / kCaselessCharsPerState; }
   Status too_large() const {
-    return invalid_argument("needs more than the {} states that are left for it; repeats multiply states",
-                            max_states_);
+    return invalid_argument(
+        "needs more than the {} states that are left for it; repeats multiply states, and "
+        "ranges under the flag i have a state for each {} characters",
+        max_states_, kCaselessCharsPerState);
   }
   Result<uint32_t> add(StopRegexNode node, uint64_t size) {
     if (size > max_states_) return too_large();
@@ -98,14 +101,8 @@ class Parser {
     const auto number = static_cast<uint32_t>(same - sets.begin());
     if (same == sets.end()) {
       if (text.size() > 1) set_states_ += kStopRegexSetStates;
-      // Under the flag i, PCRE2 looks up the other case of each character of a range when it compiles the
-      // set, which takes 3 to 5 ms for all of Unicode.
-      const auto goes_beyond_ascii = [](char c) { return (c & 0x80) != 0 || c == '{'; };
-      if (is_caseless && text[0] == '[' && std::any_of(text.begin(), text.end(), goes_beyond_ascii)) {
-        set_states_ +=
-            kCaselessRangeStates * static_cast<uint64_t>(std::count(text.begin(), text.end(), '-'));
-      }
-      if (set_states_ > max_states_) return too_large();
+      if (is_caseless && text[0] == '[') caseless_chars_ += stop_regex_range_chars(text);
+      if (states_of_sets() > max_states_) return too_large();
       sets.push_back({std::move(text), is_caseless, at});
     }
     return add_one(Kind::kSet, number);
@@ -410,6 +407,7 @@ class Parser {
   uint32_t max_states_;
   size_t at_ = 0;
   uint64_t set_states_ = 0;
+  uint64_t caseless_chars_ = 0;  // of ranges
   StopRegexTree tree_;
 };
 

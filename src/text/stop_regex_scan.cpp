@@ -1,7 +1,10 @@
 // Finds where classes and escapes end, by PCRE2's rules; PCRE2 then decides what they contain.
 #include <algorithm>
+#include <charconv>
+#include <system_error>
 
 #include "text/stop_regex_syntax.h"
+#include "text/utf8.h"
 
 namespace hadal {
 namespace {
@@ -22,6 +25,10 @@ constexpr StopRegexRefusal kRefusedEscapes[] = {
 };
 
 constexpr std::string_view kOneLetterEscapes = "AzZbBaefnrtdDhHsSvVwW";
+constexpr std::string_view kClassEscapes = "dDhHsSvVwW";
+constexpr std::string_view kDigits = "0123456789abcdefABCDEF";
+constexpr std::string_view kOctalDigits = "01234567";
+constexpr uint32_t kMaxCodePoint = 0x10FFFF;
 
 char byte_at(std::string_view pattern, size_t at) {
   return at < pattern.size() ? pattern[at] : '\0';
@@ -45,7 +52,66 @@ size_t posix_name_size(std::string_view pattern, size_t at) {
   return 1;
 }
 
+// ClassItem is what stands at one place of a class: a character, which is one of low … high, or a class in
+// the class.
+struct ClassItem {
+  size_t size = 1;  // bytes
+  bool is_char = true;
+  uint32_t low = 0;
+  uint32_t high = kMaxCodePoint;
+};
+
+ClassItem class_item(std::string_view text, size_t begin) {
+  const auto literal = [&](size_t at) {
+    const DecodedChar c = decode_valid_utf8(text.data() + at);
+    return ClassItem{.size = at + c.num_bytes - begin, .low = c.code_point, .high = c.code_point};
+  };
+  if (text[begin] == '[') {
+    const size_t size = posix_name_size(text, begin);
+    if (size > 1) return {.size = size, .is_char = false};
+  }
+  if (text[begin] != '\\') return literal(begin);
+  const char c = byte_at(text, begin + 1);
+  const bool is_letter = (c | 0x20) >= 'a' && (c | 0x20) <= 'z';
+  const bool is_digit = c >= '0' && c <= '9';
+  if (!is_letter && !is_digit) return literal(begin + 1);
+  if (kClassEscapes.find(c) != kClassEscapes.npos) return {.size = 2, .is_char = false};
+  const size_t brace = byte_at(text, begin + 2) == '{' ? text.find('}', begin) : text.npos;
+  if (c == 'p' || c == 'P') {
+    return {.size = brace == text.npos ? 3 : brace + 1 - begin, .is_char = false};
+  }
+  if (brace != text.npos && (c == 'x' || c == 'o' || c == 'N')) {
+    const size_t first = begin + (c == 'N' ? 5 : 3);  // \N{U+…}
+    ClassItem item{.size = brace + 1 - begin};
+    if (first >= brace) return item;
+    uint32_t value = 0;
+    const char* const end = text.data() + brace;
+    const auto [at, error] = std::from_chars(text.data() + first, end, value, c == 'o' ? 8 : 16);
+    if (error == std::errc() && at == end && value <= kMaxCodePoint) item.low = item.high = value;
+    return item;
+  }
+  size_t size = c == 'c' ? 3 : 2;
+  const std::string_view digits = c == 'x' ? kDigits : is_digit ? kOctalDigits : "";
+  while (size < 4 && digits.find(byte_at(text, begin + size)) != digits.npos) ++size;
+  return {.size = size, .high = 0777};  // none of these escapes has a larger value
+}
+
 }  // namespace
+
+uint64_t stop_regex_range_chars(std::string_view text) {
+  const size_t end = text.size() - 1;  // the closing bracket
+  uint64_t count = 0;
+  for (size_t at = byte_at(text, 1) == '^' ? 2 : 1; at < end;) {
+    const ClassItem first = class_item(text, at);
+    at += first.size;
+    if (byte_at(text, at) != '-' || at + 1 >= end) continue;
+    const ClassItem last = class_item(text, at + 1);
+    if (!first.is_char || !last.is_char) continue;
+    at += 1 + last.size;
+    if (last.high >= first.low) count += last.high - first.low + 1;
+  }
+  return count;
+}
 
 Status stop_regex_refusal(std::string_view what, std::string_view construct, size_t at) {
   return invalid_argument("{} not supported ({} at byte {})", what, construct, at);
@@ -96,9 +162,9 @@ Result<size_t> stop_regex_escape_size(std::string_view pattern, size_t begin) {
       if (!is_braced || byte_at(rest, rest.find_first_not_of("0123456789,", 3)) == '}') return 2;
       return invalid_argument("the escape \\N{{}} at byte {} has no code point", begin);
     case '0':
-      return digits("01234567");
+      return digits(kOctalDigits);
     case 'x':
-      return is_braced ? braced_size : digits("0123456789abcdefABCDEF");
+      return is_braced ? braced_size : digits(kDigits);
     case 'o':
       if (is_braced) return braced_size;
       return invalid_argument("the escape \\o at byte {} has no braces", begin);

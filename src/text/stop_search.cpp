@@ -31,21 +31,21 @@ StopPatterns::StopPatterns(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) 
 StopPatterns::~StopPatterns() = default;
 
 Result<std::shared_ptr<const StopPatterns>> StopPatterns::compile(const std::vector<std::string>& strings,
-                                                                  const std::vector<std::string>& regexes) {
+                                                                  const std::vector<std::string>& regexes,
+                                                                  StopRegexBudget& budget) {
   auto impl = std::make_unique<Impl>();
   impl->strings = std::make_shared<const StopStrings>(strings);
-  uint32_t states = kMaxStopRegexStates;
   for (size_t i = 0; i < regexes.size(); ++i) {
     if (regexes[i].empty()) continue;
     if (impl->regexes.size() == kMaxStopRegexes) {
       return invalid_argument("has more than {} entries", kMaxStopRegexes);
     }
-    auto regex = StopRegex::compile(regexes[i], states);
+    auto regex = StopRegex::compile(regexes[i], budget.states);
     if (!regex.ok()) {
       const std::string pattern = is_valid_utf8(regexes[i]) ? shown(regexes[i]) : "?";
       return invalid_argument("entry {} '{}': {}", i, pattern, regex.status().message);
     }
-    states -= regex->num_states();
+    budget.states -= regex->num_states();
     impl->regexes.push_back(std::move(regex).value());
   }
   return std::shared_ptr<const StopPatterns>(new StopPatterns(std::move(impl)));

@@ -10,21 +10,35 @@
 
 #include "base/result.h"
 #include "text/stop_matcher.h"
+#include "text/stop_regex_syntax.h"
 
 namespace hadal {
 
-inline constexpr size_t kMaxStopRegexes = 8;  // per request
+inline constexpr size_t kMaxStopRegexes = 8;  // of one answer
 
-// StopPatterns holds the compiled patterns of one request. It is immutable: any number of threads may search
+// What the expressions of one request may still need. A request may have several StopPatterns, one for each
+// of its prompts; they use one budget.
+struct StopRegexBudget {
+  uint32_t states = kMaxStopRegexStates;
+};
+
+// StopPatterns holds the compiled patterns of one answer. It is immutable: any number of threads may search
 // with it.
 class StopPatterns {
  public:
   // `regexes` use the part of PCRE2's syntax (and of Python's) that stop_regex_syntax.h names, with Unicode
-  // classes. The error is kInvalidArgument with the entry, the pattern, the problem and its place. More than
-  // kMaxStopRegexes are an error, and so are more states than kMaxStopRegexStates in all expressions
-  // together.
+  // classes. What they need is taken from `budget`. The error is kInvalidArgument with the entry, the pattern,
+  // the problem and its place. More than kMaxStopRegexes are an error, and so are more states than the budget
+  // has left.
   static Result<std::shared_ptr<const StopPatterns>> compile(const std::vector<std::string>& strings,
-                                                             const std::vector<std::string>& regexes);
+                                                             const std::vector<std::string>& regexes,
+                                                             StopRegexBudget& budget);
+  // The same with a budget of its own.
+  static Result<std::shared_ptr<const StopPatterns>> compile(const std::vector<std::string>& strings,
+                                                             const std::vector<std::string>& regexes) {
+    StopRegexBudget budget;
+    return compile(strings, regexes, budget);
+  }
   ~StopPatterns();
   bool empty() const { return size() == 0; }
   size_t size() const;  // strings and expressions

@@ -29,7 +29,7 @@ GrammarCompiler& compiler() {
     GrammarCompilerOptions options;
     options.end_ids = {*fuzz::byte_tokenizer().token_to_id("<eos>")};
     options.max_compile_seconds = kMaxCompileSeconds;
-    options.max_mask_seconds = kMaxMaskSeconds;
+    options.masks.one_mask_s = kMaxMaskSeconds;
     options.cache_bytes = 1 << 20;
     return GrammarCompiler::create(fuzz::byte_tokenizer(), options).value();
   }();

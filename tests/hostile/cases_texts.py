@@ -112,6 +112,13 @@ UNICODE = rows("unicode", [
     ("line breaks in a request id", post("/generate", {"text": "a", "rid": "a\r\nSet-Cookie: x", "sampling_params": {"max_new_tokens": 1}})),
     ("line breaks in the model's name", chat(model="a\r\ndata: [DONE]\r\n\r\n" * 100)),
     ("a model's name of 1 MiB", chat(model="m" * MIB), {"clients": 2}),
+    ("ranges of all characters under the flag i, in 64 prompts", post("/generate", {"text": ["a"] * 64, "sampling_params": [
+        {"stop_regex": f"(?i)[\u0080-\U0010ffff][{chr(0x81 + i)}-\U0010ffff]", "max_new_tokens": 1} for i in range(64)]}),
+     {"statuses": BAD, "clients": 16, "seconds": 1.0}),
+    ("a range of all characters under the flag i", generate(stop_regex="(?i)[\u0080-\U0010ffff]#"),
+     {"clients": 16, "seconds": 1.0}),
+    ("ranges under the flag i in a key with escapes", post("/generate", b'{"text":"a","sampling_params":{"max_new_tokens":1,'
+     b'"stop\\u005fregex":"(?i)[\\\\x80-\\\\x{10ffff}]#"}}'), {"clients": 16, "seconds": 1.0}),
     ("a broken stop string", post("/generate", b'{"text":"a","sampling_params":{"stop":"\xff"}}'), {"statuses": BAD}),
 ], clients=2, seconds=0.3)
 

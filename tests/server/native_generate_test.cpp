@@ -197,6 +197,25 @@ TEST(Generate, AStopExpressionEndsTheText) {
   EXPECT_NE(broken.body.find("stop_regex"), std::string::npos) << broken.body;
 }
 
+// An expression may take milliseconds to compile. A wrong field shows when a body is parsed: inside of
+// send(), or later.
+TEST(Generate, BodiesThatMayHaveStopExpressionsAreParsedOnAWorker) {
+  TestServer server;
+  const auto send = [&](const char* parameter) {
+    return server.send("POST", "/generate",
+                       fmt::format(R"({{"input_ids":[3],"sampling_params":{{{}}}}})", parameter));
+  };
+  EXPECT_TRUE(send(R"("temperature":"\u0041\u00e9")")->complete);
+  for (const char* const parameter :
+       {R"("stop_regex":"(")", R"("stop\u005fregex":"(")", R"("\u0073top_rege\u0078":"(")"}) {
+    const auto exchange = send(parameter);
+    EXPECT_FALSE(exchange->complete) << parameter;
+    EXPECT_TRUE(server.wait(*exchange));
+    EXPECT_EQ(exchange->response.status, 400);
+    EXPECT_NE(exchange->response.body.find("stop_regex"), std::string::npos) << exchange->response.body;
+  }
+}
+
 TEST(Generate, StopTokenIsCountedAndNotShown) {
   TestServer server;
   const int32_t stop = server.said_ids(2, 4).back();

@@ -48,5 +48,25 @@ TEST(NativeRequest, OversizedFieldsAreRefusedBeforeTheyAreStored) {
   EXPECT_EQ(refused(R"({"stop_regex":["1","2","3","4","5","6","7","8"]})"), "");
 }
 
+// A request has as many states for all of its prompts as for one.
+TEST(NativeRequest, TheStopExpressionsOfAllPromptsTogetherAreBounded) {
+  const auto refused = [](int repeats, int count) {
+    std::string ids;
+    std::string params;
+    for (int i = 0; i < count; ++i) {
+      ids += fmt::format("{}[3]", i == 0 ? "" : ",");
+      params += fmt::format(R"({}{{"stop_regex":"{}a{{{}}}"}})", i == 0 ? "" : ",", i, repeats);
+    }
+    const auto result = parse(fmt::format(R"({{"input_ids":[{}],"sampling_params":[{}]}})", ids, params));
+    const FieldError* error = std::get_if<FieldError>(&result);
+    return error == nullptr ? std::string() : error->field;
+  };
+  EXPECT_EQ(refused(500, 1), "");
+  EXPECT_EQ(refused(500, 2), "");
+  EXPECT_EQ(refused(500, 3), "sampling_params.stop_regex");
+  EXPECT_EQ(refused(10, 64), "");
+  EXPECT_EQ(refused(20, 64), "sampling_params.stop_regex");
+}
+
 }  // namespace
 }  // namespace hadal::server

@@ -24,6 +24,31 @@ std::string matched(const std::string& pattern, const std::string& text) {
 }
 
 // PCRE2 looks up the other case of each character of such a range: a class of 580 ranges took 3 s to compile.
+TEST(StopRegex, RangesUnderTheFlagICostTheirCharacters) {
+  EXPECT_EQ(stop_regex_range_chars("[a-zA-Z0-9_]"), 62U);
+  EXPECT_EQ(stop_regex_range_chars("[^a-z]"), 26U);
+  EXPECT_EQ(stop_regex_range_chars("[а-я]"), 32U);
+  EXPECT_EQ(stop_regex_range_chars("[]-a]"), 5U);
+  EXPECT_EQ(stop_regex_range_chars("[-a]"), 0U);
+  EXPECT_EQ(stop_regex_range_chars("[a-]"), 0U);
+  EXPECT_EQ(stop_regex_range_chars("[\\w-z]"), 0U);
+  EXPECT_EQ(stop_regex_range_chars("[[:alpha:]\\p{L}\\pN]"), 0U);
+  EXPECT_EQ(stop_regex_range_chars("[\\]-\\`]"), 4U);
+  EXPECT_EQ(stop_regex_range_chars("[\\x{100}-\\x{1ff}]"), 256U);
+  EXPECT_EQ(stop_regex_range_chars("[\\N{U+100}-\\o{777}]"), 256U);
+  EXPECT_EQ(stop_regex_range_chars("[\\x{80}-\\x{10ffff}]"), 0x10FF80U);
+  EXPECT_GE(stop_regex_range_chars("[\\x{ 80 }-\\x{ 10ffff }]"), 0x10FF80U);
+  EXPECT_GE(stop_regex_range_chars("[\\0-\\777]"), 512U);
+  EXPECT_GE(stop_regex_range_chars("[\\xa0-\\xff]"), 96U);
+  const std::string all = "\u0080-\U0010ffff";
+  EXPECT_EQ(refusal("(?i)[" + all + "]"), "");
+  EXPECT_THAT(refusal("(?i)[" + all + "][\u0081-\U0010ffff]"), ::testing::HasSubstr("states"));
+  EXPECT_THAT(refusal("(?i)[" + all + all + "]"), ::testing::HasSubstr("states"));
+  EXPECT_THAT(refusal(R"((?i)[\x80-\x{10ffff}][\x{81}-\x{10ffff}])"), ::testing::HasSubstr("states"));
+  // Alphabets are small.
+  EXPECT_EQ(refusal("(?i)[а-яё][α-ω][ա-ֆ][a-zà-öø-ÿ]{20}[\u0100-\u024f]+"), "");
+}
+
 TEST(StopRegex, ManyRangesBeyondAsciiAreRefusedUnderTheFlagI) {
   std::string ranges;
   for (int i = 0; i < 580; ++i) ranges += "\u0100-\U0010fffe";
@@ -124,6 +149,10 @@ TEST(StopRegex, RefusesLargeProgramsBeforeRepeatsAreExpanded) {
   EXPECT_NE(refusal(nested(kMaxStopRegexDepth + 1)).find("nested"), std::string::npos);
   EXPECT_NE(refusal(std::string(kMaxStopRegexBytes + 1, 'a')).find("bytes"), std::string::npos);
   EXPECT_FALSE(StopPatterns::compile({}, {"a{600}", "b{600}"}).ok());
+  StopRegexBudget budget;
+  EXPECT_TRUE(StopPatterns::compile({}, {"a{600}"}, budget).ok());
+  EXPECT_FALSE(StopPatterns::compile({}, {"b{600}"}, budget).ok());
+  EXPECT_TRUE(StopPatterns::compile({}, {"b{400}"}, budget).ok());
 }
 
 // The search visits each state at most once for each character, and once more at the end of each piece.

@@ -1,0 +1,242 @@
+// Tests the workers that make masks, without an engine: whose mask comes next, what an expensive one may
+// delay, and how a constraint's failure ends its request. The clock is the tests' own, and constraints wait
+// at doors, so nothing depends on how fast the machine is.
+#include "engine/mask_workers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/engine/fake_executor.h"
+#include "tests/engine/test_requests.h"
+
+namespace hadal {
+namespace {
+
+using testing::Door;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kTestVocab = 64;
+constexpr size_t kWords = 2;
+
+// Calls a function for each mask.
+class Scripted final : public TokenConstraint {
+ public:
+  explicit Scripted(std::function<void()> on_mask) : on_mask_(std::move(on_mask)) {}
+  void fill_mask(std::span<uint32_t> allowed) override {
+    on_mask_();
+    allowed[0] = 0b10U;
+  }
+  bool accept_token(int32_t) override { return true; }
+
+ private:
+  std::function<void()> on_mask_;
+};
+
+// One thread in each lane.
+class MaskWorkersTest : public ::testing::Test {
+ protected:
+  using Task = std::shared_ptr<MaskTask>;
+
+  static Task task(uint64_t client, std::function<void()> on_mask) {
+    return std::make_shared<MaskTask>(std::make_unique<Scripted>(std::move(on_mask)), kTestVocab, client);
+  }
+  // A task whose masks cost `seconds` each, and which write down its name.
+  Task named(const std::string& name, uint64_t client, double seconds) {
+    return task(client, [this, name, seconds] {
+      const std::lock_guard lock(mutex_);
+      order_.push_back(name);
+      now_ = now_ + seconds;
+    });
+  }
+  // Waits until the mask of `one` is ready, and takes it.
+  MaskWorkers::Outcome take(const Task& one) {
+    while (!workers_.is_ready(*one)) std::this_thread::yield();
+    std::vector<uint32_t> words(kWords);
+    return workers_.take(*one, words);
+  }
+  // Makes a first mask that costs nothing, so that the task is a quick one.
+  Task quick(uint64_t client, std::function<void()> on_mask) {
+    const Task one = task(client, std::move(on_mask));
+    workers_.post(one, std::nullopt);
+    EXPECT_EQ(take(one).error, "");
+    return one;
+  }
+  std::vector<std::string> order() {
+    const std::lock_guard lock(mutex_);
+    return order_;
+  }
+
+  std::atomic<double> now_ = 0.0;
+  std::mutex mutex_;
+  std::vector<std::string> order_;
+  std::atomic<int> num_wakes_ = 0;
+  MaskWorkers workers_{
+      [this] { ++num_wakes_; },
+      {.limits = {.base_s = 10.0, .per_token_s = 1.0}, .num_quick = 1, .num_slow = 1, .clock = [this] {
+         return now_.load();
+       }}};
+};
+
+TEST_F(MaskWorkersTest, TheClientWhoseMasksHaveCostLeastComesFirst) {
+  Door door;
+  const Task first = task(9, [&] { door.wait(); });
+  workers_.post(first, std::nullopt);
+  std::vector<Task> tasks;
+  for (const char* const name : {"a1", "a2", "a3"}) tasks.push_back(named(name, 1, 3.0));
+  for (const char* const name : {"b1", "b2"}) tasks.push_back(named(name, 2, 2.0));
+  for (const Task& one : tasks) workers_.post(one, std::nullopt);
+  door.open();
+  for (const Task& one : tasks) EXPECT_EQ(take(one).error, "");
+  // After a1 and b1, client 2 has used less (2 s of 3 s), and then client 1 (3 s of 4 s).
+  EXPECT_THAT(order(), ElementsAre("a1", "b1", "b2", "a2", "a3"));
+}
+
+TEST_F(MaskWorkersTest, OfAClientsTasksTheCheapestComesFirst) {
+  const Task dear = named("dear", 1, 2.0);
+  const Task cheap = named("cheap", 1, 1.0);
+  for (const Task& one : {dear, cheap}) {
+    workers_.post(one, std::nullopt);
+    take(one);
+  }
+  Door door;
+  const Task first = task(9, [&] { door.wait(); });
+  workers_.post(first, std::nullopt);
+  for (const Task& one : {dear, cheap}) workers_.post(one, 1);
+  door.open();
+  for (const Task& one : {dear, cheap}) take(one);
+  EXPECT_THAT(order(), ElementsAre("dear", "cheap", "cheap", "dear"));
+}
+
+// The only thread of the slow lane waits, and a quick mask is made all the same.
+TEST_F(MaskWorkersTest, AQuickMaskDoesNotWaitForASlowOne) {
+  const Task cheap = quick(1, [] {});
+  Door door;
+  const Task slow = task(2, [&] { door.wait(); });
+  workers_.post(slow, std::nullopt);
+  workers_.post(cheap, 1);
+  const MaskWorkers::Outcome outcome = take(cheap);
+  EXPECT_TRUE(outcome.is_ready);
+  EXPECT_FALSE(outcome.is_slow);
+  EXPECT_TRUE(cheap->allows(1));
+  EXPECT_FALSE(cheap->allows(0));
+  EXPECT_FALSE(workers_.is_ready(*slow));
+  door.open();
+  take(slow);
+}
+
+TEST_F(MaskWorkersTest, AMaskThatIsDroppedIsNotMade) {
+  Door door;
+  const Task first = task(9, [&] { door.wait(); });
+  workers_.post(first, std::nullopt);
+  const Task dropped = named("dropped", 1, 0.0);
+  const Task kept = named("kept", 2, 0.0);
+  workers_.post(dropped, std::nullopt);
+  workers_.post(kept, std::nullopt);
+  workers_.drop(dropped);
+  door.open();
+  take(kept);
+  EXPECT_THAT(order(), ElementsAre("kept"));
+}
+
+TEST_F(MaskWorkersTest, TheWorkerWakesTheEngineForAMaskThatWasLate) {
+  Door door;
+  const Task late = task(1, [&] { door.wait(); });
+  workers_.post(late, std::nullopt);
+  std::vector<uint32_t> words(kWords);
+  EXPECT_FALSE(workers_.take(*late, words).is_ready);
+  EXPECT_EQ(num_wakes_, 0);
+  door.open();
+  while (num_wakes_ == 0) std::this_thread::yield();
+  EXPECT_TRUE(take(late).is_ready);
+}
+
+TEST_F(MaskWorkersTest, AnAnswerWhoseMasksCostTooMuchTogetherIsTheRequestsError) {
+  const Task costly = named("costly", 1, 4.0);  // three masks may take 13 s, and four 14 s
+  for (int i = 1; i <= 3; ++i) {
+    workers_.post(costly, 1);
+    EXPECT_EQ(take(costly).error, "") << i;
+  }
+  workers_.post(costly, 1);
+  const MaskWorkers::Outcome outcome = take(costly);
+  EXPECT_EQ(outcome.reason, AbortReason::kRequest);
+  EXPECT_EQ(outcome.error,
+            "the grammar is too expensive: 4 tokens took 16.0 s of processor time; allowed are 10 s and 1 s "
+            "for each token");
+}
+
+TEST_F(MaskWorkersTest, EachFailureOfAConstraintHasItsReason) {
+  const Task memory = task(1, [] { throw std::bad_alloc(); });
+  const Task request = task(2, [] { throw BadRequest("the request's fault"); });
+  const Task library = task(3, [] { throw Error("a broken library"); });
+  for (const Task& one : {memory, request, library}) workers_.post(one, std::nullopt);
+  const MaskWorkers::Outcome of_memory = take(memory);
+  EXPECT_EQ(of_memory.reason, AbortReason::kMemory);
+  EXPECT_THAT(of_memory.error, HasSubstr("no memory"));
+  const MaskWorkers::Outcome of_request = take(request);
+  EXPECT_EQ(of_request.reason, AbortReason::kRequest);
+  EXPECT_EQ(of_request.error, "the request's fault");
+  const MaskWorkers::Outcome of_library = take(library);
+  EXPECT_EQ(of_library.reason, AbortReason::kFault);
+  EXPECT_EQ(of_library.error, "a broken library");
+}
+
+// While it lives, no thread can be started, because the stack of a new one would not fit into any memory.
+class NoMoreThreads {
+ public:
+  NoMoreThreads() {
+    pthread_attr_init(&before_);
+    pthread_getattr_default_np(&before_);
+    pthread_attr_t huge;
+    pthread_attr_init(&huge);
+    pthread_attr_setstacksize(&huge, size_t{1} << 50);
+    pthread_setattr_default_np(&huge);
+    pthread_attr_destroy(&huge);
+  }
+  ~NoMoreThreads() {
+    pthread_setattr_default_np(&before_);
+    pthread_attr_destroy(&before_);
+  }
+  NoMoreThreads(const NoMoreThreads&) = delete;
+  NoMoreThreads& operator=(const NoMoreThreads&) = delete;
+
+ private:
+  pthread_attr_t before_{};
+};
+
+TEST(MaskThreads, WorkersWithoutAThreadAreNotMade) {
+  const NoMoreThreads limit;
+  EXPECT_THROW(std::thread([] {}).join(), std::system_error);
+  EXPECT_THROW(MaskWorkers([] {}), std::system_error);
+}
+
+// The first request with a grammar comes when the system has no threads left.
+TEST(MaskThreads, AConstrainedRequestNeedsNoNewThread) {
+  EngineOptions options;
+  options.max_total_tokens = 4096;
+  options.context_length = 2048;
+  bool has_failed = false;
+  options.on_failure = [&](const std::string&) { has_failed = true; };
+  const auto engine =
+      Engine::create(std::make_unique<testing::FakeExecutor>(), testing::fake_config(), options).value();
+  const NoMoreThreads limit;
+  GenerateRequest request = testing::greedy_request({1, 2, 3}, 4);
+  request.constraint = std::make_unique<testing::ChainConstraint>();
+  EXPECT_EQ(testing::run(*engine, std::move(request)).last.finish_reason, FinishReason::kLength);
+  EXPECT_FALSE(has_failed);
+}
+
+}  // namespace
+}  // namespace hadal
