@@ -16,8 +16,8 @@ namespace hadal::cli {
 // that this process can have, or 1 GiB where that is not known.
 size_t max_request_memory(const ParsedFlags& flags);
 
-// The options have no ledger and no gate yet. It is an error if one TLS file is given without the other, a key
-// is empty, or a share is above 1.
+// The options have no ledger and no gate yet. It is an error if one TLS file is given without the other, a
+// key is empty, or a share is above 1.
 Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags);
 
 // Returns the keys of clients and of the admin. The errors are two sources of one key, an empty key, and a
