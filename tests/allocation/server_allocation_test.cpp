@@ -182,11 +182,15 @@ TEST_F(FailingServer, RequestsAllocateNoMoreThanTheLedgerSays) {
   const auto with_stops = [](const std::string& stops) {
     return R"({"text":"Hi","sampling_params":{"n":64,"max_new_tokens":250,"ignore_eos":true,)" + stops + "}}";
   };
+  std::string alternatives = ".{30}A";
+  for (char c = 'B'; c <= 'Z'; ++c) alternatives += std::string("|.{30}") + c;
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"/generate", with_lists(",\"logit_bias\":" + biases)},
       {"/generate", with_lists(",\"stop_token_ids\":" + stop_ids)},
       {"/generate", with_lists(",\"logit_bias\":" + biases + ",\"stop_token_ids\":" + stop_ids)},
-      // Every instruction has a thread, a few of them have, and the whole text is held back.
+      // Every instruction has a thread soon, or late, a few of them have one, and the whole text is held
+      // back.
+      {"/generate", with_lists(",\"stop_regex\":\"" + alternatives + "\"")},
       {"/generate", with_stops(R"("stop_regex":".{1000}Q")")},
       {"/generate", with_stops(R"("stop_regex":["[a-e]{40}Q","[f-p]{40}Q","[q-z]{40}Q","\\p{Lu}{40}Q"])")},
       {"/generate", with_stops(R"("stop_regex":"(?s)[a-z].*Q")")},
