@@ -2,7 +2,7 @@
 // request owns (the engine thread, queues between threads, error answers) take what they need from it, so
 // that only work that one request has asked for can fail, which ends that request.
 //
-// This is the third process-wide object beside the logger and the flag of Ctrl-C, because C++ has one handler
+// This is one of the four process-wide objects that docs/architecture.md lists, because C++ has one handler
 // of failed allocations for the whole process.
 #pragma once
 
@@ -55,7 +55,8 @@ class MemoryReserve {
   static void on_failure();
 };
 
-// Writes one line to stderr without allocating, for a process that is about to end: "<event>: <detail>".
+// Writes one line to stderr without allocating: "<event>: <detail>". It is for a process that is about to
+// end, and for what the log has no memory for.
 void write_last_line(const char* event, const char* detail) noexcept;
 
 }  // namespace hadal

@@ -163,7 +163,8 @@ std::string url_of(const server::HttpServerOptions& http, uint16_t port) {
 Result<int> run_serve(const ParsedFlags& flags, const Environment& environment) {
   const Clock::time_point begin = Clock::now();
   const MemoryReserve reserve;
-  HADAL_ASSIGN_OR_RETURN(const server::HttpServerOptions http, resolve_http_options(flags));
+  HADAL_ASSIGN_OR_RETURN(server::HttpServerOptions http, resolve_http_options(flags));
+  http.memory = std::make_shared<server::RequestMemory>(max_request_memory(flags));
   HADAL_ASSIGN_OR_RETURN(const std::shared_ptr<server::KeyRing> keys, resolve_keys(flags, environment));
   std::shared_ptr<server::AuditLog> audit;
   if (flags.has("audit-log")) {

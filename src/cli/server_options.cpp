@@ -85,7 +85,7 @@ Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session
   text("metrics-prefix", flags.text_or("metrics-prefix", server::ServerOptions().metrics_prefix));
   if (engine.schedule_policy == SchedulePolicy::kPriority) text("schedule-policy", "priority");
   append_json_number(out["max-request-tokens"], resolve_request_limits(flags, session).max_tokens);
-  append_json_number(out["max-request-memory"], static_cast<int64_t>(http.memory->limit() >> 20));
+  append_json_number(out["max-request-memory"], static_cast<int64_t>(max_request_memory(flags) >> 20));
   append_json_number(out["tokenizer-worker-num"], int64_t{http.num_threads});
   text("device", to_string(session.options().device));
   append_json_number(out["chunked-prefill-size"], engine.chunked_prefill_size);
@@ -137,14 +137,12 @@ std::string flags_as_json(const ParsedFlags& flags, const InForce& in_force) {
   return out;
 }
 
-// Returns the limit in bytes: without the flag an eighth of the memory that this process can have, or 1 GiB
-// where that is not known.
+}  // namespace
+
 size_t max_request_memory(const ParsedFlags& flags) {
   if (const auto mib = flags.integer("max-request-memory")) return static_cast<size_t>(*mib) << 20;
   return total_memory_bytes().value_or(size_t{8} << 30) / 8;
 }
-
-}  // namespace
 
 Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags) {
   server::HttpServerOptions http;
@@ -169,7 +167,6 @@ Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags)
     return invalid_argument(
         "--client-body-share is {}; must be a number in [{}, 1], so that the largest body fits",
         http.limits.client_body_share, least_share);
-  http.memory = std::make_shared<server::RequestMemory>(max_request_memory(flags));
   const std::string level = flags.text_or("log-level-http", flags.text_or("log-level", "info"));
   http.access_log = level == "debug" || level == "info";
   // An unset variable in a start script would otherwise open the server to everybody.

@@ -12,7 +12,12 @@
 
 namespace hadal::cli {
 
-// It is an error if one TLS file is given without the other, a key is empty, or a share is above 1.
+// Returns the limit of the memory that requests may hold, in bytes: without the flag an eighth of the memory
+// that this process can have, or 1 GiB where that is not known.
+size_t max_request_memory(const ParsedFlags& flags);
+
+// The options have no ledger and no gate yet. It is an error if one TLS file is given without the other, a
+// key is empty, or a share is above 1.
 Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags);
 
 // Returns the keys of clients and of the admin. The errors are two sources of one key, an empty key, and a

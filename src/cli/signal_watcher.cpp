@@ -5,9 +5,11 @@
 
 #include <csignal>
 #include <ctime>
+#include <exception>
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "cli/run.h"
 
 namespace hadal::cli {
@@ -43,6 +45,7 @@ void SignalWatcher::arm() {
 }
 
 void SignalWatcher::watch() {
+  const MemoryReserve::Scope reserve;  // a signal must be served where there is no memory, too
   const sigset_t set = watched_signals(on_hangup_ != nullptr);
   const timespec patience{.tv_sec = 0, .tv_nsec = 100'000'000};
   int seen = 0;
@@ -51,11 +54,24 @@ void SignalWatcher::watch() {
     const int signal = sigtimedwait(&set, nullptr, &patience);
     if (signal < 0) continue;
     if (signal == SIGHUP) {
-      on_hangup_();
+      hang_up();
       continue;
     }
     if (!armed_ || ++seen > 1) _exit(128 + signal);
     notify(signal == SIGTERM ? "SIGTERM" : "SIGINT");
+  }
+}
+
+// What cannot be read again stays as it was.
+void SignalWatcher::hang_up() noexcept {
+  try {
+    try {
+      on_hangup_();
+    } catch (const std::exception& error) {
+      log_error("SIGHUP was not carried out error=\"{}\"", error.what());
+    }
+  } catch (const std::exception&) {
+    write_last_line("SIGHUP was not carried out", "no memory");
   }
 }
 
@@ -75,14 +91,14 @@ void SignalWatcher::exit_at(Clock::time_point time, std::string why) {
 }
 
 void SignalWatcher::exit_when_due() {
-  std::string why;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!exit_at_ || Clock::now() < *exit_at_) return;
-    why = exit_why_;
+  const std::lock_guard lock(mutex_);
+  if (!exit_at_ || Clock::now() < *exit_at_) return;
+  try {
+    log_error("server ended reason=\"{}\"", exit_why_);
+    flush_log(std::chrono::seconds(1));
+  } catch (const std::exception&) {
+    write_last_line("server ended", "no memory for the reason");
   }
-  log_error("server ended reason=\"{}\"", why);
-  flush_log(std::chrono::seconds(1));
   _exit(kExitFailure);
 }
 

@@ -17,8 +17,8 @@ class SignalWatcher {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // SIGHUP runs `on_hangup` on the watching thread, before and after arm(). Without it the signal does what
-  // it does by default.
+  // SIGHUP runs `on_hangup` on the watching thread, before and after arm(). If it throws, the log says so.
+  // Without it the signal does what it does by default.
   explicit SignalWatcher(std::function<void()> on_hangup = {});
   ~SignalWatcher();
   SignalWatcher(const SignalWatcher&) = delete;
@@ -39,6 +39,7 @@ class SignalWatcher {
 
  private:
   void watch();
+  void hang_up() noexcept;
   void exit_when_due();
 
   const std::function<void()> on_hangup_;

@@ -107,6 +107,24 @@ int http_status(StatusCode code) {
   return 500;
 }
 
+std::optional<int> abort_status(ErrorStyle style, AbortReason reason) {
+  if (reason == AbortReason::kMemory) return 503;
+  if (style == ErrorStyle::kSglang) return std::nullopt;
+  switch (reason) {
+    case AbortReason::kShutdown:
+      return 503;
+    case AbortReason::kFault:
+      return 500;
+    case AbortReason::kRequest:
+      return 400;
+    case AbortReason::kNone:
+    case AbortReason::kClient:
+    case AbortReason::kMemory:
+      break;
+  }
+  return std::nullopt;
+}
+
 HttpResponse error_response(ErrorStyle style, int status, std::string_view whole_message,
                             std::string_view whole_param) {
   const std::string message = cut_text(whole_message, kMaxMessageChars);

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/result.h"
+#include "engine/engine.h"
 #include "server/http.h"
 
 namespace hadal::server {
@@ -21,6 +23,19 @@ enum class ErrorStyle {
 // for kResourceExhausted (the queue is full) and kCancelled (shutting down); 500 for the rest. A request that
 // can never fit is refused before the engine is called, with kInvalidArgument.
 int http_status(StatusCode code);
+
+// Returns the HTTP status with which a client learns that its generation was aborted before its answer began,
+// or nothing: then the answer is a 200 with the finish_reason "abort", and on /generate with the reason in
+// its `message`. In a stream that has begun the same aborts are an error event on OpenAI's paths.
+//
+// | reason    | OpenAI's paths (kOpenAi) | /generate (kSglang)                           |
+// |-----------|--------------------------|-----------------------------------------------|
+// | kClient   | answer                   | answer                                        |
+// | kShutdown | 503                      | answer, which is SGLang's form of every abort |
+// | kFault    | 500                      | answer                                        |
+// | kRequest  | 400                      | answer                                        |
+// | kMemory   | 503                      | 503, as when the limit refuses the request    |
+std::optional<int> abort_status(ErrorStyle style, AbortReason reason);
 
 // `param` names the wrong field; empty if there is none. 503 answers have a Retry-After header.
 HttpResponse error_response(ErrorStyle style, int status, std::string_view message,

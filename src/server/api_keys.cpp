@@ -4,6 +4,7 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <set>
 #include <utility>
@@ -79,9 +80,19 @@ KeyRing::Digest KeyRing::digest_of(std::string_view key) {
   return digest;
 }
 
+uint64_t KeyRing::prefix_of(const Digest& digest) {
+  uint64_t prefix = 0;
+  std::memcpy(&prefix, digest.data(), sizeof(prefix));
+  return prefix;
+}
+
 std::shared_ptr<const KeyRing::Entries> KeyRing::make_entries(const std::vector<ApiKey>& keys) {
   auto entries = std::make_shared<Entries>();
-  for (const ApiKey& key : keys) entries->push_back({digest_of(key.key), key.name});
+  entries->reserve(keys.size());
+  for (const ApiKey& key : keys) {
+    const Digest digest = digest_of(key.key);
+    entries->emplace(prefix_of(digest), Entry{digest, key.name});
+  }
   return entries;
 }
 
@@ -100,8 +111,9 @@ KeyRing::Match KeyRing::find(std::string_view given) const {
   const bool admin = has_admin_key_ && CRYPTO_memcmp(digest.data(), admin_.data(), digest.size()) == 0;
   const auto entries = this->entries();
   const Entry* found = nullptr;
-  for (const Entry& entry : *entries)
-    if (CRYPTO_memcmp(digest.data(), entry.digest.data(), digest.size()) == 0) found = &entry;
+  const auto [begin, end] = entries->equal_range(prefix_of(digest));
+  for (auto it = begin; it != end; ++it)
+    if (CRYPTO_memcmp(digest.data(), it->second.digest.data(), digest.size()) == 0) found = &it->second;
   if (admin) return {Rights::kAdmin, {}};
   if (found != nullptr) return {Rights::kUser, found->name};
   return {};

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
 #include <system_error>
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 
 namespace hadal::server {
 namespace {
@@ -19,8 +21,21 @@ int open_file(const std::string& path) {
   return ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
 }
 
+constexpr int kTooSlow = -1;  // no error of the system's
+
 std::string error_text(int error) {
-  return std::system_category().message(error);
+  return error == kTooSlow ? "the disk is too slow" : std::system_category().message(error);
+}
+
+// Does a piece of the thread's work. Each of them ends with its line in the log, so only that line is missing
+// where there is no memory for it.
+template <typename Work>
+void survive(Work work) noexcept {
+  try {
+    work();
+  } catch (const std::exception&) {
+    write_last_line("audit log", "no memory for a line in the server's log");
+  }
 }
 
 }  // namespace
@@ -47,7 +62,7 @@ void AuditLog::start() {
 
 void AuditLog::write(std::string_view line) {
   const std::lock_guard lock(mutex_);
-  if (waiting_.size() + line.size() >= kMaxWaitingBytes) return lose(1, "the disk is too slow");
+  if (waiting_.size() + line.size() >= kMaxWaitingBytes) return lose(1, kTooSlow);
   waiting_.append(line).append(1, '\n');
   wake_.notify_one();
 }
@@ -69,6 +84,7 @@ int64_t AuditLog::num_lost() const {
 }
 
 void AuditLog::run() {
+  const MemoryReserve::Scope reserve;  // the file is everybody's
   std::string lines;
   std::unique_lock lock(mutex_);
   while (true) {
@@ -80,11 +96,11 @@ void AuditLog::run() {
     lock.unlock();
     std::string_view rest = lines;
     if (reopen_at) {
-      write_out(rest.substr(0, *reopen_at));
+      survive([&] { write_out(rest.substr(0, *reopen_at)); });
       rest.remove_prefix(*reopen_at);
-      open_again();
+      survive([&] { open_again(); });
     }
-    write_out(rest);
+    survive([&] { write_out(rest); });
     lines.clear();
     lock.lock();
     busy_ = false;
@@ -92,24 +108,31 @@ void AuditLog::run() {
   }
 }
 
+// Writes from byte `done` on, and moves it. Returns the system's error, or 0.
+int AuditLog::write_bytes(std::string_view bytes, size_t& done) {
+  while (done < bytes.size()) {
+    const ssize_t count = ::write(fd_, bytes.data() + done, bytes.size() - done);
+    if (count > 0) done += static_cast<size_t>(count);
+    if (count == 0) return ENOSPC;  // otherwise the write would be tried for ever
+    if (count < 0 && errno != EINTR) return errno;
+  }
+  return 0;
+}
+
 void AuditLog::write_out(std::string_view lines) {
   if (lines.empty()) return;
-  const bool mends = torn_;
-  const std::string text = (mends ? "\n" : "") + std::string(lines);
   size_t done = 0;
   int error = 0;
-  while (done < text.size() && error == 0) {
-    const ssize_t count = ::write(fd_, text.data() + done, text.size() - done);
-    if (count > 0) done += static_cast<size_t>(count);
-    if (count == 0) error = ENOSPC;  // otherwise the write would be tried for ever
-    if (count < 0 && errno != EINTR) error = errno;
+  if (torn_) {
+    size_t mended = 0;
+    error = write_bytes("\n", mended);
+    torn_ = mended == 0;
   }
-  if (done > 0) torn_ = text[done - 1] != '\n';
+  if (error == 0) error = write_bytes(lines, done);
+  if (done > 0) torn_ = lines[done - 1] != '\n';
   const std::lock_guard lock(mutex_);
-  if (error != 0) {
-    const int64_t rest = std::count(text.begin() + static_cast<ptrdiff_t>(done), text.end(), '\n');
-    return lose(mends && done == 0 ? rest - 1 : rest, error_text(error));
-  }
+  if (error != 0)
+    return lose(std::count(lines.begin() + static_cast<ptrdiff_t>(done), lines.end(), '\n'), error);
   if (!std::exchange(failing_, false)) return;
   log_warning("audit log is written again path={} lost_lines={}", path_, std::exchange(lost_before_, 0));
 }
@@ -117,9 +140,10 @@ void AuditLog::write_out(std::string_view lines) {
 void AuditLog::open_again() {
   const int fd = open_file(path_);
   if (fd < 0) {
+    const int error = errno;
     return log_error(
         "audit log stays in the old file, because the new one cannot be opened path={} error=\"{}\"", path_,
-        error_text(errno));
+        error_text(error));
   }
   ::close(std::exchange(fd_, fd));
   torn_ = false;
@@ -127,11 +151,11 @@ void AuditLog::open_again() {
 }
 
 // The caller holds the lock.
-void AuditLog::lose(int64_t count, const std::string& why) {
+void AuditLog::lose(int64_t count, int error) {
   num_lost_ += count;
   lost_before_ += count;
   if (std::exchange(failing_, true)) return;
-  log_error("audit log loses lines path={} error=\"{}\"", path_, why);
+  log_error("audit log loses lines path={} error=\"{}\"", path_, error_text(error));
 }
 
 }  // namespace hadal::server

@@ -21,12 +21,12 @@ class AuditLog {
   // Opens the file for appending; a new one is readable by its owner only. Errors (kInvalidArgument) give the
   // system's reason.
   static Result<std::shared_ptr<AuditLog>> open(std::string path);
-  // Writes what waits, and ends the thread.
+  // Ends the thread after it has written what waits. Without start() these lines are lost.
   ~AuditLog();
   AuditLog(const AuditLog&) = delete;
   AuditLog& operator=(const AuditLog&) = delete;
 
-  // Starts the thread. Lines that came before wait for it.
+  // Starts the thread, which no lack of memory ends. Lines that came before wait for it.
   void start();
   // Appends a line, which has no line break. What cannot be written is lost: the log says so once, and again
   // how many lines were lost when writing works again. Any thread may call it; it never waits for the disk.
@@ -42,8 +42,9 @@ class AuditLog {
   AuditLog(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
   void run();
   void write_out(std::string_view lines);
+  int write_bytes(std::string_view bytes, size_t& done);
   void open_again();
-  void lose(int64_t count, const std::string& why);
+  void lose(int64_t count, int error);
 
   const std::string path_;
   int fd_;             // used by the thread alone, as the next two

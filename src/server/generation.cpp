@@ -86,6 +86,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
         block_(std::max(kTokenBlock, request.stream ? context.options.stream_interval : 0)),
         stream_(request.stream),
         keeps_answer_(request.keeps_answer),
+        token_bytes_(token_bytes(request)),
         long_logprobs_(request.long_logprobs),
         log_metrics_(request.log_metrics && context.metrics.enabled()),
         begin_(Clock::now()) {}
@@ -101,7 +102,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     num_tokens = std::min(num_tokens, max_new_tokens_);
     if (num_tokens <= charged_tokens_) return {};
     const int64_t more = std::min(num_tokens + kTokenBlock, max_new_tokens_) - charged_tokens_;
-    HADAL_RETURN_IF_ERROR(charge_.add(MemoryKind::kOutput, output_bytes(keeps_answer_, more)));
+    HADAL_RETURN_IF_ERROR(charge_.add(MemoryKind::kOutput, static_cast<size_t>(more) * token_bytes_));
     if (keeps_answer_)
       HADAL_RETURN_IF_ERROR(charge_.add(MemoryKind::kLogprob,
                                         num_logprobs(logprobs_, more) * bytes_per_logprob(long_logprobs_)));
@@ -305,6 +306,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
   const int64_t block_;  // what the engine makes at most before its next chunk
   const bool stream_;
   const bool keeps_answer_;
+  const size_t token_bytes_;  // what is counted for each of its tokens
   const bool long_logprobs_;
   const bool log_metrics_;
   bool paused_ = false;

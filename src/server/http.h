@@ -63,10 +63,11 @@ struct HttpAdmission {
   Refusal reason = Refusal::kPath;      // why it was refused, for the counter in /metrics
   size_t max_body_bytes = SIZE_MAX;     // more: 413. 0: the path needs no body; a short one is discarded
   std::string client;                   // "key:<name>" once that is known; empty: the peer
-  bool is_admin = false;                // it has the admin key
+  bool has_key = false;                 // it has a key that is known, whether that is enough or not
+  bool is_admin = false;                // that is the admin key
   int route = -1;                       // copied to HttpRequest::route
   ErrorStyle style = ErrorStyle{};      // the route's, for what the transport refuses later
-  std::shared_ptr<RequestTally> tally;  // a refused request has one too; null: nobody counts
+  std::shared_ptr<RequestTally> tally;  // null: nobody counts
   HeaderList answer_headers;            // of the answer; a refusal has headers of its own
 };
 

@@ -53,11 +53,12 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
 
  private:
   friend class HttpConnection;
+  friend class HttpIoThread;
 
   void append_head(const HttpResponse& response, bool streaming);
   void complete();
   void lost(const char* why);
-  void released();
+  void released() noexcept;
   void run_writable();
   void answered(int status, std::string_view note);
 
@@ -79,6 +80,7 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   HttpIoThread::Clock::time_point started_at_;
   std::function<void()> writable_callback_;
   std::function<void()> disconnect_callback_;
+  std::shared_ptr<Exchange> next_released_;  // HttpIoThread::release, guarded by the thread's lock
 };
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {

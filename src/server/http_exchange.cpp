@@ -48,25 +48,26 @@ Exchange::Exchange(std::shared_ptr<HttpConnection> connection, HttpRequest reque
 
 std::shared_ptr<HttpExchange> Exchange::handle() {
   return {this, [self = shared_from_this()](HttpExchange*) mutable {
-            const MemoryReserve::Scope reserve;
             HttpIoThread& thread = *self->thread_;
-            try {
-              if (thread.is_current()) return self->released();
-              thread.post([self = std::move(self)] { self->released(); });
-            } catch (const std::exception&) {
-              // The client's time-out ends the request.
-            }
+            if (thread.is_current()) return self->released();
+            thread.release(std::move(self));
           }};
 }
 
-void Exchange::released() {
+// No time-out would end what is left here, because handlers have none.
+void Exchange::released() noexcept {
   if (!connection_) return;
+  const MemoryReserve::Scope reserve;
   const HttpIoThread::Batch batch(*thread_);
-  log_error("http_request_unanswered path={} id={}", for_log(path_), for_log(id_));
-  if (streaming_)
-    connection_->cut("the handler gave up");
-  else
-    respond(error_response(ErrorStyle::kSglang, 500, "the request was dropped without an answer"));
+  try {
+    log_error("http_request_unanswered path={} id={}", for_log(path_), for_log(id_));
+    if (streaming_)
+      connection_->cut("the handler gave up");
+    else
+      respond(error_response(ErrorStyle::kSglang, 500, "the request was dropped without an answer"));
+  } catch (const std::exception& error) {
+    if (const auto connection = connection_) connection->on_fault(error);
+  }
 }
 
 void Exchange::append_head(const HttpResponse& response, bool streaming) {

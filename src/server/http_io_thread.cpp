@@ -98,6 +98,7 @@ void HttpIoThread::request_stop() {
   if (!thread_.joinable()) return;
   asio::post(loop_->context, [this, dropped] {
     dropped->clear();  // here, because the tasks' contents belong to this thread
+    run_released();
     shut_down();
   });
 }
@@ -127,11 +128,39 @@ void HttpIoThread::post(std::function<void()> task) {
     queue_.push_back(std::move(task));
     if (std::exchange(is_woken_, true)) return;
   }
+  wake();
+}
+
+void HttpIoThread::release(std::shared_ptr<Exchange> exchange) noexcept {
+  const MemoryReserve::Scope reserve;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    exchange->next_released_ = std::move(released_);
+    released_ = std::move(exchange);
+    if (std::exchange(is_woken_, true)) return;
+  }
+  wake();
+}
+
+void HttpIoThread::wake() {
   try {
     asio::post(loop_->context, [this] { drain_queue(); });
   } catch (const std::bad_alloc&) {
     const std::lock_guard lock(mutex_);
     is_woken_ = false;  // by the next post, or by the sweep
+  }
+}
+
+void HttpIoThread::run_released() {
+  std::shared_ptr<Exchange> first;
+  {
+    const std::lock_guard lock(mutex_);
+    first = std::move(released_);
+  }
+  while (first) {
+    const auto exchange = std::exchange(first, std::move(first->next_released_));
+    exchange->released();
   }
 }
 
@@ -144,6 +173,7 @@ void HttpIoThread::drain_queue() {
   const Batch batch(*this);
   for (auto& task : running_) run_task(task);
   running_.clear();
+  run_released();
 }
 
 void HttpIoThread::post_after(std::chrono::milliseconds delay, std::function<void()> task) {

@@ -27,6 +27,7 @@ class io_context;
 
 namespace hadal::server {
 
+class Exchange;
 class HttpConnection;
 
 // HttpTransport is shared by all connections of a server and immutable except for the atomics.
@@ -52,6 +53,9 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   void post(std::function<void()> task) override;
   void post_after(std::chrono::milliseconds delay, std::function<void()> task) override;
   int index() const override { return index_; }
+  // Tells an exchange on this thread that its handler has dropped it. Any thread may call it; it needs no
+  // memory.
+  void release(std::shared_ptr<Exchange> exchange) noexcept;
   bool is_current() const { return std::this_thread::get_id() == id_.load(std::memory_order_relaxed); }
 
   class Batch {
@@ -114,6 +118,8 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
     if (duration.count() > longest_.load(std::memory_order_relaxed))
       longest_.store(duration.count(), std::memory_order_relaxed);
   }
+  void wake();
+  void run_released();
   void publish_idlest();
   void drain_queue();
   void flush_dirty();
@@ -134,6 +140,7 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   bool is_woken_ = false;                     // guarded by mutex_: drain_queue will run
   std::vector<std::function<void()>> queue_;  // guarded by mutex_
   bool closed_ = false;                       // guarded by mutex_; post drops tasks when true
+  std::shared_ptr<Exchange> released_;        // guarded by mutex_; a list by Exchange::next_released_
 
   std::vector<std::function<void()>> running_;
   std::multimap<Clock::time_point, std::function<void()>> delayed_;

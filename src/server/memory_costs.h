@@ -28,8 +28,8 @@ inline constexpr size_t kCompileBytes = size_t{64} << 10;
 // Counts the JSON of one token id that /tokenize returns, which exists twice.
 inline constexpr size_t kIdTextBytes = 16;
 
-// Counts one choice without its tokens: objects of the request, of the engine and of the scheduler, its rid,
-// its sampling parameters, its stop conditions.
+// Counts one choice without its tokens and its lists: objects of the request, of the engine and of the
+// scheduler, its rid, its sampling parameters. choice_bytes() adds biases, stop tokens and stop conditions.
 inline constexpr size_t kChoiceBytes = size_t{8} << 10;
 // Counts a prompt token, which all choices of the prompt share in the request, the engine and the scheduler.
 inline constexpr size_t kPromptTokenBytes = 12;
@@ -38,6 +38,9 @@ inline constexpr size_t kTokenBytes = 16;
 // Counts a generated token of an answer that is kept until its end, with its text, its JSON and its part of
 // the answer's body.
 inline constexpr size_t kKeptTokenBytes = 128;
+// Counts the text of a generated token that stop expressions may hold back: the engine and the answer each
+// search, and both may hold the whole text.
+inline constexpr size_t kHeldTokenBytes = 64;
 // Counts a log-probability (the token's own or an alternative's) that is kept: its number, its JSON and its
 // part of the body.
 inline constexpr size_t kKeptLogprobBytes = 256;
@@ -53,10 +56,11 @@ inline size_t bytes_per_logprob(bool long_logprobs) {
   return long_logprobs ? kLongLogprobBytes : kKeptLogprobBytes;
 }
 
-// Returns the bytes of `num_tokens` generated tokens, without their log-probabilities.
-inline size_t output_bytes(bool keeps_answer, int64_t num_tokens) {
-  return static_cast<size_t>(num_tokens) * (keeps_answer ? kKeptTokenBytes : kTokenBytes);
-}
+// Returns the bytes of a choice like `request` before its first token, without its prompt.
+size_t choice_bytes(const GenerationRequest& request);
+
+// Returns the bytes of each generated token, without its log-probabilities.
+size_t token_bytes(const GenerationRequest& request);
 
 // Returns the number of log-probabilities of `num_tokens` tokens.
 inline size_t num_logprobs(const LogprobOptions& logprobs, int64_t num_tokens) {

@@ -13,6 +13,7 @@
 #include "server/generation.h"
 #include "server/http_message.h"
 #include "server/json_fields.h"
+#include "server/memory_costs.h"
 #include "server/metrics.h"
 #include "server/profiler.h"
 #include "server/random_id.h"
@@ -104,6 +105,14 @@ class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
   }
 
  private:
+  // Pending is one running probe. Only its generation's callback owns it, so that the timer of a probe that
+  // is over holds next to nothing until it fires.
+  struct Pending {
+    explicit Pending(std::shared_ptr<RequestMemory> memory) : charge(std::move(memory)) {}
+    std::weak_ptr<Generation> generation;
+    MemoryCharge charge;
+  };
+
   void start(IoThread& io) {
     GenerationRequest request;
     request.rid = "HEALTH_CHECK_" + random_id();
@@ -112,27 +121,34 @@ class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
     request.sampling.temperature = 0.0F;
     request.log_metrics = false;
     const int64_t steps = context_.engine.stats().num_steps;
-    const auto answered = std::make_shared<bool>(false);
-    auto started =
-        Generation::start(context_, io, std::move(request),
-                          [self = shared_from_this(), answered](const GenerationDelta& delta) {
-                            if (std::exchange(*answered, true)) return;
-                            const bool aborted = delta.finish_reason == FinishReason::kAbort;
-                            self->answer(aborted ? error_response(ErrorStyle::kSglang, 503, delta.matched)
-                                                 : plain_text(200, ""));
-                          });
-    if (!started.ok() && started.status().code == StatusCode::kResourceExhausted)  // busy is not unhealthy
+    // Not make_shared, with which the timer's pointer would keep the whole block.
+    const std::shared_ptr<Pending> pending(new Pending(context_.memory));
+    if (!charge_choices(pending->charge, request, 1, 0).ok())  // busy is not unhealthy
+      return watch_steps(io, steps, Clock::now() + kHealthTimeout);
+    const auto started = Generation::start(
+        context_, io, std::move(request), [self = shared_from_this(), pending](const GenerationDelta& delta) {
+          const bool aborted = delta.finish_reason == FinishReason::kAbort;
+          self->answer(aborted ? error_response(ErrorStyle::kSglang, 503, delta.matched)
+                               : plain_text(200, ""));
+        });
+    if (!started.ok() && started.status().code == StatusCode::kResourceExhausted)
       return watch_steps(io, steps, Clock::now() + kHealthTimeout);
     if (!started.ok()) return answer(error_response(ErrorStyle::kSglang, started.status()));
-    io.post_after(kHealthTimeout, [self = shared_from_this(), generation = std::move(started).value(),
-                                   answered, steps] {
-      if (std::exchange(*answered, true)) return;
-      generation->cancel();
-      const bool moving = self->context_.engine.stats().num_steps > steps;
-      self->answer(moving ? plain_text(200, "")
-                          : error_response(ErrorStyle::kSglang, 503,
-                                           fmt::format("no token within {} s", kHealthTimeout.count())));
-    });
+    pending->generation = started.value();
+    io.post_after(kHealthTimeout,
+                  [self = shared_from_this(), running = std::weak_ptr<Pending>(pending), steps] {
+                    const auto probe = running.lock();
+                    const auto generation = probe == nullptr ? nullptr : probe->generation.lock();
+                    if (generation == nullptr) return;  // it has been answered
+                    generation->cancel();
+                    self->answer(self->verdict(steps));
+                  });
+  }
+
+  HttpResponse verdict(int64_t steps_before) const {
+    if (context_.engine.stats().num_steps > steps_before) return plain_text(200, "");
+    return error_response(ErrorStyle::kSglang, 503,
+                          fmt::format("no token within {} s", kHealthTimeout.count()));
   }
 
   // Advancing steps show that the engine is alive.

@@ -95,8 +95,11 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   }
 
   void on_delta(size_t i, GenerationDelta delta) {
-    if (delta.abort_reason == AbortReason::kMemory && !stream_->started())
-      return stream_->fail(ErrorStyle::kSglang, {StatusCode::kResourceExhausted, delta.matched});
+    const auto abort = abort_status(ErrorStyle::kSglang, delta.abort_reason);
+    if (abort && !stream_->started()) {
+      stream_->cancel_all();
+      return stream_->exchange().respond(error_response(ErrorStyle::kSglang, *abort, delta.matched));
+    }
     NativeOutput& output = outputs_[i];
     output.add(std::move(delta));
     if (output.finished()) {

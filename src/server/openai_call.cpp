@@ -18,14 +18,10 @@ struct Failure {
   std::string message;
 };
 
-// Returns what is an error for the client. A requested abort (/abort_request) is an answer: finish_reason
-// "abort", like in SGLang.
+// Returns what is an error for the client.
 std::optional<Failure> failure_of(const GenerationDelta& delta) {
-  if (delta.finish_reason != FinishReason::kAbort) return std::nullopt;
-  if (delta.abort_reason == AbortReason::kRequest) return Failure{400, delta.matched};
-  if (delta.abort_reason == AbortReason::kShutdown) return Failure{503, delta.matched};
-  if (delta.abort_reason == AbortReason::kMemory) return Failure{503, delta.matched};
-  if (delta.abort_reason == AbortReason::kFault) return Failure{500, delta.matched};
+  if (const auto status = abort_status(ErrorStyle::kOpenAi, delta.abort_reason))
+    return Failure{*status, delta.matched};
   return std::nullopt;
 }
 

@@ -1,5 +1,6 @@
 // Decides about a request when its headers are complete: first by the router's checks, then by the client's
-// limits. It begins the tally of every request except health checks, /metrics and the page.
+// limits. It begins the tally of every request except health checks, /metrics, the page and what is refused
+// without a known key.
 #pragma once
 
 #include <memory>

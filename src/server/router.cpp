@@ -99,6 +99,15 @@ bool Router::host_allowed(const HttpRequest& request) const {
 }
 
 HttpAdmission Router::check(const HttpRequest& request) const {
+  const KeyRing::Match match = keys_->find(bearer_key(request));
+  HttpAdmission out = decide(request, match);
+  out.has_key = match.rights != KeyRing::Rights::kNone;
+  out.is_admin = match.rights == KeyRing::Rights::kAdmin;
+  if (!match.name.empty()) out.client = std::string(kKeyPrefix) + match.name;
+  return out;
+}
+
+HttpAdmission Router::decide(const HttpRequest& request, const KeyRing::Match& match) const {
   const std::string_view path = request.path;
   const Route* found = nullptr;
   std::string methods;  // methods of this path
@@ -133,8 +142,6 @@ HttpAdmission Router::check(const HttpRequest& request) const {
     response.headers.emplace_back("Allow", methods);
     return refused(Refusal::kMethod, std::move(response));
   }
-  const std::string_view given = bearer_key(request);
-  const KeyRing::Match match = keys_->find(given);
   const bool needs_admin = found->access == Access::kAdmin && keys_->has_admin_key();
   const bool allowed = found->access == Access::kOpen || match.rights == KeyRing::Rights::kAdmin ||
                        (!needs_admin && (match.rights == KeyRing::Rights::kUser || !keys_->needs_key()));
@@ -142,9 +149,9 @@ HttpAdmission Router::check(const HttpRequest& request) const {
     return refused(Refusal::kKey,
                    error_response(style, 401,
                                   fmt::format("{}: send the header Authorization: Bearer <{} key>",
-                                              needs_admin     ? "this path needs the admin key"
-                                              : given.empty() ? "a key is needed"
-                                                              : "the key is wrong",
+                                              needs_admin                   ? "this path needs the admin key"
+                                              : bearer_key(request).empty() ? "a key is needed"
+                                                                            : "the key is wrong",
                                               needs_admin ? "admin" : "api")));
   }
   if (found->access == Access::kAdmin && from_another_site(request)) {
@@ -156,8 +163,6 @@ HttpAdmission Router::check(const HttpRequest& request) const {
   HttpAdmission out;
   out.style = style;
   out.max_body_bytes = found->max_body_bytes;
-  out.is_admin = match.rights == KeyRing::Rights::kAdmin;
-  if (!match.name.empty()) out.client = std::string(kKeyPrefix) + match.name;
   out.route = static_cast<int>(found - routes_.data());
   return out;
 }

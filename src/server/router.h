@@ -44,6 +44,7 @@ class Router {
   void handle(std::shared_ptr<HttpExchange> exchange) const;
 
  private:
+  HttpAdmission decide(const HttpRequest& request, const KeyRing::Match& match) const;
   bool host_allowed(const HttpRequest& request) const;
 
   std::vector<Route> routes_;

@@ -45,12 +45,6 @@ BackgroundPool::Options grammar_options(int num_threads) {
           .low_priority = true};
 }
 
-std::shared_ptr<KeyRing> make_keys(const ServerOptions& options) {
-  std::vector<ApiKey> keys;
-  if (!options.api_key.empty()) keys.push_back({"", options.api_key});
-  return std::make_shared<KeyRing>(std::move(keys), options.admin_api_key);
-}
-
 }  // namespace
 
 // Members stand in order of construction and are destroyed backwards, so that nothing outlives its
@@ -82,7 +76,8 @@ struct Server::Impl {
                 .status = status,
                 .memory = options.memory,
                 .http = [this] { return http.get(); }},
-        router(options.keys ? options.keys : make_keys(options), options.allowed_hosts),
+        router(options.keys ? options.keys : std::make_shared<const KeyRing>(std::vector<ApiKey>(), ""),
+               options.allowed_hosts),
         gate(router, options.rate_limits.any() ? std::make_shared<RateLimiter>(options.rate_limits) : nullptr,
              options.audit) {
     add_native_generate_routes(router, context);

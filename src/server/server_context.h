@@ -37,8 +37,7 @@ struct ServerOptions {
   std::string tokenizer_path;
   std::string served_model_name;  // default: model_path
   std::string version;
-  std::string api_key;                     // empty: no key is required
-  std::shared_ptr<KeyRing> keys;           // null: made of api_key and admin_api_key
+  std::shared_ptr<const KeyRing> keys;     // null: no key is required
   std::vector<std::string> allowed_hosts;  // names by which browsers may reach the server, besides addresses
   bool allow_get_admin = false;            // GET changes state too, for SGLang's old clients
   RateLimits rate_limits;                  // each client's
@@ -46,9 +45,8 @@ struct ServerOptions {
   std::shared_ptr<AuditLog> audit;         // null: none
   bool isolate_cache_by_key = false;       // each named key has cached prefixes of its own
   std::string model_label;                 // label in /metrics; empty: served_model_name
-  std::string admin_api_key;     // for flush_cache, abort_all, pause, profile; empty: api_key is used
-  std::string reasoning_parser;  // resolved: "" (none), "deepseek-r1", "deepseek-v3"
-  std::string tool_call_parser;  // resolved: "" (none), "deepseekv3", "deepseekv31"
+  std::string reasoning_parser;            // resolved: "" (none), "deepseek-r1", "deepseek-v3"
+  std::string tool_call_parser;            // resolved: "" (none), "deepseekv3", "deepseekv31"
   bool stream_output_incremental = false;  // /generate streams differences instead of cumulative text
   int64_t stream_interval = 1;
   std::string profile_dir;  // where /start_profile may write; empty: $SGLANG_TORCH_PROFILER_DIR, else "."

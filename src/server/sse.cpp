@@ -48,14 +48,23 @@ void SseStream::write(std::string_view data) {
   exchange_->on_writable([weak = weak_from_this()] {
     const auto self = weak.lock();
     if (self == nullptr) return;
-    self->paused_ = false;
+    self->resume();
+  });
+}
+
+// Needs no memory of its own: what stayed paused would be held for ever, because nothing else resumes it.
+void SseStream::resume() {
+  paused_ = false;
+  try {
     // A resumed generation may write so much at once that all are paused again: the others continue waiting.
-    const auto generations = self->generations_;
-    for (const auto& generation : generations) {
-      if (self->paused_) break;
+    // It may also end the answer, which empties the list.
+    for (size_t i = 0; i < generations_.size() && !paused_; ++i) {
+      const auto generation = generations_[i];
       generation->resume();
     }
-  });
+  } catch (const std::exception& error) {
+    fail_internal(ErrorStyle::kSglang, error);  // the stream has begun, so every style is the same
+  }
 }
 
 void SseStream::done() {

@@ -46,6 +46,7 @@ class SseStream : public std::enable_shared_from_this<SseStream> {
   explicit SseStream(std::shared_ptr<HttpExchange> exchange) : exchange_(std::move(exchange)) {}
   void start();
   void write(std::string_view data);
+  void resume();
 
   std::shared_ptr<HttpExchange> exchange_;
   std::vector<std::shared_ptr<Generation>> generations_;

@@ -18,6 +18,19 @@ StopStrings::StopStrings(const std::vector<std::string>& texts) {
   }
 }
 
+size_t StopStrings::bytes() const {
+  size_t out = stops_.capacity() * sizeof(Stop);
+  for (const Stop& stop : stops_) out += stop.text.size() * (1 + sizeof(uint32_t));
+  return out;
+}
+
+size_t StopStrings::search_bytes() const {
+  size_t longest = 0;
+  for (const Stop& stop : stops_) longest = std::max(longest, stop.text.size());
+  // What is held back, what is shown and the match are texts of this length, and growing texts double.
+  return stops_.size() * sizeof(uint32_t) + 3 * 2 * longest;
+}
+
 StopMatcher::StopMatcher(std::shared_ptr<const StopStrings> stops, bool no_stop_trim)
     : stops_(std::move(stops)), states_(stops_->size(), 0), no_stop_trim_(no_stop_trim) {}
 

@@ -19,6 +19,9 @@ class StopStrings {
   explicit StopStrings(const std::vector<std::string>& texts);
   bool empty() const { return stops_.empty(); }
   size_t size() const { return stops_.size(); }
+  // Returns the bytes of memory that the strings take, and an upper estimate of those of one search.
+  size_t bytes() const;
+  size_t search_bytes() const;
 
  private:
   friend class StopMatcher;

@@ -16,6 +16,21 @@ StopRegexSearch::StopRegexSearch(const StopRegex& regex)
   HADAL_CHECK(match_data_ != nullptr, "out of memory for match data");
 }
 
+size_t StopRegex::bytes() const {
+  size_t out = code_.capacity() * sizeof(StopRegexInstruction) + sets_.capacity() * sizeof(StopRegexSet);
+  for (const StopRegexSet& set : sets_) out += set.bytes();
+  return out;
+}
+
+size_t StopRegex::search_bytes() const {
+  constexpr size_t kMatchDataBytes = 256;
+  // Lists of threads and the stack double when they grow.
+  constexpr size_t kInstructionBytes =
+      sizeof(uint64_t) + 3 * 2 * sizeof(StopRegexSearch::Thread) + 2 * sizeof(uint32_t);
+  return code_.size() * kInstructionBytes + sets_.size() * sizeof(StopRegexSearch::Answer) +
+         (sets_.empty() ? 0 : kMatchDataBytes);
+}
+
 const std::optional<StopRegexSearch::Match>& StopRegexSearch::append(std::string_view piece) {
   const char* at = piece.data();
   const char* const end = at + piece.size();

@@ -7,7 +7,7 @@
 // remembers its instruction and where its match began. No thread is added for an instruction that one of
 // higher priority has reached at the same place, therefore
 //   - work per character is at most one visit of each instruction, whatever the text;
-//   - memory of a search is at most some 50 bytes for each instruction.
+//   - memory of a search is at most some 100 bytes for each instruction.
 // The match is PCRE2's: leftmost, and of those the first in the order of alternatives, greedy before lazy. It
 // is internal to stop_search; tests and fuzzers use it too.
 #pragma once
@@ -40,6 +40,10 @@ class StopRegex {
   // `max_states` is an error too, which is found before a repeat is expanded.
   static Result<StopRegex> compile(std::string_view pattern, uint32_t max_states = kMaxStopRegexStates);
   uint32_t num_states() const { return num_states_; }
+  // Returns the bytes that the program and the sets take besides this object.
+  size_t bytes() const;
+  // Returns the most bytes that a search takes besides the StopRegexSearch itself.
+  size_t search_bytes() const;
 
  private:
   friend class StopRegexSearch;
@@ -76,6 +80,7 @@ class StopRegexSearch {
   uint64_t steps() const { return steps_; }
 
  private:
+  friend class StopRegex;                 // which knows how large a search is
   static constexpr uint32_t kNone = ~0U;  // there is no character
 
   // A thread waits to visit `pc` until the next character is known.

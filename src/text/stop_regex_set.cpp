@@ -74,4 +74,10 @@ bool StopRegexSet::can_begin_with(uint8_t byte) const {
   return !text.empty() && static_cast<uint8_t>(text[0]) == byte;
 }
 
+size_t StopRegexSet::bytes() const {
+  size_t out = 0;
+  if (code_ != nullptr) pcre2_pattern_info(code_.get(), PCRE2_INFO_SIZE, &out);
+  return out;
+}
+
 }  // namespace hadal

@@ -25,6 +25,8 @@ class StopRegexSet {
   // Tells whether the UTF-8 of a member can begin with this byte, which is 0x80 or above. The answer true may
   // be wrong, the answer false never is.
   bool can_begin_with(uint8_t byte) const;
+  // Returns the bytes that PCRE2 takes for the set.
+  size_t bytes() const;
 
  private:
   std::array<uint64_t, 2> ascii_{};  // bits of the members below 128

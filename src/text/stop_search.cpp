@@ -59,6 +59,12 @@ size_t StopPatterns::num_regexes() const {
   return impl_->regexes.size();
 }
 
+size_t StopPatterns::bytes() const {
+  size_t out = sizeof(Impl) + impl_->strings->bytes() + impl_->regexes.capacity() * sizeof(StopRegex);
+  for (const StopRegex& regex : impl_->regexes) out += regex.bytes();
+  return out;
+}
+
 // Regexes holds the searches for the expressions, and the text that is not shown yet.
 struct StopSearch::Regexes {
   std::vector<StopRegexSearch> all;
@@ -100,6 +106,14 @@ struct StopSearch::Regexes {
     begin = shown;
   }
 };
+
+size_t StopPatterns::search_bytes() const {
+  size_t out = sizeof(StopSearch) + impl_->strings->search_bytes();
+  if (impl_->regexes.empty()) return out;
+  out += sizeof(StopSearch::Regexes);
+  for (const StopRegex& regex : impl_->regexes) out += sizeof(StopRegexSearch) + regex.search_bytes();
+  return out;
+}
 
 StopSearch::StopSearch(std::shared_ptr<const StopPatterns> patterns, bool no_stop_trim)
     : patterns_(std::move(patterns)),

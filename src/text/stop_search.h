@@ -43,6 +43,10 @@ class StopPatterns {
   bool empty() const { return size() == 0; }
   size_t size() const;  // strings and expressions
   size_t num_regexes() const;
+  // Returns the bytes of memory that the patterns take, and an upper estimate of those of one search, without
+  // the text that it holds back for expressions.
+  size_t bytes() const;
+  size_t search_bytes() const;
 
  private:
   friend class StopSearch;
@@ -55,7 +59,7 @@ class StopPatterns {
 // the same place. A regular expression ends the stream with the first piece after which it is found, like a
 // search that is repeated after every token: leftmost, greedy as in PCRE2, never empty. Each byte is read
 // once, with at most kMaxStopRegexStates steps for all expressions together, so no search can fail. It keeps
-// some 50 bytes for each state, and twice the text that is held back.
+// search_bytes() of its patterns, and twice the text that is held back.
 class StopSearch {
  public:
   explicit StopSearch(std::shared_ptr<const StopPatterns> patterns, bool no_stop_trim = false);
@@ -77,6 +81,7 @@ class StopSearch {
   size_t held_bytes() const;
 
  private:
+  friend class StopPatterns;  // which knows how large a search is
   struct Regexes;
 
   std::shared_ptr<const StopPatterns> patterns_;

@@ -215,7 +215,31 @@ TEST_F(FailingServer, RequestsAllocateNoMoreThanTheLedgerSays) {
   std::string ids = "[1";
   for (int i = 0; i < 2000; ++i) ids += ",7";
   ids += ']';
+  std::string biases = "{\"0\":1";
+  for (int i = 1; i < 1024; ++i) biases += fmt::format(",\"{}\":1", i);
+  biases += '}';
+  std::string stop_ids = "[5";
+  for (int i = 1; i < 1024; ++i) stop_ids += ",5";
+  stop_ids += ']';
+  const auto with_lists = [&](const std::string& more) {
+    return R"({"text":"Hi","sampling_params":{"n":128,"max_new_tokens":16)" + more + "}}";
+  };
+  const auto with_stops = [](const std::string& stops) {
+    return R"({"text":"Hi","sampling_params":{"n":64,"max_new_tokens":250,"ignore_eos":true,)" + stops + "}}";
+  };
+  std::string alternatives = ".{30}A";
+  for (char c = 'B'; c <= 'Z'; ++c) alternatives += std::string("|.{30}") + c;
   const std::vector<std::pair<std::string, std::string>> cases = {
+      {"/generate", with_lists(",\"logit_bias\":" + biases)},
+      {"/generate", with_lists(",\"stop_token_ids\":" + stop_ids)},
+      {"/generate", with_lists(",\"logit_bias\":" + biases + ",\"stop_token_ids\":" + stop_ids)},
+      // Every instruction has a thread soon, or late, a few of them have one, and the whole text is held
+      // back.
+      {"/generate", with_lists(",\"stop_regex\":\"" + alternatives + "\"")},
+      {"/generate", with_stops(R"("stop_regex":".{1000}Q")")},
+      {"/generate", with_stops(R"("stop_regex":["[a-e]{40}Q","[f-p]{40}Q","[q-z]{40}Q","\\p{Lu}{40}Q"])")},
+      {"/generate", with_stops(R"("stop_regex":"(?s)[a-z].*Q")")},
+      {"/generate", with_stops(R"("stop":")" + std::string(4096, 'y') + R"(","stop_regex":"Q$")")},
       {"/generate", R"({"text":"Hi","sampling_params":{"max_new_tokens":40,"n":128}})"},
       {"/generate",
        R"({"text":"Hi","return_logprob":true,"top_logprobs_num":128,"sampling_params":{"max_new_tokens":200}})"},

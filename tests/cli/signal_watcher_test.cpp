@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
+#include <new>
+#include <thread>
 
+#include "base/log.h"
 #include "cli/run.h"
 
 namespace hadal::cli {
@@ -46,6 +50,24 @@ TEST(SignalWatcherDeathTest, ASecondSignalEndsTheProcessAtOnce) {
         hang();
       },
       ::testing::ExitedWithCode(128 + SIGTERM), "");
+}
+
+TEST(SignalWatcherDeathTest, AHangupThatHasNoMemoryIsSaidAndTheNextOneIsServed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        std::atomic<int> calls{0};
+        const SignalWatcher signals([&calls] {
+          if (++calls == 1) throw std::bad_alloc();
+        });
+        for (int sent = 1; sent <= 2; ++sent) {
+          ::kill(::getpid(), SIGHUP);
+          while (calls < sent) std::this_thread::yield();
+        }
+        flush_log(std::chrono::seconds(10));
+        _exit(7);
+      },
+      ::testing::ExitedWithCode(7), "SIGHUP was not carried out error=\"std::bad_alloc\"");
 }
 
 }  // namespace

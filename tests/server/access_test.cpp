@@ -48,6 +48,18 @@ TEST(KeyRing, FindsEveryKeyAndForgetsReplacedOnes) {
   EXPECT_FALSE(KeyRing({}, "").find("").rights != KeyRing::Rights::kNone);
 }
 
+TEST(KeyRing, FindsEachOfTenThousandKeysAndNoOther) {
+  std::vector<ApiKey> keys;
+  for (int i = 0; i < 10'000; ++i) keys.push_back({fmt::format("name-{}", i), fmt::format("key-{}", i)});
+  const KeyRing ring(keys, "root");
+  for (const ApiKey& key : keys) {
+    ASSERT_EQ(ring.find(key.key).name, key.name);
+    ASSERT_EQ(ring.find(key.key + "x").rights, KeyRing::Rights::kNone);
+  }
+  EXPECT_EQ(ring.find("root").rights, KeyRing::Rights::kAdmin);
+  EXPECT_TRUE(ring.needs_key());
+}
+
 TEST(Hosts, BrowsersMustNameAnAllowedOne) {
   TestServer server({.server = {.allowed_hosts = {"box.example"}}});
   const auto status = [&](const std::string& host) {
@@ -63,7 +75,7 @@ TEST(Hosts, BrowsersMustNameAnAllowedOne) {
 }
 
 TEST(Admission, BodiesAreReadOnlyWhereTheyAreNeeded) {
-  TestServer server({.server = {.api_key = "k"}});
+  TestServer server({.server = {.keys = testing::keys_of("k")}});
   const auto limit = [&](const char* method, const char* path) {
     HttpRequest request{.method = method, .path = path, .headers = {{"authorization", "Bearer k"}}};
     const HttpAdmission admission = server.server().admit(request);

@@ -236,18 +236,41 @@ TEST_F(Audited, APromptCountsOnceHoweverManyAnswersItHas) {
 }
 
 TEST_F(Audited, WhatIsRefusedHasALineToo) {
-  call("/generate", "{}", "wrong");
-  call("/generate", "{}");
-  server_.call("POST", "/no\n\xff where", "", {{"authorization", "Bearer a"}});
+  EXPECT_EQ(call("/generate", "{}").status, 400);
+  EXPECT_EQ(call("/no\n\xff where", "").status, 404);
   server_.call("GET", "/health");
   const auto lines = entries();
-  ASSERT_EQ(lines.size(), 3U) << "health checks have none";
-  EXPECT_EQ(number(lines[0], "status"), 401);
-  EXPECT_TRUE(lines[0].at("key").is_null());
-  EXPECT_EQ(number(lines[1], "status"), 400);
+  ASSERT_EQ(lines.size(), 2U) << "health checks have none";
+  EXPECT_EQ(number(lines[0], "status"), 400);
+  EXPECT_EQ(lines[0].at("key").as_string(), "alice");
+  EXPECT_EQ(number(lines[1], "status"), 404);
   EXPECT_EQ(lines[1].at("key").as_string(), "alice");
-  EXPECT_EQ(number(lines[2], "status"), 404);
-  EXPECT_EQ(lines[2].at("endpoint").as_string(), "/no\\x0a\\xff\\x20where");
+  EXPECT_EQ(lines[1].at("endpoint").as_string(), "/no\\x0a\\xff\\x20where");
+}
+
+TEST_F(Audited, WithoutAKnownKeyWhatIsRefusedHasNoLine) {
+  EXPECT_EQ(call("/generate", "{}", "wrong").status, 401);
+  EXPECT_EQ(call("/nowhere", "", "wrong").status, 404);
+  EXPECT_EQ(server_.call("POST", "/generate", "{}").status, 401);
+  EXPECT_EQ(server_.call("POST", "/flush_cache").status, 401);
+  EXPECT_EQ(server_.call("PUT", "/v1/models").status, 405);
+  EXPECT_TRUE(entries().empty());
+}
+
+TEST(AuditLog, OfAnOpenServerHasNoLineOfWhatIsRefused) {
+  const TemporaryFile file;
+  const auto log = started(file.path());
+  testing::TestServerOptions options;
+  options.server.audit = log;
+  options.server.rate_limits = {.requests_per_second = 0.001};
+  TestServer server(options);
+  const std::string body = R"({"input_ids":[3],"sampling_params":{"max_new_tokens":1}})";
+  EXPECT_EQ(server.generate(body).status, 200);
+  EXPECT_EQ(server.generate(body).status, 429);
+  EXPECT_EQ(server.call("POST", "/nowhere").status, 404);
+  log->flush();
+  ASSERT_EQ(lines_of(file.path()).size(), 1U);
+  EXPECT_NE(lines_of(file.path())[0].find("\"status\":200"), std::string::npos);
 }
 
 TEST_F(Audited, AClientThatLeavesIsChargedWhatWasMadeForIt) {

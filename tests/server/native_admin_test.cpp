@@ -9,7 +9,9 @@
 
 #include <boost/json.hpp>
 
+#include "server/memory_costs.h"
 #include "server/metrics.h"
+#include "server/request_memory.h"
 #include "server/server_status.h"
 #include "tests/server/test_server.h"
 
@@ -39,6 +41,18 @@ TEST(Health, HealthGenerateGeneratesAToken) {
   TestServer server;
   EXPECT_EQ(server.call("GET", "/health_generate").status, 200);
   EXPECT_EQ(server.engine().stats().generation_tokens, 1);
+}
+
+TEST(Health, HealthGenerateIsCountedWhileItRunsOnly) {
+  const auto memory = std::make_shared<RequestMemory>(size_t{1} << 30);
+  TestServer server({.server = {.memory = memory}});
+  server.gate().allow(0);
+  const auto probe = server.send("GET", "/health_generate");
+  EXPECT_GE(memory->bytes(MemoryKind::kChoice), kChoiceBytes);
+  server.gate().open();
+  ASSERT_TRUE(server.wait(*probe));
+  EXPECT_EQ(probe->response.status, 200);
+  EXPECT_EQ(memory->total(), 0U) << "its timer has not fired yet";
 }
 
 // A full queue does not make a server unhealthy as long as steps advance.
@@ -287,7 +301,7 @@ TEST(Metrics, SeparateTheTokensOfAnAnswerInOnePiece) {
 }
 
 TEST(Keys, AreRequiredWhereTheyShouldBe) {
-  TestServer server({.server = {.api_key = "user", .admin_api_key = "admin"}});
+  TestServer server({.server = {.keys = testing::keys_of("user", "admin")}});
   const HeaderList none;
   const HeaderList user = {{"authorization", "Bearer user"}};
   const HeaderList admin = {{"authorization", "bearer admin"}};
@@ -310,7 +324,7 @@ TEST(Keys, AreRequiredWhereTheyShouldBe) {
   EXPECT_TRUE(says("/generate", none).starts_with("a key is needed"));
   EXPECT_TRUE(says("/generate", wrong).starts_with("the key is wrong"));
   EXPECT_EQ(status("POST", "/abort_request", admin), 200);
-  TestServer one_key({.server = {.api_key = "user"}});
+  TestServer one_key({.server = {.keys = testing::keys_of("user")}});
   EXPECT_EQ(one_key.call("POST", "/abort_request", R"({"rid":"nobody"})", user).status, 200);
   EXPECT_EQ(one_key.call("POST", "/abort_request", R"({"rid":"nobody"})").status, 401);
 }

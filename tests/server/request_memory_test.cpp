@@ -165,6 +165,32 @@ TEST(RequestMemory, CountsAChoiceUntilItsAnswerIsComplete) {
   expect_empty(*memory);
 }
 
+TEST(RequestMemory, CountsTheListsAndTheStopExpressionsOfEachChoice) {
+  const auto memory = memory_of(kRoomy);
+  TestServer server(with(memory));
+  server.gate().allow(0);
+  // Returns what one request with these parameters has counted while it runs.
+  const auto counted = [&](const std::string& parameters, MemoryKind kind) {
+    const auto exchange =
+        server.send("POST", "/generate",
+                    R"({"input_ids":[1],"sampling_params":{"max_new_tokens":10,"n":2)" + parameters + "}}");
+    const size_t bytes = memory->bytes(kind);
+    exchange->disconnect();
+    return bytes;
+  };
+  const size_t plain = counted("", MemoryKind::kChoice);
+  EXPECT_GE(counted(R"(,"logit_bias":{"1":1,"2":1})", MemoryKind::kChoice), plain + 2 * 2 * 8);
+  EXPECT_GE(counted(R"(,"stop_token_ids":[7,8,9])", MemoryKind::kChoice), plain + 2 * 3 * 4);
+  EXPECT_GE(counted(R"(,"stop":"abcdefgh")", MemoryKind::kChoice), plain + 2 * 8);
+  // Two searches, each with three threads of 16 bytes and a stamp of 8 for each instruction.
+  EXPECT_GE(counted(R"(,"stop_regex":".{500}Q")", MemoryKind::kChoice), plain + 2 * 2 * 500 * 56);
+  EXPECT_EQ(counted(R"(,"stop":"a")", MemoryKind::kOutput), 2 * 10 * kKeptTokenBytes);
+  EXPECT_EQ(counted(R"(,"stop_regex":"a")", MemoryKind::kOutput),
+            2 * 10 * (kKeptTokenBytes + kHeldTokenBytes));
+  server.gate().open();
+  expect_empty(*memory);
+}
+
 TEST(RequestMemory, BeyondTheLimitIs503InTheFormOfTheApiAndOthersAreServed) {
   const auto memory = memory_of(400 << 10);
   TestServer server(with(memory));

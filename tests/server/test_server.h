@@ -21,6 +21,7 @@
 #include <boost/json.hpp>
 
 #include "engine/step_executor.h"
+#include "server/api_keys.h"
 #include "server/http.h"
 #include "server/request_tally.h"
 #include "server/server.h"
@@ -224,6 +225,11 @@ class TestExchange final : public HttpExchange {
   std::function<void()> on_writable_;
   std::function<void()> on_disconnect_;
 };
+
+// Returns the keys of a server with one nameless key, and perhaps one for its administrator.
+inline std::shared_ptr<const KeyRing> keys_of(std::string key, std::string admin_key = {}) {
+  return std::make_shared<const KeyRing>(std::vector<ApiKey>{{"", std::move(key)}}, std::move(admin_key));
+}
 
 struct TestServerOptions {
   ServerOptions server;

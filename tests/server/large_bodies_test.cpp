@@ -1,0 +1,53 @@
+// Tests bodies that are too large to be parsed on an I/O thread.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "server/json_fields.h"
+#include "server/parse_task.h"
+#include "tests/server/test_server.h"
+
+namespace hadal::server {
+namespace {
+
+using testing::parsed;
+using testing::TestServer;
+
+TEST(LargeBodies, AreParsedBesideTheIoThreadAndAnsweredLikeSmallOnes) {
+  TestServer server;
+  const std::string padding(kInlineBodyBytes, ' ');
+  const std::string body = R"({"text":"Hello","sampling_params":{"max_new_tokens":4}})";
+  const auto small = parsed(server.generate(body));
+  const auto exchange = server.send("POST", "/generate", body + padding);
+  EXPECT_FALSE(exchange->complete) << "the test's thread is the I/O thread";
+  EXPECT_TRUE(exchange->request().body.empty());
+  ASSERT_TRUE(server.wait(*exchange));
+  EXPECT_EQ(parsed(exchange->response).at("text"), small.at("text"));
+  EXPECT_EQ(server.generate("{" + padding).status, 400);
+  EXPECT_EQ(server.call("POST", "/tokenize", R"({"prompt":"Hello"})" + padding).status, 200);
+}
+
+TEST(LargeBodies, OfAClientThatHasGoneGenerateNothing) {
+  TestServer server;
+  const std::string body = R"({"text":"Hello","rid":"gone"})" + std::string(kInlineBodyBytes, ' ');
+  const auto exchange = server.send("POST", "/generate", body);
+  exchange->disconnect();
+  EXPECT_EQ(server
+                .generate(R"({"text":"Hello","sampling_params":{"max_new_tokens":1}})" +
+                          std::string(kInlineBodyBytes, ' '))
+                .status,
+            200);
+  EXPECT_EQ(exchange->num_answers, 0);
+  EXPECT_EQ(server.engine().stats().num_requests, 1);
+}
+
+TEST(LargeBodies, WithMoreValuesThanMemoryHoldsAreRefused) {
+  std::string lists = R"({"text":"a","x":[)";
+  for (int i = 0; i < 8'000'000; ++i) lists += "[],";
+  const auto object = parse_json_object(lists + "[]]}");
+  ASSERT_FALSE(object.ok());
+  EXPECT_NE(object.status().message.find("256 MiB"), std::string::npos) << object.status().message;
+}
+
+}  // namespace
+}  // namespace hadal::server
