@@ -174,8 +174,11 @@ TEST(RequestMemory, CountsTheListsAndTheStopExpressionsOfEachChoice) {
     const auto exchange =
         server.send("POST", "/generate",
                     R"({"input_ids":[1],"sampling_params":{"max_new_tokens":10,"n":2)" + parameters + "}}");
+    // A body with stop expressions is parsed by a worker, so what it counts arrives later.
+    EXPECT_TRUE(server.io().run_until([&] { return memory->bytes(kind) > 0; })) << parameters;
     const size_t bytes = memory->bytes(kind);
     exchange->disconnect();
+    EXPECT_TRUE(server.io().run_until([&] { return memory->bytes(kind) == 0; })) << parameters;
     return bytes;
   };
   const size_t plain = counted("", MemoryKind::kChoice);
