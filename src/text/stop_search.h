@@ -27,9 +27,9 @@ struct StopRegexBudget {
 class StopPatterns {
  public:
   // `regexes` use the part of PCRE2's syntax (and of Python's) that stop_regex_syntax.h names, with Unicode
-  // classes. What they need is taken from `budget`. The error is kInvalidArgument with the entry, the pattern,
-  // the problem and its place. More than kMaxStopRegexes are an error, and so are more states than the budget
-  // has left.
+  // classes. What they need is taken from `budget`. The error is kInvalidArgument with the entry, the
+  // pattern, the problem and its place. More than kMaxStopRegexes are an error, and so are more states than
+  // the budget has left.
   static Result<std::shared_ptr<const StopPatterns>> compile(const std::vector<std::string>& strings,
                                                              const std::vector<std::string>& regexes,
                                                              StopRegexBudget& budget);

@@ -72,8 +72,8 @@ TEST_F(FailingGrammar, ACompileWithoutMemoryThrowsAndIsNotRemembered) {
   }
 }
 
-// The failure of a broken grammar is its own error, or that of the memory. (The library cuts its message where
-// the memory ends.) Of the second one the library says in a warning that it ignores a part.
+// The failure of a broken grammar is its own error, or that of the memory. (The library cuts its message
+// where the memory ends.) Of the second one the library says in a warning that it ignores a part.
 TEST_F(FailingGrammar, ABrokenGrammarWithoutMemoryIsNoOtherError) {
   for (const char* const text : {"(a", "a$b"}) {
     const GrammarSpec broken{.kind = GrammarKind::kRegex, .text = text};
