@@ -2,6 +2,11 @@
 // budget, the slots or the memory are used up; the first that has no room ends admission, so that no request
 // overtakes a large one.
 //
+// A client that holds at least an eighth of the slots leaves an eighth of slots and pages to others, if there
+// are any (client_shares.h); its requests are passed over. Short requests of clients that have no prompt
+// under way start ahead of that order (prompt_turns.cpp). The pages that a passed-over long request needs are
+// kept for it.
+//
 // Beside generating requests of other clients, what a step computes of prompts is limited by its cost, too
 // (prompt_budget.h); a request of whose prompt nothing may be computed is not admitted.
 //
@@ -15,6 +20,7 @@
 // ever: a running prefill advances with every step, and a starved request (request_queue.h) does not wait.
 #include <algorithm>
 #include <functional>
+#include <limits>
 
 #include "base/check.h"
 #include "scheduler/scheduler_impl.h"
@@ -64,49 +70,85 @@ bool Scheduler::Impl::waits_for_prefix(RequestState& request) {
   return request.prefix_owner != 0;
 }
 
+int64_t Scheduler::Impl::expected_growth() const {
+  int64_t pages = 0;
+  for (const RequestState* request : running) pages += growth.pages(*request, std::ssize(request->pages));
+  return pages;
+}
+
 void Scheduler::Impl::admit(PromptBudget& budget, const Generating& generating, BatchPlan& plan) {
   if (queue.empty() || budget.tokens() <= 0 || free_slots.empty()) return;
-  int64_t growth_pages = 0;
-  for (const RequestState* request : running) {
-    growth_pages += growth.pages(*request, std::ssize(request->pages));
-  }
-  bool first_prompt = budget.tokens() == prefill_budget();  // the step has no prompt yet
+  AdmissionPass pass = {.budget = budget,
+                        .generating = generating,
+                        .plan = plan,
+                        .most_tokens = std::numeric_limits<int64_t>::max(),
+                        .wanted_pages = expected_growth(),
+                        .first_prompt = budget.tokens() == prefill_budget()};
   std::vector<const RequestState*> admitted;
+  int64_t num_leaving_room = 0;
   queue.visit_in_order([this](RequestState& request) { return match_length(request); },
                        [&](RequestState& request) {
-                         const bool delays = generating.others_than(request.client);
-                         switch (try_admit(request, growth_pages, budget, delays, first_prompt, plan)) {
+                         switch (try_admit(request, pass)) {
                            case Admission::kNoRoom:
                              return false;
+                           case Admission::kLeavesRoom:
+                             return ++num_leaving_room < kMaxLookups;
+                           case Admission::kTooLong:
                            case Admission::kWaitsForPrefix:
                              return true;
                            case Admission::kAdmitted:
                              break;
                          }
                          admitted.push_back(&request);
-                         first_prompt = false;
-                         growth_pages += growth.pages(request, std::ssize(request.pages));
                          return budget.tokens() > 0 && !free_slots.empty();
                        });
   for (const RequestState* request : admitted) queue.note_admission(*request);
 }
 
-Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int64_t growth_pages,
-                                                      PromptBudget& budget, bool delays, bool first_prompt,
-                                                      BatchPlan& plan) {
+void Scheduler::Impl::admit_newcomers(PromptBudget& budget, const Generating& generating,
+                                      std::unordered_set<uint64_t>& busy, int64_t most_tokens,
+                                      BatchPlan& plan) {
+  if (queue.empty() || budget.tokens() <= 0 || free_slots.empty()) return;
+  AdmissionPass pass = {.budget = budget,
+                        .generating = generating,
+                        .plan = plan,
+                        .most_tokens = most_tokens,
+                        .wanted_pages = expected_growth()};
+  std::vector<const RequestState*> admitted;
+  int64_t num_lookups = 0;
+  queue.visit_in_order([this](RequestState& request) { return match_length(request); },
+                       [&](RequestState& request) {
+                         if (++num_lookups > kMaxLookups) return false;
+                         if (!busy.insert(request.client).second) return true;
+                         const Admission admission = try_admit(request, pass);
+                         if (admission == Admission::kAdmitted) admitted.push_back(&request);
+                         return admission != Admission::kNoRoom && budget.tokens() > 0 && !free_slots.empty();
+                       });
+  for (const RequestState* request : admitted) queue.note_admission(*request);
+}
+
+Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, AdmissionPass& pass) {
   // The outcome from before the retraction must be known first; later requests do not overtake.
   if (request.num_items_in_flight > 0) return Admission::kNoRoom;
+  const bool leaves_room = shares.must_leave_room(request.client, last_step);
+  if (leaves_room && std::ssize(free_slots) <= shares.kept_slots()) return Admission::kLeavesRoom;
   if (waits_for_prefix(request)) return Admission::kWaitsForPrefix;
 
   const int64_t known = request.num_known();
   const int64_t num_blocks = num_pages_for(known);
   const bool alone = running.empty();
-  const int64_t wanted_beside = growth_pages + growth.pages(request, num_blocks);
+  const int64_t own_growth = growth.pages(request, num_blocks);
+  if (known - match_length(request) > pass.most_tokens) {
+    pass.wanted_pages += num_blocks - match_length(request) / kCachePageSize + own_growth;
+    return Admission::kTooLong;
+  }
+  const int64_t wanted_beside = pass.wanted_pages + own_growth + (leaves_room ? shares.kept_pages() : 0);
+  const Admission refused = leaves_room ? Admission::kLeavesRoom : Admission::kNoRoom;
   const auto available = [this] { return pool.num_free() + cache.evictable_pages(); };
   // Requests that surely do not fit are refused before match(), which counts as a use of the cached prefix.
   if (!alone && num_blocks + wanted_beside > available() &&
       num_blocks - match_length(request) / kCachePageSize + wanted_beside > available()) {
-    return Admission::kNoRoom;
+    return refused;
   }
 
   PrefixMatch match;
@@ -125,14 +167,15 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int
                               : num_blocks - num_shared() + wanted_beside <= available();
   const int64_t to_compute = known - match.num_tokens();
   const bool cut = options.chunked_prefill_size >= 0;
+  const bool delays = pass.generating.others_than(request.client);
   const int64_t step_tokens =
-      cut ? budget.most(request, match.num_tokens(), to_compute, delays, /*share=*/1.0) : to_compute;
-  const bool has_time = cut ? step_tokens > 0 : first_prompt || to_compute <= budget.tokens();
+      cut ? pass.budget.most(request, match.num_tokens(), to_compute, delays) : to_compute;
+  const bool has_time = cut ? step_tokens > 0 : pass.first_prompt || to_compute <= pass.budget.tokens();
   if (!has_room || !has_time) {
     HADAL_CHECK(has_room || !alone, "request {}: no room for {} pages in an idle pool of {}", request.id,
                 num_blocks, pool.num_pages());
     cache.unlock(match.node);
-    return Admission::kNoRoom;
+    return has_room ? Admission::kNoRoom : refused;
   }
 
   queue.remove(&request, /*served=*/true);
@@ -151,15 +194,17 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int
   // The source may just have been evicted, and may be a page of this very request: the copy runs before all
   // writes, so its rows are still there. If it is the target itself, the rows are already in place.
   if (match.partial_tokens > 0 && match.partial_page != request.pages[num_shared_pages]) {
-    plan.ranks[0].copies.push_back({.source = match.partial_page,
-                                    .target = request.pages[num_shared_pages],
-                                    .num_rows = match.partial_tokens});
+    pass.plan.ranks[0].copies.push_back({.source = match.partial_page,
+                                         .target = request.pages[num_shared_pages],
+                                         .num_rows = match.partial_tokens});
   }
 
   std::pop_heap(free_slots.begin(), free_slots.end(), std::greater<>());
   request.slot = free_slots.back();
   free_slots.pop_back();
   by_slot[request.slot] = &request;
+  shares.take_slot(request.client);
+  shares.see(request.client, last_step);
   running.push_back(&request);
   request.running = true;
   request.held = false;  // its mask may have become ready while it waited
@@ -170,7 +215,7 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int
   request.prompt_cached = false;
   request.planned = request.confirmed = match.num_tokens();
   request.step_tokens = step_tokens;
-  budget.take(request, match.num_tokens(), step_tokens, delays);
+  pass.budget.take(request, match.num_tokens(), step_tokens, delays);
   const int64_t cached_tokens = std::min(match.num_tokens(), request.prompt_len);
   request.told_cached_tokens = std::min(match.told_tokens, request.prompt_len);
   if (request.first_page_hash != 0 && options.enable_radix_cache && !request.isolated) {
@@ -178,8 +223,10 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, int
     prefilling.push_back(&request);
   }
 
-  ++plan.num_new_requests;
-  plan.num_cached_tokens += cached_tokens;
+  pass.first_prompt = false;
+  pass.wanted_pages += growth.pages(request, std::ssize(request.pages));
+  ++pass.plan.num_new_requests;
+  pass.plan.num_cached_tokens += cached_tokens;
   if (!request.retracted) {
     totals.total_prompt_tokens += request.prompt_len;
     totals.total_cached_tokens += request.told_cached_tokens;  // not more, because everybody may read it

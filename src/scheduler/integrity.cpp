@@ -17,6 +17,10 @@ void Scheduler::Impl::check_integrity() const {
   pool.check_integrity();
   queue.check_integrity();
 
+  std::unordered_map<uint64_t, int64_t> slots;
+  for (const RequestState* request : running) ++slots[request->client];
+  HADAL_CHECK(slots == shares.slots(), "the slots of {} clients are counted wrongly", slots.size());
+
   HADAL_CHECK_LE(in_flight.size(), 2U);
   HADAL_CHECK_EQ(running.size() + free_slots.size(), by_slot.size());
   HADAL_CHECK_EQ(requests.size(), running.size() + static_cast<size_t>(queue.size()));

@@ -15,29 +15,43 @@ double PromptBudget::cost_of(const RequestState& request, int64_t begin, int64_t
   return cost + static_cast<double>(num_scored * costs_.rows_per_score);
 }
 
-int64_t PromptBudget::most(const RequestState& request, int64_t begin, int64_t wanted, bool delays,
-                           double share) const {
-  const int64_t most = std::min(tokens_, wanted);
+int64_t PromptBudget::most(const RequestState& request, int64_t begin, int64_t wanted, bool delays) const {
+  const int64_t most = std::min(left_.tokens, wanted);
   if (!delays || !limits_cost_) return most;
-  const double left = share * cost_;
   // The cost grows with the number of tokens, so the largest number that is not too expensive is found by
   // halving.
   int64_t fits = 0;
   int64_t too_many = most + 1;
   while (too_many - fits > 1) {
     const int64_t middle = fits + (too_many - fits) / 2;
-    (cost_of(request, begin, begin + middle) <= left ? fits : too_many) = middle;
+    (cost_of(request, begin, begin + middle) <= left_.cost ? fits : too_many) = middle;
   }
-  return delays_others_ ? fits : std::max(fits, std::min(most, kLeastTokens));
+  return std::max(fits, std::min(most, left_.least));
 }
 
 void PromptBudget::take(const RequestState& request, int64_t begin, int64_t num_tokens, bool delays) {
-  if (num_tokens == 0) return;
-  tokens_ -= num_tokens;
   const double cost = cost_of(request, begin, begin + num_tokens);
-  cost_ -= cost;
+  left_.tokens -= num_tokens;
+  left_.cost -= cost;
   taken_cost_ += cost;
-  delays_others_ = delays_others_ || delays;
+  if (delays) left_.least = std::max<int64_t>(left_.least - num_tokens, 0);
+}
+
+void PromptBudget::set_half_aside() {
+  const Allowance half = {.tokens = left_.tokens / 2, .cost = left_.cost / 2, .least = left_.least / 2};
+  left_ = {.tokens = left_.tokens - half.tokens,
+           .cost = left_.cost - half.cost,
+           .least = left_.least - half.least};
+  aside_ = {.tokens = aside_.tokens + half.tokens,
+            .cost = aside_.cost + half.cost,
+            .least = aside_.least + half.least};
+}
+
+void PromptBudget::give_back() {
+  left_ = {.tokens = left_.tokens + aside_.tokens,
+           .cost = left_.cost + aside_.cost,
+           .least = left_.least + aside_.least};
+  aside_ = {};
 }
 
 }  // namespace hadal

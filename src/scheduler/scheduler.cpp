@@ -29,7 +29,8 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options)
       pool(scheduler_options.num_pages),
       cache(pool, scheduler_options.eviction, scheduler_options.enable_radix_cache),
       queue(scheduler_options.policy),
-      growth(scheduler_options.conservativeness) {
+      growth(scheduler_options.conservativeness),
+      shares(scheduler_options.max_running_requests, scheduler_options.num_pages) {
   HADAL_CHECK_GE(options.max_running_requests, 1);
   HADAL_CHECK(options.chunked_prefill_size >= 1 || options.chunked_prefill_size == -1,
               "chunked_prefill_size is {}; allowed is ≥ 1 or -1", options.chunked_prefill_size);
@@ -92,24 +93,15 @@ BatchPlan Scheduler::Impl::plan(int64_t max_cost) {
   Generating generating;
   for (RequestState* request : running) {
     request->step_tokens = 0;
+    shares.see(request->client, last_step);
     if (request->held || !request->decoding() || request->needs_page()) continue;
     request->step_tokens = 1;
     generating.add(request->client);
   }
   const bool cut = options.chunked_prefill_size >= 0;
   PromptBudget budget(options.prompt_costs, prefill_budget(), cut ? max_cost : kUnlimitedCost);
-  // Requests that wait get half of the cost, because otherwise a short prompt of another client would wait
-  // until a long one has been computed in many small parts.
-  const double share = queue.empty() ? 1.0 : 0.5;
-  for (RequestState* request : running) {
-    if (request->held || !request->catching_up) continue;
-    const bool delays = generating.others_than(request->client);
-    request->step_tokens =
-        budget.most(*request, request->planned, request->num_known() - request->planned, delays, share);
-    budget.take(*request, request->planned, request->step_tokens, delays);
-  }
   // A request that was just sent back would only be admitted again for the same pages.
-  if (retracted_ids.empty() || running.empty()) admit(budget, generating, plan);
+  plan_prompts(budget, generating, /*admits=*/retracted_ids.empty() || running.empty(), plan);
   build_items(plan);
 
   if (plan.empty()) return plan;

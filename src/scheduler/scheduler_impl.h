@@ -1,6 +1,8 @@
 // Scheduler::Impl is the state of a Scheduler and the rules over it, one file per rule:
 //
 //   request_queue      the order of waiting requests
+//   client_shares      the slots and pages that a client leaves to others
+//   prompt_turns       how a step's prompt tokens are divided between prompts and clients
 //   admission          which waiting requests start, with which cached prefix and pages
 //   retraction         pages for every decode, and which request is retracted when there is none
 //   step_builder       the running requests' work as a BatchPlan
@@ -18,8 +20,10 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
+#include "scheduler/client_shares.h"
 #include "scheduler/growth_estimate.h"
 #include "scheduler/prompt_budget.h"
 #include "scheduler/request_queue.h"
@@ -36,6 +40,7 @@ struct Scheduler::Impl {
   RadixCache cache;
   RequestQueue queue;
   GrowthEstimate growth;
+  ClientShares shares;
 
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests;
   std::vector<RequestState*> running;     // in order of admission
@@ -73,19 +78,41 @@ struct Scheduler::Impl {
     return request.tokens.first(static_cast<size_t>(count), joined);
   }
 
+  // prompt_turns.cpp defines these. plan_prompts decides how many prompt tokens of which request the step
+  // computes, and starts waiting requests if `admits`.
+  void plan_prompts(PromptBudget& budget, const Generating& generating, bool admits, BatchPlan& plan);
+  // Gives a request in prefill as many more tokens of this step as `budget` allows.
+  void advance_prompt(RequestState& request, PromptBudget& budget, const Generating& generating);
+
   // These are in admission.cpp.
-  enum class Admission { kAdmitted, kWaitsForPrefix, kNoRoom };
+  enum class Admission { kAdmitted, kWaitsForPrefix, kLeavesRoom, kTooLong, kNoRoom };
+  // AdmissionPass is what the requests that are looked at in one pass over the queue share.
+  struct AdmissionPass {
+    PromptBudget& budget;
+    const Generating& generating;
+    BatchPlan& plan;
+    int64_t most_tokens;   // requests that must compute more are passed over
+    int64_t wanted_pages;  // which running requests are expected to need, and those that were passed over
+    bool first_prompt = false;  // the step has no prompt yet
+  };
   // Starts waiting requests while `budget` and slots last, and counts them in `plan`.
   void admit(PromptBudget& budget, const Generating& generating, BatchPlan& plan);
-  // Takes the tokens of an admitted request out of `budget`. `delays` says that another client generates.
-  Admission try_admit(RequestState& request, int64_t growth_pages, PromptBudget& budget, bool delays,
-                      bool first_prompt, BatchPlan& plan);
+  // Does the same for the first request of each client that is not in `busy`, if it has at most `most_tokens`
+  // to compute. It looks at the first kMaxLookups waiting requests only.
+  void admit_newcomers(PromptBudget& budget, const Generating& generating, std::unordered_set<uint64_t>& busy,
+                       int64_t most_tokens, BatchPlan& plan);
+  // Takes the tokens of an admitted request out of the budget.
+  Admission try_admit(RequestState& request, AdmissionPass& pass);
+  // Returns the pages that running requests are expected to need.
+  int64_t expected_growth() const;
   bool waits_for_prefix(RequestState& request);
   // Returns how many of its tokens may come from the cache, which is never all that are known.
   int64_t match_limit(const RequestState& request) const;
   int64_t match_length(RequestState& request);
   // Returns the budget of a step in prompt and recomputed tokens.
   int64_t prefill_budget() const;
+  // So many requests of a pass may be passed over, because others' rules hold them back.
+  static constexpr int64_t kMaxLookups = 64;
 
   // retraction.cpp defines these. secure_decode_pages gives every decoding request the page that its next
   // token needs, or retracts a request. A request that still lacks its page afterwards skips this step.

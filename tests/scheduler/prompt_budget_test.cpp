@@ -34,9 +34,9 @@ TEST(PromptBudget, TheLargestNumberOfTokensThatFitsIsTaken) {
   for (const int64_t begin : {0, 77, 3000}) {
     for (const int64_t cost : {20, 100, 333, 4000}) {
       PromptBudget budget(kCosts, 500, cost);
-      budget.take(request, begin, 1, true);  // the first prompt has had its least
+      budget.take(request, begin, PromptBudget::kLeastTokens, true);
       const double left = static_cast<double>(cost) - budget.taken_cost();
-      const int64_t count = budget.most(request, begin, 400, true, 1.0);
+      const int64_t count = budget.most(request, begin, 400, true);
       EXPECT_TRUE(count == 0 || budget.cost_of(request, begin, begin + count) <= left);
       EXPECT_TRUE(count == 400 || budget.cost_of(request, begin, begin + count + 1) > left);
     }
@@ -46,27 +46,44 @@ TEST(PromptBudget, TheLargestNumberOfTokensThatFitsIsTaken) {
 TEST(PromptBudget, ThePromptThatDelaysNobodyIsCutByTokensOnly) {
   PromptBudget budget(kCosts, 500, 10);
   const RequestState request = request_with_scores_from(5000);
-  EXPECT_EQ(budget.most(request, 4000, 900, false, 1.0), 500);
+  EXPECT_EQ(budget.most(request, 4000, 900, false), 500);
   budget.take(request, 4000, 300, false);
   EXPECT_EQ(budget.tokens(), 200);
-  EXPECT_EQ(budget.most(request, 0, 900, true, 1.0), PromptBudget::kLeastTokens) << "the cost is used up";
+  EXPECT_EQ(budget.most(request, 0, 900, true), PromptBudget::kLeastTokens) << "the cost is used up";
 }
 
 TEST(PromptBudget, OnlyTheFirstPromptThatDelaysOthersGetsItsLeast) {
   PromptBudget budget(kCosts, 500, 0);
   const RequestState request = request_with_scores_from(5000);
-  EXPECT_EQ(budget.most(request, 4000, 900, true, 1.0), PromptBudget::kLeastTokens);
-  EXPECT_EQ(budget.most(request, 4000, 3, true, 1.0), 3);
+  EXPECT_EQ(budget.most(request, 4000, 900, true), PromptBudget::kLeastTokens);
+  EXPECT_EQ(budget.most(request, 4000, 3, true), 3);
   budget.take(request, 4000, PromptBudget::kLeastTokens, true);
-  EXPECT_EQ(budget.most(request, 4000, 900, true, 1.0), 0);
+  EXPECT_EQ(budget.most(request, 4000, 900, true), 0);
 }
 
-TEST(PromptBudget, AShareOfTheCostLeavesTheRest) {
-  PromptBudget budget({}, 500, 100);
+TEST(PromptBudget, HalfOfEverythingCanBeSetAside) {
+  PromptBudget budget({}, 501, 100);
   const RequestState request = request_with_scores_from(5000);
-  EXPECT_EQ(budget.most(request, 0, 900, true, 0.5), 50);
+  budget.set_half_aside();
+  EXPECT_EQ(budget.tokens(), 251);
+  EXPECT_EQ(budget.most(request, 0, 900, true), 50);
   budget.take(request, 0, 50, true);
-  EXPECT_EQ(budget.most(request, 0, 900, true, 1.0), 50);
+  EXPECT_EQ(budget.most(request, 0, 900, true), 0) << "half of the least tokens are used up, too";
+  budget.give_back();
+  EXPECT_EQ(budget.tokens(), 451);
+  EXPECT_EQ(budget.most(request, 0, 900, true), 50);
+  budget.take(request, 0, 50, true);
+  EXPECT_EQ(budget.most(request, 0, 900, true), 0);
+}
+
+TEST(PromptBudget, HalfOfTheLeastTokensCanBeSetAside) {
+  PromptBudget budget({}, 500, 0);
+  const RequestState request = request_with_scores_from(5000);
+  budget.set_half_aside();
+  EXPECT_EQ(budget.most(request, 0, 900, true), PromptBudget::kLeastTokens / 2);
+  budget.take(request, 0, PromptBudget::kLeastTokens / 2, true);
+  budget.give_back();
+  EXPECT_EQ(budget.most(request, 0, 900, true), PromptBudget::kLeastTokens / 2);
 }
 
 // Runs requests of several clients, and counts the prompt tokens of each in every step.

@@ -1,0 +1,46 @@
+// Divides a step's budget of prompt tokens between the prompts that are under way and those that wait.
+//
+// The oldest prompt gets half of the budget, and what nobody else can use. The other half goes to short
+// prompts of other clients first, one of each: to those under way and then to those that wait. So a client's
+// short request does not wait until another's long prompt has been computed, and a long prompt advances by
+// half a chunk with every step, however many short ones come. A prompt is short when half a chunk can hold it.
+#include <algorithm>
+#include <unordered_set>
+
+#include "scheduler/scheduler_impl.h"
+
+namespace hadal {
+
+void Scheduler::Impl::advance_prompt(RequestState& request, PromptBudget& budget,
+                                     const Generating& generating) {
+  const int64_t begin = request.planned + request.step_tokens;
+  const bool delays = generating.others_than(request.client);
+  const int64_t count = budget.most(request, begin, request.num_known() - begin, delays);
+  budget.take(request, begin, count, delays);
+  request.step_tokens += count;
+}
+
+void Scheduler::Impl::plan_prompts(PromptBudget& budget, const Generating& generating, bool admits,
+                                   BatchPlan& plan) {
+  std::vector<RequestState*> prompts;  // in order of admission
+  for (RequestState* request : running) {
+    if (!request->held && request->catching_up) prompts.push_back(request);
+  }
+  if (!prompts.empty() && options.chunked_prefill_size >= 0) {
+    const int64_t most_short = prefill_budget() / 2;
+    budget.set_half_aside();
+    advance_prompt(*prompts.front(), budget, generating);
+    budget.give_back();
+    std::unordered_set<uint64_t> clients = {prompts.front()->client};
+    for (RequestState* request : prompts) {
+      if (request->num_known() - request->planned > most_short) continue;
+      if (clients.insert(request->client).second) advance_prompt(*request, budget, generating);
+    }
+    for (const RequestState* request : prompts) clients.insert(request->client);
+    if (admits) admit_newcomers(budget, generating, clients, most_short, plan);
+  }
+  for (RequestState* request : prompts) advance_prompt(*request, budget, generating);
+  if (admits) admit(budget, generating, plan);
+}
+
+}  // namespace hadal
