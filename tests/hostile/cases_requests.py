@@ -63,16 +63,21 @@ AMPLIFY = rows("amplification", [
                                                       "answers": False}),
     ("a batch of 128 prompts", post("/generate", {"text": ["Once"] * 128, "sampling_params": {"max_new_tokens": 8}}),
      {"answer_bytes": 2 << 20}),
-    ("a batch of 16384 prompts", post("/generate", {"text": ["a"] * 16384, "sampling_params": {"max_new_tokens": 1}}),
+    # One client may have 7/8 of the 4,096 places of the queue.
+    ("a batch of 3584 prompts", post("/generate", {"text": ["a"] * 3584, "sampling_params": {"max_new_tokens": 1}}),
      {"clients": 2, "answer_bytes": 16 << 20, "seconds": 1.5, "answers": False,
       "memory_bytes": 96 << 20}),
+    ("a batch of 3585 prompts", post("/generate", {"text": ["a"] * 3585, "sampling_params": {"max_new_tokens": 1}}),
+     {"statuses": BAD}),
     ("a salt for each of 100 prompts", post("/generate", {
         "text": ["Once"] * 100, "cache_salt": [f"salt {i}" for i in range(100)],
         "sampling_params": {"max_new_tokens": 0}}), {"clients": 2, "answer_bytes": 4 << 20, "answers": False}),
     ("a batch of 16385 prompts", post("/generate", {"text": ["a"] * 16385}), {"statuses": BAD}),
-    ("128 prompts with n of 128", post("/generate", {
-        "text": ["a " * 200] * 128, "sampling_params": {"max_new_tokens": 4, "n": 128}}),
+    ("28 prompts with n of 128", post("/generate", {
+        "text": ["a " * 200] * 28, "sampling_params": {"max_new_tokens": 4, "n": 128}}),
      {"clients": 1, "answers": False, "answer_bytes": 16 << 20, "memory_bytes": 96 << 20, "seconds": 1.5}),
+    ("128 prompts with n of 128", post("/generate", {
+        "text": ["a " * 200] * 128, "sampling_params": {"max_new_tokens": 4, "n": 128}}), {"statuses": BAD}),
     ("129 prompts with n of 128", post("/generate", {"text": ["a"] * 129, "sampling_params": {"n": 128}}), {"statuses": BAD}),
     ("128 top probabilities", post("/generate", {
         "text": "a b c d " * 100, "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 128,
