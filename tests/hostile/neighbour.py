@@ -131,7 +131,7 @@ class Neighbour:
             gaps = self.gaps + ([now - last] if last is not None else [])
             starts = self.starts + ([now - started] if last is None and started is not None else [])
             figures = {
-                "seconds": now - self.since, "health_p50": percentile(health, 50), "health_p90": percentile(health, 90),
+                "seconds": now - self.since, "health_p50": percentile(health, 50), "health_p90": percentile(health, 90), "health_p99": percentile(health, 99),
                 "health_max": max(health, default=0), "gap_p50": weighted(gaps, 50), "gap_p90": weighted(gaps, 90),
                 "gap_p99": weighted(gaps, 99), "gap_max": max(gaps, default=0), "start_p50": percentile(starts, 50),
                 "start_max": max(starts, default=0), "noise_p90": percentile(self.noise, 90), "streams": self.streams,
