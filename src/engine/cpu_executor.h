@@ -26,6 +26,7 @@ class CpuExecutor final : public StepExecutor {
   void launch(StagedStep step) override;
   void set_masks(int64_t step, std::vector<uint32_t> masks) override;
   StepOutput wait() override;
+  bool takes_absorbed_prompts() const override { return true; }
 
  private:
   static constexpr int64_t kMaxInFlight = 2;

@@ -14,7 +14,10 @@ namespace {
 
 constexpr double kUtilizationHoldsS = 1.0;
 constexpr double kThroughputHoldsS = 30.0;
-SchedulerOptions scheduler_options(const EngineOptions& options, const ModelConfig& config) {
+SchedulerOptions scheduler_options(const EngineOptions& options, const ModelConfig& config,
+                                   const StepExecutor& executor) {
+  // Where generated tokens are not cached, each token of a prompt must always take the same path.
+  const bool absorbs = executor.takes_absorbed_prompts() && options.cache_generated_tokens;
   return {.num_pages = options.max_total_tokens / kPageSize,
           .max_running_requests = options.max_running_requests,
           .chunked_prefill_size = options.chunked_prefill_size,
@@ -25,7 +28,7 @@ SchedulerOptions scheduler_options(const EngineOptions& options, const ModelConf
           .eviction = options.eviction_policy,
           .enable_radix_cache = options.enable_radix_cache,
           .cache_generated_tokens = options.cache_generated_tokens,
-          .prompt_costs = options.max_prefill_ms > 0 ? prompt_costs(config) : PromptCosts()};
+          .prompt_costs = options.max_prefill_ms > 0 ? prompt_costs(config, absorbs) : PromptCosts()};
 }
 
 double seconds(Sequence::Clock::time_point from, Sequence::Clock::time_point to) {
@@ -43,7 +46,7 @@ EngineLoop::EngineLoop(std::unique_ptr<StepExecutor> executor, const ModelConfig
       gate_(gate),
       executor_(std::move(executor)),
       recorder_(std::move(recorder)),
-      scheduler_(scheduler_options(options, config)),
+      scheduler_(scheduler_options(options, config, *executor_)),
       staging_(sequences_, options.max_running_requests),
       log_(options.decode_log_interval, options.max_total_tokens),
       pace_(static_cast<double>(options.max_prefill_ms) / 1000),

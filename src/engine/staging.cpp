@@ -57,8 +57,8 @@ StagedStep Staging::stage(StepRecord& record) {
   batch.page_table.reserve(plan.items.size() * static_cast<size_t>(batch.page_table_stride));
   for (const WorkItem& item : plan.items) {
     const Slot& slot = slots_[item.slot];
-    if (item.kind == WorkKind::kPrefill) {
-      add_prefill(slot, item, staged, record);
+    if (item.kind != WorkKind::kDecode) {
+      add_prompt(slot, item, staged, record);
     } else {
       add_decode(slot, item, staged);
     }
@@ -97,13 +97,12 @@ Staging::Slot& Staging::start_item(const RankPlan& plan, const WorkItem& item, S
   return slot;
 }
 
-void Staging::add_prefill(const Slot& slot, const WorkItem& item, StagedStep& staged, StepRecord& record) {
+void Staging::add_prompt(const Slot& slot, const WorkItem& item, StagedStep& staged, StepRecord& record) {
   Sequence& sequence = *slot.sequence;
   ForwardBatch& batch = staged.batch;
   const int64_t begin = item.begin;
   const int64_t end = begin + item.num_tokens;
   HADAL_CHECK_LE(end, sequence.prompt_len);
-  HADAL_CHECK(batch.decode_seq_idx.empty(), "prefill items come first");
   const auto first_row = static_cast<int32_t>(batch.token_ids.size());
   const TokenIds& prompt = sequence.tokens.prompt();
   batch.token_ids.insert(batch.token_ids.end(), prompt.begin() + begin, prompt.begin() + end);
@@ -111,11 +110,20 @@ void Staging::add_prefill(const Slot& slot, const WorkItem& item, StagedStep& st
     batch.positions.push_back(static_cast<int32_t>(position));
     batch.slots.push_back(int64_t{slot.pages[position / kPageSize]} * kPageSize + position % kPageSize);
   }
-  batch.segments.push_back({.seq_idx = static_cast<int32_t>(&item - record.plan.ranks[0].items.data()),
-                            .q_begin = first_row,
-                            .q_len = item.num_tokens,
-                            .kv_len = static_cast<int32_t>(end)});
-  batch.num_prefill_tokens += item.num_tokens;
+  const auto seq_idx = static_cast<int32_t>(&item - record.plan.ranks[0].items.data());
+  if (item.kind == WorkKind::kPrefill) {
+    HADAL_CHECK(batch.decode_seq_idx.empty(), "un-absorbed items come first");
+    batch.segments.push_back({.seq_idx = seq_idx,
+                              .q_begin = first_row,
+                              .q_len = item.num_tokens,
+                              .kv_len = static_cast<int32_t>(end)});
+    batch.num_prefill_tokens += item.num_tokens;
+  } else {
+    for (int64_t position = begin; position < end; ++position) {
+      batch.decode_seq_idx.push_back(seq_idx);
+      batch.decode_kv_len.push_back(static_cast<int32_t>(position + 1));
+    }
+  }
 
   // The logits of position p score token p + 1.
   for (int64_t p = std::max(sequence.next_scored, begin); p < std::min(end, sequence.prompt_len - 1); ++p) {

@@ -40,7 +40,7 @@ class Staging {
   };
 
   Slot& start_item(const RankPlan& plan, const WorkItem& item, StagedStep& staged, StepRecord& record);
-  void add_prefill(const Slot& slot, const WorkItem& item, StagedStep& staged, StepRecord& record);
+  void add_prompt(const Slot& slot, const WorkItem& item, StagedStep& staged, StepRecord& record);
   void add_decode(const Slot& slot, const WorkItem& item, StagedStep& staged);
   void add_sample(const Slot& slot, const WorkItem& item, StagedStep& staged, StepRecord& record);
 

@@ -112,6 +112,10 @@ class StepExecutor {
   // Waits for the oldest step in flight and returns its output. Where memory runs out, launch and set_masks
   // throw std::bad_alloc and have done nothing; wait reports it as the step's error.
   virtual StepOutput wait() = 0;
+
+  // Tells whether it takes prompt tokens on the absorbed path (WorkKind::kAbsorbedPrefill): a batch then has
+  // several decode rows of one sequence.
+  virtual bool takes_absorbed_prompts() const { return false; }
 };
 
 }  // namespace hadal

@@ -15,7 +15,7 @@ constexpr double kWeightOfSlower = 0.5;
 
 }  // namespace
 
-PromptCosts prompt_costs(const ModelConfig& config) {
+PromptCosts prompt_costs(const ModelConfig& config, bool absorbs) {
   if (config.num_hidden_layers == 0) return {};
   const ModelInfo info = model_info(config, {}, {}, 0);
   const int64_t row = std::max<int64_t>(info.num_active_parameters, 1);
@@ -23,6 +23,13 @@ PromptCosts prompt_costs(const ModelConfig& config) {
   const int64_t position = config.num_hidden_layers * config.num_attention_heads * (kQkHeadDim + kVHeadDim);
   PromptCosts costs;
   if (position > 0) costs.positions_per_row = std::max<int64_t>(row / position, 1);
+  if (absorbs && position > 0) {
+    // The absorbed path multiplies with the whole record for the score, and with its latent part for the
+    // value.
+    const int64_t heads = config.num_hidden_layers * config.num_attention_heads;
+    costs.absorbed_positions_per_row = std::max<int64_t>(row / (heads * (kKvRowDim + kKvLatentDim)), 1);
+    costs.rows_per_1024_expanded = 1024 * heads * (kQkNopeHeadDim + kVHeadDim) * kKvLatentDim / row;
+  }
   // Sampling reads all logits again, so a row of logits never counts as less than a row.
   costs.rows_per_score = 1 + config.vocab_size * config.hidden_size / row;
   return costs;

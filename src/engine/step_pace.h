@@ -11,8 +11,9 @@
 namespace hadal {
 
 // Estimates from the model's sizes alone what a prompt token costs beyond the matrix products of one row: its
-// attention, and the logits where they are wanted. A model without layers (tests) has free attention.
-PromptCosts prompt_costs(const ModelConfig& config);
+// attention on both paths (on the un-absorbed one alone if not `absorbs`), and the logits where they are
+// wanted. A model without layers (tests) has free attention.
+PromptCosts prompt_costs(const ModelConfig& config, bool absorbs);
 
 class StepPace {
  public:

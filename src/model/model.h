@@ -32,8 +32,9 @@ class KvCache {
 };
 
 // ForwardBatch is one step's work on the host. Rows [0, num_prefill_tokens) are prompt tokens, in segments;
-// the rest are decode tokens, one per sequence. Prompt tokens always use the un-absorbed attention path and
-// decode tokens the absorbed one: the path depends on the token's kind, never on the rest of the batch.
+// these use the un-absorbed attention path. The rest use the absorbed one, each with a sequence and a length
+// of its own: decode tokens, and prompt tokens of which a step has only few behind a long prefix. A token's
+// path depends on its kind, never on the rest of the batch.
 struct ForwardBatch {
   std::vector<int32_t> token_ids;  // [num_tokens]
   std::vector<int32_t> positions;  // [num_tokens]

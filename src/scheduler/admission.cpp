@@ -169,7 +169,7 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, Adm
   const bool cut = options.chunked_prefill_size >= 0;
   const bool delays = pass.generating.others_than(request.client);
   const int64_t step_tokens =
-      cut ? pass.budget.most(request, match.num_tokens(), to_compute, delays) : to_compute;
+      cut ? pass.budget.most(request, match.num_tokens(), 0, to_compute, delays) : to_compute;
   const bool has_time = cut ? step_tokens > 0 : pass.first_prompt || to_compute <= pass.budget.tokens();
   if (!has_room || !has_time) {
     HADAL_CHECK(has_room || !alone, "request {}: no room for {} pages in an idle pool of {}", request.id,
@@ -215,7 +215,9 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, Adm
   request.prompt_cached = false;
   request.planned = request.confirmed = match.num_tokens();
   request.step_tokens = step_tokens;
-  pass.budget.take(request, match.num_tokens(), step_tokens, delays);
+  request.step_absorbed =
+      pass.budget.absorbs(request, match.num_tokens(), match.num_tokens() + step_tokens, delays);
+  pass.budget.take(request, match.num_tokens(), 0, step_tokens, delays);
   const int64_t cached_tokens = std::min(match.num_tokens(), request.prompt_len);
   request.told_cached_tokens = std::min(match.told_tokens, request.prompt_len);
   if (request.first_page_hash != 0 && options.enable_radix_cache && !request.isolated) {

@@ -20,6 +20,9 @@ struct PageCopy {
 
 enum class WorkKind : uint8_t {
   kPrefill,  // prompt tokens [begin, begin + num_tokens): the un-absorbed path
+  // These are few prompt tokens behind a long prefix, on the absorbed path: the un-absorbed one would compute
+  // keys and values of the whole prefix from its records (PromptCosts::absorbed_positions_per_row).
+  kAbsorbedPrefill,
   // These are generated tokens, on the absorbed path: usually one, but more when those of a retracted request
   // are computed again, which gives the same bits as the first time.
   kDecode,
@@ -49,7 +52,7 @@ struct WorkItem {
 // RankPlan is the work of one data-parallel rank.
 struct RankPlan {
   std::vector<PageCopy> copies;
-  std::vector<WorkItem> items;    // prefill items first, each kind in order of admission
+  std::vector<WorkItem> items;    // by kind, each kind in order of admission
   std::vector<PageId> new_pages;  // see WorkItem
   bool empty() const { return items.empty(); }
 };

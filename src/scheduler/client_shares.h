@@ -1,6 +1,6 @@
 // ClientShares keeps an eighth of the slots and of the pages for clients that have few requests running. So a
-// client whose requests take everything does not make another wait until one of them ends. It holds only while
-// others are there: a client that has had no company for kCompanySteps may use everything.
+// client whose requests take everything does not make another wait until one of them ends. It holds only
+// while others are there: a client that has had no company for kCompanySteps may use everything.
 #pragma once
 
 #include <cstdint>

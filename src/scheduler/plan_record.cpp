@@ -38,6 +38,11 @@ std::string_view name_of(EvictionPolicy policy) {
   return "";
 }
 
+const char* name_of(WorkKind kind) {
+  if (kind == WorkKind::kPrefill) return "prefill";
+  return kind == WorkKind::kAbsorbedPrefill ? "absorbed" : "decode";
+}
+
 void append_rank(const RankPlan& rank, std::string& out) {
   auto to = std::back_inserter(out);
   const char* comma = "";
@@ -51,9 +56,8 @@ void append_rank(const RankPlan& rank, std::string& out) {
     fmt::format_to(to,
                    "{}{{\"id\":{},\"slot\":{},\"kind\":\"{}\",\"begin\":{},\"num_tokens\":{},"
                    "\"first_new_page\":{},\"num_new_pages\":{},\"flags\":\"{}{}{}{}\"}}",
-                   std::exchange(comma, ","), item.request_id, item.slot,
-                   item.kind == WorkKind::kPrefill ? "prefill" : "decode", item.begin, item.num_tokens,
-                   item.first_new_page, item.num_new_pages, item.starts_slot ? "+" : "",
+                   std::exchange(comma, ","), item.request_id, item.slot, name_of(item.kind), item.begin,
+                   item.num_tokens, item.first_new_page, item.num_new_pages, item.starts_slot ? "+" : "",
                    item.input_from_previous ? "<" : "", item.samples ? ">" : "",
                    item.ends_request ? "." : "");
   }
@@ -105,12 +109,13 @@ void PlanRecorder::start(const SchedulerOptions& options) {
       "{{\"call\":\"options\",\"num_pages\":{},\"max_running_requests\":{},\"chunked_prefill_size\":{},"
       "\"max_prefill_tokens\":{},\"policy\":\"{}\",\"low_priority_values_first\":{},\"conservativeness\":{},"
       "\"eviction\":\"{}\",\"enable_radix_cache\":{},\"cache_generated_tokens\":{},\"positions_per_row\":{},"
-      "\"rows_per_score\":{}}}",
+      "\"rows_per_score\":{},\"rows_per_1024_expanded\":{},\"absorbed_positions_per_row\":{}}}",
       options.num_pages, options.max_running_requests, options.chunked_prefill_size,
       options.max_prefill_tokens, name_of(options.policy), options.low_priority_values_first,
       options.conservativeness, name_of(options.eviction), options.enable_radix_cache,
       options.cache_generated_tokens, options.prompt_costs.positions_per_row,
-      options.prompt_costs.rows_per_score));
+      options.prompt_costs.rows_per_score, options.prompt_costs.rows_per_1024_expanded,
+      options.prompt_costs.absorbed_positions_per_row));
 }
 
 void PlanRecorder::add(const ScheduledRequest& request) {

@@ -87,6 +87,12 @@ Result<SchedulerOptions> read_options(const json::object& line) {
                            integer_field(line, "positions_per_row", 0, kMaxInt64));
     HADAL_ASSIGN_OR_RETURN(o.prompt_costs.rows_per_score, integer_field(line, "rows_per_score", 0, kMaxRows));
   }
+  if (line.contains("absorbed_positions_per_row")) {
+    HADAL_ASSIGN_OR_RETURN(o.prompt_costs.rows_per_1024_expanded,
+                           integer_field(line, "rows_per_1024_expanded", 0, kMaxRows));
+    HADAL_ASSIGN_OR_RETURN(o.prompt_costs.absorbed_positions_per_row,
+                           integer_field(line, "absorbed_positions_per_row", 0, kMaxInt64));
+  }
   return o;
 }
 

@@ -4,37 +4,54 @@
 
 namespace hadal {
 
-double PromptBudget::cost_of(const RequestState& request, int64_t begin, int64_t end) const {
+double PromptBudget::cost_of(const RequestState& request, int64_t begin, int64_t end, bool absorbed) const {
   double cost = static_cast<double>(end - begin);
-  if (costs_.positions_per_row > 0) {
+  const int64_t per_row = absorbed ? costs_.absorbed_positions_per_row : costs_.positions_per_row;
+  if (per_row > 0) {
     // The sum of all positions from `begin` to `end`, each of which is read once.
     cost += 0.5 * static_cast<double>(end - begin) * static_cast<double>(begin + end) /
-            static_cast<double>(costs_.positions_per_row);
+            static_cast<double>(per_row);
+  }
+  if (!absorbed && end > begin) {
+    cost += static_cast<double>(begin) * static_cast<double>(costs_.rows_per_1024_expanded) / 1024;
   }
   const int64_t num_scored = std::max<int64_t>(end - std::max(begin, request.scored_from), 0);
   return cost + static_cast<double>(num_scored * costs_.rows_per_score);
 }
 
-int64_t PromptBudget::most(const RequestState& request, int64_t begin, int64_t wanted, bool delays) const {
+bool PromptBudget::absorbs(const RequestState& request, int64_t begin, int64_t end, bool delays) const {
+  return delays && limits_cost_ && costs_.absorbed_positions_per_row > 0 &&
+         cost_of(request, begin, end, true) < cost_of(request, begin, end, false);
+}
+
+int64_t PromptBudget::most(const RequestState& request, int64_t begin, int64_t num_taken, int64_t wanted,
+                           bool delays) const {
   const int64_t most = std::min(left_.tokens, wanted);
-  if (!delays || !limits_cost_) return most;
+  if (!delays || !limits_cost_ || most <= 0) return most;
+  const double limit =
+      chunk_cost(request, begin, begin + num_taken, delays) + std::max(left_.cost, left_.least);
   // The cost grows with the number of tokens, so the largest number that is not too expensive is found by
   // halving.
   int64_t fits = 0;
   int64_t too_many = most + 1;
   while (too_many - fits > 1) {
     const int64_t middle = fits + (too_many - fits) / 2;
-    (cost_of(request, begin, begin + middle) <= left_.cost ? fits : too_many) = middle;
+    (chunk_cost(request, begin, begin + num_taken + middle, delays) <= limit ? fits : too_many) = middle;
   }
-  return std::max(fits, std::min(most, left_.least));
+  return delays_others_ ? fits : std::max<int64_t>(fits, 1);
 }
 
-void PromptBudget::take(const RequestState& request, int64_t begin, int64_t num_tokens, bool delays) {
-  const double cost = cost_of(request, begin, begin + num_tokens);
-  left_.tokens -= num_tokens;
+void PromptBudget::take(const RequestState& request, int64_t begin, int64_t num_taken, int64_t count,
+                        bool delays) {
+  if (count == 0) return;
+  const double cost = chunk_cost(request, begin, begin + num_taken + count, delays) -
+                      chunk_cost(request, begin, begin + num_taken, delays);
+  left_.tokens -= count;
   left_.cost -= cost;
   taken_cost_ += cost;
-  if (delays) left_.least = std::max<int64_t>(left_.least - num_tokens, 0);
+  if (!delays) return;
+  left_.least = std::max(left_.least - cost, 0.0);
+  delays_others_ = true;
 }
 
 void PromptBudget::set_half_aside() {

@@ -16,44 +16,54 @@ class PromptBudget {
   // `cost` is in rows (PromptCosts), kUnlimitedCost for no limit.
   PromptBudget(const PromptCosts& costs, int64_t tokens, int64_t cost)
       : costs_(costs),
-        left_{.tokens = tokens, .cost = static_cast<double>(cost), .least = kLeastTokens},
+        left_{.tokens = tokens, .cost = static_cast<double>(cost), .least = kLeastCost},
         limits_cost_(cost != kUnlimitedCost) {}
 
   int64_t tokens() const { return left_.tokens; }
   // Returns the cost in rows of all tokens that were taken.
   double taken_cost() const { return taken_cost_; }
 
-  // Returns the cost in rows of a request's tokens from `begin` to `end`.
-  double cost_of(const RequestState& request, int64_t begin, int64_t end) const;
+  // Returns the cost in rows of a request's tokens from `begin` to `end`, computed in one step.
+  double cost_of(const RequestState& request, int64_t begin, int64_t end, bool absorbed) const;
+  // Returns whether these tokens take the absorbed path. `delays` says that another client generates: other
+  // chunks never do, so that what a client gets alone does not depend on where its prompts are cut.
+  bool absorbs(const RequestState& request, int64_t begin, int64_t end, bool delays) const;
 
-  // Returns how many of the `wanted` tokens from `begin` on the step may compute, at most. `delays` says that
-  // another client generates. Such prompts get at least kLeastTokens together, of what `tokens` allows, so
-  // that one of them advances with every step; then they may get none.
-  int64_t most(const RequestState& request, int64_t begin, int64_t wanted, bool delays) const;
-  // Counts tokens that the step computes.
-  void take(const RequestState& request, int64_t begin, int64_t num_tokens, bool delays);
+  // Returns how many of the `wanted` next tokens the step may compute, at most, for a request that has
+  // `num_taken` tokens of this step from `begin` on. Where `delays`, they have at least kLeastCost together,
+  // and the first such prompt of a step gets a token whatever it costs, so that it advances with every step;
+  // the others may get none.
+  int64_t most(const RequestState& request, int64_t begin, int64_t num_taken, int64_t wanted,
+               bool delays) const;
+  // Counts `count` more tokens that the step computes.
+  void take(const RequestState& request, int64_t begin, int64_t num_taken, int64_t count, bool delays);
 
-  // Puts half of everything that is left aside, until it is given back. The halves of the tokens are rounded
+  // Puts half of everything that is left aside, until it is given back. Half of the tokens is rounded
   // up for what stays.
   void set_half_aside();
   void give_back();
 
-  // A step needs nearly the same time for this many tokens as for one, because it reads the same weights.
-  static constexpr int64_t kLeastTokens = 16;
+  // A step needs nearly the same time for so many rows as for one, because it reads the same weights.
+  static constexpr double kLeastCost = 16.0;
 
  private:
   // Allowance is what may still be taken.
   struct Allowance {
     int64_t tokens = 0;
     double cost = 0.0;
-    int64_t least = 0;  // tokens of prompts that delay others, whatever they cost
+    double least = 0.0;  // rows of prompts that delay others, whatever the limit is
   };
+
+  double chunk_cost(const RequestState& request, int64_t begin, int64_t end, bool delays) const {
+    return cost_of(request, begin, end, absorbs(request, begin, end, delays));
+  }
 
   PromptCosts costs_;
   Allowance left_;
   Allowance aside_;
   bool limits_cost_;
   double taken_cost_ = 0.0;
+  bool delays_others_ = false;  // the step has tokens of a prompt that delays another client's generation
 };
 
 }  // namespace hadal

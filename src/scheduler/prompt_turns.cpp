@@ -3,7 +3,8 @@
 // The oldest prompt gets half of the budget, and what nobody else can use. The other half goes to short
 // prompts of other clients first, one of each: to those under way and then to those that wait. So a client's
 // short request does not wait until another's long prompt has been computed, and a long prompt advances by
-// half a chunk with every step, however many short ones come. A prompt is short when half a chunk can hold it.
+// half a chunk with every step, however many short ones come. A prompt is short when half a chunk can hold
+// it.
 #include <algorithm>
 #include <unordered_set>
 
@@ -13,11 +14,14 @@ namespace hadal {
 
 void Scheduler::Impl::advance_prompt(RequestState& request, PromptBudget& budget,
                                      const Generating& generating) {
-  const int64_t begin = request.planned + request.step_tokens;
+  const int64_t begin = request.planned;
+  const int64_t num_taken = request.step_tokens;
   const bool delays = generating.others_than(request.client);
-  const int64_t count = budget.most(request, begin, request.num_known() - begin, delays);
-  budget.take(request, begin, count, delays);
-  request.step_tokens += count;
+  const int64_t count =
+      budget.most(request, begin, num_taken, request.num_known() - begin - num_taken, delays);
+  budget.take(request, begin, num_taken, count, delays);
+  request.step_tokens = num_taken + count;
+  request.step_absorbed = budget.absorbs(request, begin, begin + request.step_tokens, delays);
 }
 
 void Scheduler::Impl::plan_prompts(PromptBudget& budget, const Generating& generating, bool admits,

@@ -57,7 +57,8 @@ struct RequestState {
   bool prefilling = false;     // its prompt will be inserted into the tree: others may wait for it
   int64_t planned = 0;
   int64_t confirmed = 0;
-  int64_t step_tokens = 0;  // scratch of plan(): how many of its tokens this step computes
+  int64_t step_tokens = 0;     // scratch of plan(): how many of its tokens this step computes
+  bool step_absorbed = false;  // scratch of plan(): its prompt tokens take the absorbed path
 
   // This is its state in both.
   bool held = false;                // see Scheduler::hold

@@ -1,5 +1,5 @@
-// Turns the running requests' work into items: prompt chunks first, then generated tokens, each kind in order
-// of admission.
+// Turns the running requests' work into items: prompt chunks first (un-absorbed, then absorbed ones), then
+// generated tokens, each kind in order of admission.
 #include <algorithm>
 
 #include "base/check.h"
@@ -10,12 +10,15 @@ namespace hadal {
 void Scheduler::Impl::build_items(BatchPlan& plan) {
   RankPlan& rank = plan.ranks[0];
   rank.items.reserve(running.size());
-  for (RequestState* request : running) {
-    if (!request->catching_up || request->planned >= request->prompt_len || request->step_tokens == 0)
-      continue;
-    const int64_t count = std::min(request->step_tokens, request->prompt_len - request->planned);
-    add_item(*request, WorkKind::kPrefill, count, rank);
-    plan.num_prefill_tokens += count;
+  for (const WorkKind kind : {WorkKind::kPrefill, WorkKind::kAbsorbedPrefill}) {
+    for (RequestState* request : running) {
+      if (!request->catching_up || request->planned >= request->prompt_len || request->step_tokens == 0)
+        continue;
+      if (request->step_absorbed != (kind == WorkKind::kAbsorbedPrefill)) continue;
+      const int64_t count = std::min(request->step_tokens, request->prompt_len - request->planned);
+      add_item(*request, kind, count, rank);
+      plan.num_prefill_tokens += count;
+    }
   }
   for (RequestState* request : running) {
     if (request->step_tokens == 0) continue;

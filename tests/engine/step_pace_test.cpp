@@ -69,11 +69,15 @@ TEST(StepPace, CostsFollowFromTheModelsSizes) {
   ASSERT_TRUE(text.ok());
   const auto config = parse_model_config(*text, "v3");
   ASSERT_TRUE(config.ok()) << config.status().message;
-  const PromptCosts v3 = prompt_costs(*config);
+  const PromptCosts v3 = prompt_costs(*config, true);
   // 37 billion parameters are active, and 61 layers have 128 heads of 192 + 128 dimensions.
   EXPECT_NEAR(static_cast<double>(v3.positions_per_row), 37e9 / (61 * 128 * 320), 500);
   EXPECT_EQ(v3.rows_per_score, 1);
-  const PromptCosts none = prompt_costs(testing::fake_config());
+  EXPECT_NEAR(static_cast<double>(v3.absorbed_positions_per_row), 37e9 / (61 * 128 * (576 + 512)), 100);
+  EXPECT_NEAR(static_cast<double>(v3.rows_per_1024_expanded), 1024.0 * 61 * 128 * 256 * 512 / 37e9, 2);
+  EXPECT_EQ(prompt_costs(*config, false).absorbed_positions_per_row, 0);
+  EXPECT_EQ(prompt_costs(*config, false).rows_per_1024_expanded, 0);
+  const PromptCosts none = prompt_costs(testing::fake_config(), true);
   EXPECT_EQ(none.positions_per_row, 0);
   EXPECT_EQ(none.rows_per_score, 0);
 }

@@ -35,7 +35,10 @@ std::string record_of_a_busy_hour(bool overlapped) {
   options.scheduler.chunked_prefill_size = 90;
   options.scheduler.conservativeness = 0.3;
   options.scheduler.policy = SchedulePolicy::kLpm;
-  options.scheduler.prompt_costs = {.positions_per_row = 30, .rows_per_score = 2};
+  options.scheduler.prompt_costs = {.positions_per_row = 30,
+                                    .rows_per_score = 2,
+                                    .rows_per_1024_expanded = 500,
+                                    .absorbed_positions_per_row = 10};
   options.overlapped = overlapped;
   options.num_clients = 3;
   options.max_cost = 40;

@@ -22,43 +22,91 @@ RequestState request_with_scores_from(int64_t position) {
 TEST(PromptBudget, ATokenCostsItsRowItsPositionsAndItsLogits) {
   const PromptBudget budget(kCosts, 1000, kUnlimitedCost);
   const RequestState request = request_with_scores_from(250);
-  EXPECT_DOUBLE_EQ(budget.cost_of(request, 0, 100), 100 + 50);
-  EXPECT_DOUBLE_EQ(budget.cost_of(request, 200, 300), 100 + 250 + 3 * 50);
-  EXPECT_DOUBLE_EQ(budget.cost_of(request, 300, 300), 0);
+  EXPECT_DOUBLE_EQ(budget.cost_of(request, 0, 100, false), 100 + 50);
+  EXPECT_DOUBLE_EQ(budget.cost_of(request, 200, 300, false), 100 + 250 + 3 * 50);
+  EXPECT_DOUBLE_EQ(budget.cost_of(request, 300, 300, false), 0);
   const PromptBudget free_attention({}, 1000, kUnlimitedCost);
-  EXPECT_DOUBLE_EQ(free_attention.cost_of(request, 200, 300), 100);
+  EXPECT_DOUBLE_EQ(free_attention.cost_of(request, 200, 300, false), 100);
+}
+
+constexpr PromptCosts kTwoPaths = {
+    .positions_per_row = 100, .rows_per_1024_expanded = 512, .absorbed_positions_per_row = 20};
+
+TEST(PromptBudget, TheAbsorbedPathSparesTheExpansionOfThePrefix) {
+  const PromptBudget budget(kTwoPaths, 1000, 100);
+  const RequestState request = request_with_scores_from(5000);
+  EXPECT_DOUBLE_EQ(budget.cost_of(request, 1024, 1024 + 10, false), 10 + 10 * 1029 / 100.0 + 512);
+  EXPECT_DOUBLE_EQ(budget.cost_of(request, 1024, 1024 + 10, true), 10 + 10 * 1029 / 20.0);
+  EXPECT_TRUE(budget.absorbs(request, 1024, 1024 + 10, true));
+  EXPECT_FALSE(budget.absorbs(request, 1024, 1024 + 500, true)) << "many tokens share the expansion";
+  EXPECT_FALSE(budget.absorbs(request, 0, 10, true)) << "there is no prefix";
+}
+
+TEST(PromptBudget, OnlyChunksThatDelayOthersAreAbsorbed) {
+  const RequestState request = request_with_scores_from(5000);
+  EXPECT_FALSE(PromptBudget(kTwoPaths, 1000, 100).absorbs(request, 1024, 1034, false));
+  EXPECT_FALSE(PromptBudget(kTwoPaths, 1000, kUnlimitedCost).absorbs(request, 1024, 1034, true));
+  EXPECT_FALSE(PromptBudget(kCosts, 1000, 100).absorbs(request, 1024, 1034, true));
 }
 
 TEST(PromptBudget, TheLargestNumberOfTokensThatFitsIsTaken) {
   const RequestState request = request_with_scores_from(5000);
-  for (const int64_t begin : {0, 77, 3000}) {
-    for (const int64_t cost : {20, 100, 333, 4000}) {
-      PromptBudget budget(kCosts, 500, cost);
-      budget.take(request, begin, PromptBudget::kLeastTokens, true);
-      const double left = static_cast<double>(cost) - budget.taken_cost();
-      const int64_t count = budget.most(request, begin, 400, true);
-      EXPECT_TRUE(count == 0 || budget.cost_of(request, begin, begin + count) <= left);
-      EXPECT_TRUE(count == 400 || budget.cost_of(request, begin, begin + count + 1) > left);
+  for (const PromptCosts& costs : {kCosts, kTwoPaths}) {
+    for (const int64_t begin : {0, 77, 3000}) {
+      for (const int64_t cost : {20, 100, 333, 4000}) {
+        for (const int64_t taken : {0, 3}) {
+          PromptBudget budget(costs, 500, cost);
+          const auto chunk = [&](int64_t count) {
+            return budget.cost_of(request, begin, begin + count,
+                                  budget.absorbs(request, begin, begin + count, true));
+          };
+          const double limit = chunk(taken) + static_cast<double>(cost);
+          const int64_t count = budget.most(request, begin, taken, 400, true);
+          EXPECT_TRUE(count == 1 || chunk(taken + count) <= limit) << begin << ' ' << cost;
+          EXPECT_TRUE(count == 400 || chunk(taken + count + 1) > limit) << begin << ' ' << cost;
+        }
+      }
     }
   }
+}
+
+TEST(PromptBudget, TwoPartsOfAChunkCostWhatTheWholeCosts) {
+  const RequestState request = request_with_scores_from(5000);
+  PromptBudget parts(kTwoPaths, 500, 10000);
+  parts.take(request, 2000, 0, 30, true);
+  parts.take(request, 2000, 30, 300, true);
+  PromptBudget whole(kTwoPaths, 500, 10000);
+  whole.take(request, 2000, 0, 330, true);
+  EXPECT_DOUBLE_EQ(parts.taken_cost(), whole.taken_cost());
+  EXPECT_EQ(parts.tokens(), whole.tokens());
 }
 
 TEST(PromptBudget, ThePromptThatDelaysNobodyIsCutByTokensOnly) {
   PromptBudget budget(kCosts, 500, 10);
   const RequestState request = request_with_scores_from(5000);
-  EXPECT_EQ(budget.most(request, 4000, 900, false), 500);
-  budget.take(request, 4000, 300, false);
+  EXPECT_EQ(budget.most(request, 4000, 0, 900, false), 500);
+  budget.take(request, 4000, 0, 300, false);
   EXPECT_EQ(budget.tokens(), 200);
-  EXPECT_EQ(budget.most(request, 0, 900, true), PromptBudget::kLeastTokens) << "the cost is used up";
+  EXPECT_EQ(budget.most(request, 0, 0, 900, true), 14) << "the cost is used up, the least is not";
 }
 
-TEST(PromptBudget, OnlyTheFirstPromptThatDelaysOthersGetsItsLeast) {
-  PromptBudget budget(kCosts, 500, 0);
+TEST(PromptBudget, PromptsThatDelayOthersGetTheLeastTogether) {
+  PromptBudget budget({}, 500, 0);
   const RequestState request = request_with_scores_from(5000);
-  EXPECT_EQ(budget.most(request, 4000, 900, true), PromptBudget::kLeastTokens);
-  EXPECT_EQ(budget.most(request, 4000, 3, true), 3);
-  budget.take(request, 4000, PromptBudget::kLeastTokens, true);
-  EXPECT_EQ(budget.most(request, 4000, 900, true), 0);
+  EXPECT_EQ(budget.most(request, 4000, 0, 900, true), 16);
+  EXPECT_EQ(budget.most(request, 4000, 0, 3, true), 3);
+  budget.take(request, 4000, 0, 10, true);
+  EXPECT_EQ(budget.most(request, 4000, 0, 900, true), 6);
+  budget.take(request, 4000, 0, 6, true);
+  EXPECT_EQ(budget.most(request, 4000, 0, 900, true), 0);
+}
+
+TEST(PromptBudget, TheFirstPromptGetsATokenWhateverItCosts) {
+  PromptBudget budget(kCosts, 500, 0);
+  const RequestState request = request_with_scores_from(0);
+  EXPECT_EQ(budget.most(request, 4000, 0, 900, true), 1) << "it costs 44 rows";
+  budget.take(request, 4000, 0, 1, true);
+  EXPECT_EQ(budget.most(request, 4000, 0, 900, true), 0);
 }
 
 TEST(PromptBudget, HalfOfEverythingCanBeSetAside) {
@@ -66,34 +114,32 @@ TEST(PromptBudget, HalfOfEverythingCanBeSetAside) {
   const RequestState request = request_with_scores_from(5000);
   budget.set_half_aside();
   EXPECT_EQ(budget.tokens(), 251);
-  EXPECT_EQ(budget.most(request, 0, 900, true), 50);
-  budget.take(request, 0, 50, true);
-  EXPECT_EQ(budget.most(request, 0, 900, true), 0) << "half of the least tokens are used up, too";
+  EXPECT_EQ(budget.most(request, 0, 0, 900, true), 50);
+  budget.take(request, 0, 0, 50, true);
+  EXPECT_EQ(budget.most(request, 0, 0, 900, true), 0) << "half of the least is used up, too";
   budget.give_back();
   EXPECT_EQ(budget.tokens(), 451);
-  EXPECT_EQ(budget.most(request, 0, 900, true), 50);
-  budget.take(request, 0, 50, true);
-  EXPECT_EQ(budget.most(request, 0, 900, true), 0);
+  EXPECT_EQ(budget.most(request, 0, 0, 900, true), 50);
+  budget.take(request, 0, 0, 50, true);
+  EXPECT_EQ(budget.most(request, 0, 0, 900, true), 0);
 }
 
-TEST(PromptBudget, HalfOfTheLeastTokensCanBeSetAside) {
+TEST(PromptBudget, HalfOfTheLeastCanBeSetAside) {
   PromptBudget budget({}, 500, 0);
   const RequestState request = request_with_scores_from(5000);
   budget.set_half_aside();
-  EXPECT_EQ(budget.most(request, 0, 900, true), PromptBudget::kLeastTokens / 2);
-  budget.take(request, 0, PromptBudget::kLeastTokens / 2, true);
+  EXPECT_EQ(budget.most(request, 0, 0, 900, true), 8);
+  budget.take(request, 0, 0, 8, true);
   budget.give_back();
-  EXPECT_EQ(budget.most(request, 0, 900, true), PromptBudget::kLeastTokens / 2);
+  EXPECT_EQ(budget.most(request, 0, 0, 900, true), 8);
 }
 
 // Runs requests of several clients, and counts the prompt tokens of each in every step.
 class CutSteps : public ::testing::Test {
  protected:
-  void start(int64_t chunk = 512) {
-    scheduler_ = std::make_unique<Scheduler>(SchedulerOptions{.num_pages = 1000,
-                                                              .max_running_requests = 32,
-                                                              .chunked_prefill_size = chunk,
-                                                              .prompt_costs = kCosts});
+  void start(int64_t chunk = 512, const PromptCosts& costs = kCosts) {
+    scheduler_ = std::make_unique<Scheduler>(SchedulerOptions{
+        .num_pages = 1000, .max_running_requests = 32, .chunked_prefill_size = chunk, .prompt_costs = costs});
   }
   void add(RequestId id, uint64_t client, int64_t prompt_len, int64_t max_new_tokens = 1000) {
     std::vector<int32_t> prompt(static_cast<size_t>(prompt_len));
@@ -126,7 +172,7 @@ class CutSteps : public ::testing::Test {
 
 TEST_F(CutSteps, APromptIsCutBesideAnotherClientsStreamAndStillEnds) {
   start();
-  add(1, 7, 5);
+  add(1, 7, 5, /*max_new_tokens=*/4000);
   step(40);
   add(2, 8, 3000);
   int64_t computed = 0;
@@ -137,12 +183,26 @@ TEST_F(CutSteps, APromptIsCutBesideAnotherClientsStreamAndStillEnds) {
     const int64_t count = tokens_of(plan, 2);
     EXPECT_GT(count, 0);
     EXPECT_LE(count, 40);
-    EXPECT_LE(plan.prompt_cost, std::max<int64_t>(41, 3 + PromptBudget::kLeastTokens * (1 + 3000 / 100)));
+    EXPECT_LE(plan.prompt_cost, std::max<int64_t>(41, 3 + 1 + 3000 / 100));
     computed += count;
-    ASSERT_LT(++num_steps, 1000);
+    ASSERT_LT(++num_steps, 3000);
   }
   EXPECT_EQ(computed, 3000);
   EXPECT_EQ(tokens_of(step(40), 2), 1);
+}
+
+TEST_F(CutSteps, FewTokensBehindALongPrefixAreAbsorbedBesideAStream) {
+  start(512, kTwoPaths);
+  add(2, 8, 3000);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(step(40).ranks[0].items[0].kind, WorkKind::kPrefill) << "it is alone";
+  add(1, 7, 5);
+  step(40);
+  const BatchPlan plan = step(40);
+  ASSERT_EQ(plan.ranks[0].items.size(), 2U);
+  EXPECT_EQ(plan.ranks[0].items[0].kind, WorkKind::kAbsorbedPrefill);
+  EXPECT_EQ(plan.ranks[0].items[1].kind, WorkKind::kDecode);
+  EXPECT_EQ(plan.num_prefill_tokens, tokens_of(plan, 2));
+  EXPECT_LE(plan.prompt_cost, 130) << "one token, because it must advance";
 }
 
 TEST_F(CutSteps, AClientDoesNotWaitForItself) {

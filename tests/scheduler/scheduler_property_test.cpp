@@ -62,6 +62,10 @@ SimulatorOptions random_options(Rng& rng) {
   options.num_clients = static_cast<uint64_t>(pick(rng, 1, 4));
   if (rng() % 2 == 0) options.max_cost = pick(rng, 0, 200);
   s.prompt_costs = {.positions_per_row = pick(rng, 0, 40), .rows_per_score = pick(rng, 0, 3)};
+  if (s.cache_generated_tokens && rng() % 2 == 0) {
+    s.prompt_costs.rows_per_1024_expanded = pick(rng, 0, 2000);
+    s.prompt_costs.absorbed_positions_per_row = pick(rng, 1, 20);
+  }
   options.end_token_odds = rng() % 2 == 0 ? 0 : static_cast<int32_t>(pick(rng, 5, 60));
   return options;
 }

@@ -95,7 +95,7 @@ void Simulator::carry_out(const WorkItem& item, const RankPlan& rank, Step& step
   }
   const int64_t end = item.begin + item.num_tokens;
   HADAL_CHECK_LE(end, std::ssize(slot.pages) * kCachePageSize);
-  HADAL_CHECK((item.kind == WorkKind::kPrefill) == (item.begin < expected.prompt_len),
+  HADAL_CHECK((item.kind != WorkKind::kDecode) == (item.begin < expected.prompt_len),
               "wrong kind of item for [{}, {})", item.begin, end);
   HADAL_CHECK(item.kind == WorkKind::kDecode || end <= expected.prompt_len,
               "an item must not cross the end of a prompt");
@@ -164,10 +164,10 @@ void Simulator::carry_out(Step& step) {
       pages_[copy.target][row] = step.fails ? Row{kGarbage, WorkKind::kDecode} : pages_[copy.source][row];
     }
   }
-  bool decodes = false;
+  WorkKind kind = WorkKind::kPrefill;
   for (const WorkItem& item : rank.items) {
-    HADAL_CHECK(!decodes || item.kind == WorkKind::kDecode, "prefill items come first");
-    decodes = item.kind == WorkKind::kDecode;
+    HADAL_CHECK(item.kind >= kind, "the items of a step are not in the order of their kinds");
+    kind = item.kind;
     carry_out(item, rank, step);
   }
 }
@@ -176,7 +176,7 @@ void Simulator::check_budget(const BatchPlan& plan) const {
   int64_t num_tokens = 0, prefill = 0, decode = 0;
   std::set<RequestId> prompts;
   for (const WorkItem& item : plan.ranks[0].items) {
-    (item.kind == WorkKind::kPrefill ? prefill : decode) += item.num_tokens;
+    (item.kind == WorkKind::kDecode ? decode : prefill) += item.num_tokens;
     if (item.kind == WorkKind::kDecode && item.num_tokens == 1) continue;
     num_tokens += item.num_tokens;
     prompts.insert(item.request_id);

@@ -1,0 +1,97 @@
+// Tests prompts that are cut beside another client's stream, and therefore take the absorbed path in part: what
+// they compute is what they compute alone, up to rounding.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "engine/engine.h"
+#include "tests/engine/small_model.h"
+#include "tests/engine/test_requests.h"
+
+namespace hadal {
+namespace {
+
+using testing::CheckedEngine;
+using testing::Finished;
+using testing::greedy_request;
+using testing::random_prompt;
+
+class AbsorbedPrompt : public ::testing::TestWithParam<const char*> {
+ protected:
+  static EngineOptions options_of(int64_t max_prefill_ms) {
+    EngineOptions options;
+    options.max_total_tokens = 16384;
+    options.context_length = 1024;
+    options.max_running_requests = 8;
+    options.chunked_prefill_size = 64;
+    options.decode_log_interval = 0;
+    options.max_prefill_ms = max_prefill_ms;
+    return options;
+  }
+  static GenerateRequest long_prompt() {
+    GenerateRequest request = greedy_request(random_prompt(700, 3), 8);
+    request.client = 2;
+    request.logprobs = {.enabled = true, .start = 0, .top_num = 2};
+    return request;
+  }
+  // Returns the long prompt's outcome beside a stream of another client, which generates all the time.
+  Finished beside_a_stream(const EngineOptions& options) {
+    const CheckedEngine engine(Engine::create(*model_, pool_, options).value());
+    GenerateRequest stream = greedy_request(random_prompt(5, 4), 1000);
+    stream.client = 1;
+    const RequestId streaming = engine->submit(std::move(stream)).value();
+    EXPECT_TRUE(engine->stream(streaming).has_value()) << "the stream generates from here on";
+    Finished finished = testing::run(*engine, long_prompt());
+    engine->abort(streaming);
+    testing::drain(*engine, streaming);
+    return finished;
+  }
+  Finished alone(EngineOptions options) {
+    options.max_prefill_ms = 0;
+    options.record_plans.clear();
+    const CheckedEngine engine(Engine::create(*model_, pool_, options).value());
+    return testing::run(*engine, long_prompt());
+  }
+
+  ThreadPool pool_{2};
+  std::unique_ptr<Model> model_ = testing::make_small_model(GetParam(), pool_);
+};
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+TEST_P(AbsorbedPrompt, ComputesWhatTheUnabsorbedPathDoes) {
+  const std::filesystem::path record =
+      std::filesystem::temp_directory_path() / ("hadal-absorbed-" + std::string(GetParam()));
+  EngineOptions options = options_of(/*max_prefill_ms=*/1);
+  options.record_plans = record.string();
+  const Finished cut = beside_a_stream(options);
+  EXPECT_NE(text_of(record).find("\"kind\":\"absorbed\""), std::string::npos) << "no chunk was absorbed";
+  std::filesystem::remove(record);
+
+  const Finished whole = alone(options);
+  EXPECT_EQ(cut.ids, whole.ids);
+  ASSERT_EQ(cut.prompt_logprobs.size(), whole.prompt_logprobs.size());
+  for (size_t i = 0; i < whole.prompt_logprobs.size(); ++i) {
+    EXPECT_EQ(cut.prompt_logprobs[i].token_id, whole.prompt_logprobs[i].token_id) << i;
+    EXPECT_NEAR(cut.prompt_logprobs[i].logprob, whole.prompt_logprobs[i].logprob, 1e-4) << i;
+  }
+}
+
+TEST_P(AbsorbedPrompt, IsNotUsedWherePromptsAlwaysTakeTheSamePath) {
+  EngineOptions options = options_of(/*max_prefill_ms=*/1);
+  options.cache_generated_tokens = false;
+  const Finished cut = beside_a_stream(options);
+  testing::expect_same(cut, alone(options));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, AbsorbedPrompt, ::testing::Values("v3", "v2-lite"));
+
+}  // namespace
+}  // namespace hadal
