@@ -95,7 +95,7 @@ void HttpIoThread::request_stop() {
     closed_ = true;
     std::swap(*dropped, queue_);
   }
-  if (!thread_.joinable()) return;
+  if (!thread_.joinable()) return run_released();  // it was never started, so the caller plays its part
   asio::post(loop_->context, [this, dropped] {
     dropped->clear();  // here, because the tasks' contents belong to this thread
     run_released();

@@ -1,5 +1,5 @@
-// Tests prompts that are cut beside another client's stream, and therefore take the absorbed path in part: what
-// they compute is what they compute alone, up to rounding.
+// Tests prompts that are cut beside another client's stream, and therefore take the absorbed path in part:
+// what they compute is what they compute alone, up to rounding.
 #include <gtest/gtest.h>
 
 #include <cmath>

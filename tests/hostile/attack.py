@@ -26,8 +26,8 @@ class Seen:
 
 
 class Attack:
-    def __init__(self, port, case, tls):
-        self.port, self.case, self.tls, self.seen = port, case, tls, Seen()
+    def __init__(self, port, case, tls, grace_s=GRACE_S):
+        self.port, self.case, self.tls, self.grace_s, self.seen = port, case, tls, grace_s, Seen()
 
     async def connect(self):
         last = None
@@ -134,7 +134,7 @@ class Attack:
             now = time.monotonic()
             if now > until and (self.seen.statuses or self.seen.cut or not self.case.answers):
                 break
-            if now > until + GRACE_S:
+            if now > until + self.grace_s:
                 break
         for client in clients:
             client.cancel()

@@ -101,7 +101,7 @@ def main():
             print(f"{name}: undisturbed {base[name] * 1e3:.1f} ms, in the storm {now[name] * 1e3:.1f} ms, "
                   f"allowed {most * 1e3:.1f} ms")
             check(f"the neighbour's {name} is within the promise", now[name] <= most, f"{now[name]} s of {most} s")
-        stuck = server.idle(1 << 50)
+        stuck = server.idle(1 << 50, options.slack)
         check("nothing runs and the ledger is empty", not stuck, stuck)
         check("a known request has its answer", server.answer() == server.known)
         server.neighbour.kill()
