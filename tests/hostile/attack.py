@@ -11,7 +11,7 @@ import struct
 import time
 
 # A case waits this much longer than its seconds while no connection has been answered; a grammar has 5 s of processor time.
-GRACE_S = 15
+GRACE_S = 30
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 

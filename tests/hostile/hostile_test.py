@@ -64,7 +64,7 @@ RUNNING = []  # servers that this process has to end
 class Watched(Server):
     """Holds a server, and measures its memory and its neighbour."""
 
-    def __init__(self, group, more_flags):
+    def __init__(self, group, more_flags, fills_pool=True):
         self.tls, self.key = group == "tls", KEY if group == "keys" else ""
         self.folder = tempfile.TemporaryDirectory(prefix="hadal-hostile-")
         flags = [*GROUPS[group], "--log-level-http", "warning", "--profile-dir", self.folder.name, *more_flags]
@@ -76,7 +76,8 @@ class Watched(Server):
         self.process = self.neighbour = self.log = None
         RUNNING.append(self)
         super().__init__(*flags)
-        self.fill_pool()
+        if fills_pool:
+            self.fill_pool()
         self.known = self.answer()
         script = pathlib.Path(__file__).with_name("neighbour.py")
         self.neighbour = subprocess.Popen([sys.executable, script, str(self.port), self.key, "tls" if self.tls else "plain"],
