@@ -82,6 +82,8 @@ class EngineLoop {
   void finish_aborted(Sequence& sequence, AbortReason reason, std::string why);
   // Handles a fault of one request, which is removed from the scheduler and ends.
   void fail(Sequence& sequence, const std::string& why, AbortReason reason = AbortReason::kFault);
+  // These and deliver_last are in engine_failures.cpp.
+
   // Handles a broken invariant of the engine itself: all requests fail, and no more are accepted. It needs no
   // memory: where there is none, it says so in a line that needs none, and what cannot be told is not.
   void die(const char* why) noexcept;
@@ -91,6 +93,7 @@ class EngineLoop {
   void begin_anew() noexcept;
   void end_everything();
   void discard_steps();
+
   void forget_oldest();  // drops the first of launched_
 
   void retire_finished();
