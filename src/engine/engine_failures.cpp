@@ -57,6 +57,7 @@ void EngineLoop::end_everything() {
   in_flight_.reset();
   buried_.clear();
   scheduler_.reset();
+  end_record();
   staging_.clear();
   awaiting_masks_.clear();
   std::erase_if(sequences_, [](const auto& entry) { return entry.second == nullptr; });
@@ -66,6 +67,16 @@ void EngineLoop::end_everything() {
   }
   deliver();
   log_error("engine had no memory: all requests have ended, and the cache is empty");
+}
+
+// A record begins with a fresh scheduler, whose steps begin at 1, but those of the engine go on. So the
+// record ends before what failed, and its file is complete from now on.
+void EngineLoop::end_record() {
+  if (recorder_ == nullptr) return;
+  log_warning(
+      "record of plans ended path={} reason=\"the engine had no memory\"; it can be replayed to its end",
+      options_.record_plans);
+  recorder_.reset();
 }
 
 // Waits for the steps that the executor has, and ignores their results.

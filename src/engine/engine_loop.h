@@ -92,6 +92,7 @@ class EngineLoop {
   // scheduler begins anew with an empty cache. It dies if even that fails.
   void begin_anew() noexcept;
   void end_everything();
+  void end_record();
   void discard_steps();
 
   void forget_oldest();  // drops the first of launched_
@@ -107,7 +108,7 @@ class EngineLoop {
   Inbox& inbox_;
   Gate& gate_;
   std::unique_ptr<StepExecutor> executor_;
-  std::unique_ptr<PlanRecorder> recorder_;  // outlives the scheduler
+  std::unique_ptr<PlanRecorder> recorder_;  // outlives the scheduler's use of it
   Scheduler scheduler_;
   SequenceTable sequences_;  // entries stay until the final chunk has been delivered
   Staging staging_;
