@@ -82,6 +82,8 @@ class EngineLoop {
   void finish_aborted(Sequence& sequence, AbortReason reason, std::string why);
   // Handles a fault of one request, which is removed from the scheduler and ends.
   void fail(Sequence& sequence, const std::string& why, AbortReason reason = AbortReason::kFault);
+  // These and deliver_last are in engine_failures.cpp.
+
   // Handles a broken invariant of the engine itself: all requests fail, and no more are accepted. It needs no
   // memory: where there is none, it says so in a line that needs none, and what cannot be told is not.
   void die(const char* why) noexcept;
@@ -90,7 +92,9 @@ class EngineLoop {
   // scheduler begins anew with an empty cache. It dies if even that fails.
   void begin_anew() noexcept;
   void end_everything();
+  void end_record();
   void discard_steps();
+
   void forget_oldest();  // drops the first of launched_
 
   void retire_finished();
@@ -104,7 +108,7 @@ class EngineLoop {
   Inbox& inbox_;
   Gate& gate_;
   std::unique_ptr<StepExecutor> executor_;
-  std::unique_ptr<PlanRecorder> recorder_;  // outlives the scheduler
+  std::unique_ptr<PlanRecorder> recorder_;  // outlives the scheduler's use of it
   Scheduler scheduler_;
   SequenceTable sequences_;  // entries stay until the final chunk has been delivered
   Staging staging_;

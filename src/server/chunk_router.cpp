@@ -1,6 +1,7 @@
 #include "server/chunk_router.h"
 
 #include <chrono>
+#include <deque>
 #include <exception>
 #include <iterator>
 #include <mutex>
@@ -9,14 +10,15 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/memory_reserve.h"
 
 namespace hadal::server {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// After this time the other tasks of the I/O thread have their turn. A request may have thousands of choices
-// that end in the same step, each with thousands of log-probabilities.
+// After this time the other tasks of the I/O thread have their turn, because a request may have thousands of
+// choices that end in the same step.
 constexpr std::chrono::milliseconds kTurn{5};
 
 }  // namespace
@@ -51,6 +53,12 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
     pending_.clear();
   }
 
+  void continue_later(std::shared_ptr<ChunkReceiver> receiver) {  // I/O thread
+    unfinished_.push_back(std::move(receiver));
+    const std::lock_guard lock(mutex_);
+    post_task();
+  }
+
   std::unordered_map<RequestId, std::shared_ptr<ChunkReceiver>> receivers;  // I/O thread
 
  private:
@@ -82,8 +90,23 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
       next_ = 0;
       std::vector<TokenChunk>().swap(taken_);
     }
+    proceed_with_one();  // in every turn, because chunks may fill all of them
     const std::lock_guard lock(mutex_);
-    if (has_more || !pending_.empty()) post_task();
+    if (has_more || !unfinished_.empty() || !pending_.empty()) post_task();
+  }
+
+  void proceed_with_one() {
+    if (unfinished_.empty()) return;
+    const std::shared_ptr<ChunkReceiver> receiver = std::move(unfinished_.front());
+    unfinished_.pop_front();
+    try {
+      if (!receiver->proceed()) return;
+    } catch (const std::exception& error) {
+      log_error("a part of an answer could not be made error=\"{}\"", error.what());
+      return;
+    }
+    const MemoryReserve::Scope reserve;  // nobody else would continue
+    unfinished_.push_back(receiver);
   }
 
   void deliver(TokenChunk chunk) {
@@ -105,7 +128,8 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
   IoThread* io_ = nullptr;
   std::vector<TokenChunk> taken_;  // I/O thread: of these, those from next_ on are still to be delivered
   size_t next_ = 0;
-  bool bound_ = false;  // I/O thread
+  std::deque<std::shared_ptr<ChunkReceiver>> unfinished_;  // I/O thread: they take turns
+  bool bound_ = false;                                     // I/O thread
 };
 
 ChunkRouter::ChunkRouter(int num_io_threads) {
@@ -129,6 +153,10 @@ void ChunkRouter::add(IoThread& io, RequestId id, std::shared_ptr<ChunkReceiver>
 
 void ChunkRouter::remove(IoThread& io, RequestId id) {
   mailboxes_.at(static_cast<size_t>(io.index()))->receivers.erase(id);
+}
+
+void ChunkRouter::continue_later(IoThread& io, std::shared_ptr<ChunkReceiver> receiver) {
+  mailboxes_.at(static_cast<size_t>(io.index()))->continue_later(std::move(receiver));
 }
 
 void ChunkRouter::close() {

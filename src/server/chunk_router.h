@@ -2,6 +2,9 @@
 // thread: the engine thread appends a step's chunks and posts one task if none is pending; that task delivers
 // every chunk to its receiver. So a step wakes each I/O thread once, whatever the number of streams. When
 // that takes longer than a few milliseconds, the other tasks of the thread have their turn in between.
+//
+// Work that one chunk causes and that may take longer (log-probabilities that become JSON) is divided by its
+// receiver: the router calls it once in each turn, and several receivers one after another.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +21,9 @@ class ChunkReceiver {
  public:
   virtual ~ChunkReceiver() = default;
   virtual void on_chunk(TokenChunk chunk) = 0;
+  // Does one part, of at most a few milliseconds, of what it asked for by ChunkRouter::continue_later.
+  // Returns true if it must be called again.
+  virtual bool proceed() { return false; }
 };
 
 class ChunkRouter {
@@ -28,7 +34,7 @@ class ChunkRouter {
   ChunkRouter(const ChunkRouter&) = delete;
   ChunkRouter& operator=(const ChunkRouter&) = delete;
 
-  // The following three are called on the I/O thread `io` only.
+  // The following four are called on the I/O thread `io` only.
 
   // Returns the sink for requests of this thread (GenerateRequest::sink).
   std::shared_ptr<ChunkSink> sink(IoThread& io);
@@ -38,6 +44,10 @@ class ChunkRouter {
   void add(IoThread& io, RequestId id, std::shared_ptr<ChunkReceiver> receiver);
   // Drops later chunks of the request.
   void remove(IoThread& io, RequestId id);
+
+  // Calls receiver->proceed() in later tasks until that returns false. The router keeps the receiver alive
+  // until then. sink() has been called on this thread before.
+  void continue_later(IoThread& io, std::shared_ptr<ChunkReceiver> receiver);
 
   // Posts nothing after this call, which must precede the end of the I/O threads. Any thread may call it.
   void close();

@@ -14,6 +14,7 @@
 #include "server/api_error.h"
 #include "server/cache_salt.h"
 #include "server/chunk_router.h"
+#include "server/delta_pieces.h"
 #include "server/memory_costs.h"
 #include "server/metrics.h"
 #include "server/request_registry.h"
@@ -70,7 +71,9 @@ class NoMemory : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-class EngineGeneration final : public Generation, public ChunkReceiver {
+class EngineGeneration final : public Generation,
+                               public ChunkReceiver,
+                               public std::enable_shared_from_this<EngineGeneration> {
  public:
   EngineGeneration(ServerContext& context, IoThread& io, const GenerationRequest& request,
                    std::shared_ptr<const StopPatterns> stops, OnDelta on_delta)
@@ -114,13 +117,13 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
 
   void resume() override {
     paused_ = false;
-    if (!held_) return;
-    GenerationDelta delta = take_held();
-    deliver(std::move(delta));
+    if (pieces_) return continue_later();
+    if (held_) hand_over(take_held());
   }
 
   void cancel() override {
     held_.reset();
+    pieces_.reset();
     if (done_) {
       drop_callback();
       return;
@@ -136,19 +139,30 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     tally_.count(chunk);
     if (done_) return;
     const bool was_last = chunk.finish_reason != FinishReason::kNone;
-    try {
-      take(std::move(chunk));
-    } catch (const NoMemory& error) {
-      fail(was_last, AbortReason::kMemory, error.what());
-    } catch (const std::bad_alloc&) {
-      fail(was_last, AbortReason::kMemory, std::string(kOutOfMemory));
-    } catch (const std::exception& error) {
-      log_error("an answer could not be made id={} error=\"{}\"", id_, error.what());
-      fail(was_last, AbortReason::kFault, error.what());
-    }
+    guarded(was_last, [&] { take(std::move(chunk)); });
+  }
+
+  bool proceed() override {
+    if (pieces_ && !paused_) guarded(done_, [this] { deliver_piece(); });
+    is_queued_ = pieces_ && !paused_;  // resume() continues
+    return is_queued_;
   }
 
  private:
+  template <typename Work>
+  void guarded(bool engine_is_done, Work work) {
+    try {
+      work();
+    } catch (const NoMemory& error) {
+      fail(engine_is_done, AbortReason::kMemory, error.what());
+    } catch (const std::bad_alloc&) {
+      fail(engine_is_done, AbortReason::kMemory, std::string(kOutOfMemory));
+    } catch (const std::exception& error) {
+      log_error("an answer could not be made id={} error=\"{}\"", id_, error.what());
+      fail(engine_is_done, AbortReason::kFault, error.what());
+    }
+  }
+
   void take(TokenChunk chunk) {
     const Clock::time_point now = Clock::now();
     GenerationDelta delta;
@@ -172,12 +186,40 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
       done_ = true;
       leave();
     }
-    if (held_ || paused_ || (!stream_ && !last)) {
+    if (held_ || paused_ || pieces_ || (!stream_ && !last)) {
       hold(std::move(delta));
-      if (paused_ || !last) return;
+      if (paused_ || pieces_ || !last) return;
       delta = take_held();
     }
+    hand_over(std::move(delta));
+  }
+
+  // Delivers a delta, at once or in pieces. What was held is counted until it has been delivered.
+  void hand_over(GenerationDelta delta) {
+    if (DeltaPieces::needed(delta)) {
+      pieces_.emplace(std::move(delta));
+      return continue_later();
+    }
+    deliver_at_once(std::move(delta));
+  }
+
+  void deliver_at_once(GenerationDelta delta) {
     deliver(std::move(delta));
+    if (!keeps_answer_ && !held_) charge_.set(MemoryKind::kLogprob, 0);
+  }
+
+  void continue_later() {
+    if (std::exchange(is_queued_, true)) return;
+    const MemoryReserve::Scope reserve;  // nothing else would deliver the rest
+    context_.chunks.continue_later(io_, shared_from_this());
+  }
+
+  void deliver_piece() {
+    GenerationDelta piece = pieces_->next();
+    if (piece.has_more) return deliver(std::move(piece));
+    pieces_.reset();
+    deliver_at_once(std::move(piece));
+    if (held_ && !paused_ && (stream_ || done_)) hand_over(take_held());
   }
 
   // Ends the request in the engine. An open tally stays, because the last chunk is only counted.
@@ -196,6 +238,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
     if (!done_) leave();
     done_ = true;
     held_.reset();
+    pieces_.reset();
     GenerationDelta delta;
     delta.finish_reason = FinishReason::kAbort;
     delta.abort_reason = reason;
@@ -253,7 +296,6 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
   GenerationDelta take_held() {
     GenerationDelta delta = std::move(*held_);
     held_.reset();
-    if (!keeps_answer_) charge_.set(MemoryKind::kLogprob, 0);
     return delta;
   }
 
@@ -298,6 +340,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
   TextStream text_;
   GenerationTally tally_;
   std::optional<GenerationDelta> held_;
+  std::optional<DeltaPieces> pieces_;  // what is being delivered; later deltas are held
   std::optional<Clock::time_point> last_token_;
   MemoryCharge charge_;  // beyond what the request has counted at its beginning
   const LogprobOptions logprobs_;
@@ -310,6 +353,7 @@ class EngineGeneration final : public Generation, public ChunkReceiver {
   const bool long_logprobs_;
   const bool log_metrics_;
   bool paused_ = false;
+  bool is_queued_ = false;  // proceed() will be called
   bool done_ = false;
   bool delivering_ = false;
   bool drop_later_ = false;

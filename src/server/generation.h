@@ -48,6 +48,10 @@ struct GenerationRequest {
 
 // GenerationDelta is what is new since the last delta. Its text never ends inside a UTF-8 character or inside
 // a possible stop string, and contains nothing from a stop string on.
+//
+// A delta with many log-probabilities is delivered in pieces (server/delta_pieces.h), each in a task of its
+// own. Those with `has_more` have only log-probabilities; they are no event, and everything else is in the
+// last.
 struct GenerationDelta {
   std::string text;
   std::vector<int32_t> token_ids;                    // includes a matched stop or end token
@@ -62,6 +66,7 @@ struct GenerationDelta {
   int64_t cached_tokens = 0;
   RequestTimings timings;  // in the last delta
   double e2e_s = 0.0;      // since start()
+  bool has_more = false;   // this is a piece, and not the last
 };
 
 // Returns the number by which the engine tells clients apart (HttpRequest::client); never 0.
@@ -86,8 +91,8 @@ class Generation {
   virtual ~Generation() = default;
 
   virtual RequestId id() const = 0;
-  // While paused (because a client does not read), deltas are merged into one and held; memory stays bounded
-  // by max_new_tokens.
+  // While paused (because a client does not read), deltas are merged into one and held, and a delta that is
+  // being delivered in pieces waits; memory stays bounded by max_new_tokens.
   virtual void pause() = 0;
   virtual void resume() = 0;
   // Tells that the client has gone: aborts the request in the engine and delivers nothing more.

@@ -39,10 +39,13 @@ HttpConnection::HttpConnection(std::shared_ptr<HttpIoThread> thread, HttpPeer pe
       refuse_(refuse),
       parser_(thread_->transport().options.limits.header_bytes,
               thread_->transport().options.limits.body_bytes,
-              {.on_headers = [this](const HttpRequest& request) { return admit(request); },
+              {.on_head = [this](size_t bytes) { return charge_head(bytes); },
+               .on_headers = [this](const HttpRequest& request) { return admit(request); },
                .on_growth = [this](size_t bytes) { return charge_body(bytes); }}),
+      waiting_(thread_->transport().memory()),
       account_(peer_.slot.account()),
-      unread_(thread_->transport().options.memory),
+      head_(thread_->transport().memory()),
+      unread_(thread_->transport().memory()),
       since_(Clock::now()) {}
 
 HttpConnection::~HttpConnection() {
@@ -80,8 +83,21 @@ void HttpConnection::on_data(std::string_view data) {
     input_.erase(0, input_begin_);
     input_begin_ = 0;
   }
-  input_.append(data);
+  if (!keep_input(data)) return fail(Refusal::kMemory, 503, kOutOfMemory);
   if (!direct) process_input();
+}
+
+// Keeps bytes that the parser cannot read yet. False means that there is no memory for them. A request that
+// is being answered must not end because of those behind it, so what it lets wait is always kept:
+// wants_data() bounds it.
+bool HttpConnection::keep_input(std::string_view data) {
+  const size_t bytes = waiting_bytes(input_.size() + data.size());
+  if (exchange_)
+    waiting_.grow_always_to(bytes);
+  else if (!waiting_.grow_to(bytes))
+    return false;
+  input_.append(data);
+  return true;
 }
 
 void HttpConnection::process_input() {
@@ -93,7 +109,8 @@ void HttpConnection::process_input() {
   const bool was_paused = !wants_data();
   input_begin_ += parse(std::string_view(input_).substr(input_begin_));
   if (input_begin_ == input_.size()) {
-    clear_buffer(input_);
+    std::string().swap(input_);
+    waiting_.clear();
     input_begin_ = 0;
   }
   if (was_paused && wants_data()) resume_reading();
@@ -154,17 +171,27 @@ std::optional<HttpRequestParser::BodyRule> HttpConnection::admit(const HttpReque
   return HttpRequestParser::BodyRule{.limit = std::min(admission_.max_body_bytes, options.limits.body_bytes)};
 }
 
+// Counts the memory of request line and headers before it is taken.
+bool HttpConnection::charge_head(size_t bytes) {
+  if (head_.grow_to(bytes)) return true;
+  admission_ = {};
+  admission_.reason = Refusal::kMemory;
+  admission_.refusal = error_response(
+      admission_.style, memory_exhausted(*thread_->transport().memory(), MemoryKind::kHeader, bytes));
+  return false;
+}
+
 // Counts the body's memory before it is taken.
 bool HttpConnection::charge_body(size_t bytes) {
   const HttpTransport& transport = thread_->transport();
   const HttpLimits& limits = transport.options.limits;
-  if (!charge_) charge_ = std::make_shared<BodyCharge>(transport.ledger, account_, transport.options.memory);
+  if (!charge_) charge_ = std::make_shared<BodyCharge>(*transport.ledger, account_);
   const auto outcome = charge_->grow_to(bytes, limits.total_body_bytes, limits.client_body_bytes());
   if (outcome == BodyCharge::Outcome::kGranted) return true;
   if (outcome == BodyCharge::Outcome::kMemoryReached) {
     admission_.reason = Refusal::kMemory;
-    admission_.refusal = error_response(
-        admission_.style, memory_exhausted(*transport.options.memory, MemoryKind::kBody, bytes));
+    admission_.refusal =
+        error_response(admission_.style, memory_exhausted(*transport.memory(), MemoryKind::kBody, bytes));
     return false;
   }
   const bool total = outcome == BodyCharge::Outcome::kTotalReached;
@@ -185,7 +212,8 @@ void HttpConnection::dispatch() {
   request.body_charge = std::move(charge_);
   request.route = admission_.route;
   account_ = peer_.slot.account();  // until the key of the next request is known
-  exchange_ = std::make_shared<Exchange>(shared_from_this(), std::move(request), http11, keep_alive);
+  exchange_ =
+      std::make_shared<Exchange>(shared_from_this(), std::move(request), take_head(), http11, keep_alive);
   const auto exchange = exchange_;
   exchange->started_at_ = received_at_;
   const auto handle = exchange->handle();
@@ -222,6 +250,10 @@ HttpRequest HttpConnection::take_request() {
   return request;
 }
 
+HeadCharge HttpConnection::take_head() {
+  return std::exchange(head_, HeadCharge(thread_->transport().memory()));
+}
+
 // Sends an answer of the transport itself, after which the connection cannot continue.
 void HttpConnection::fail(Refusal reason, int status, std::string_view message) {
   refuse(reason, error_response(ErrorStyle::kSglang, status, message));
@@ -232,8 +264,8 @@ void HttpConnection::refuse(Refusal reason, HttpResponse response) {
   HttpRequest request = take_request();
   std::string().swap(request.body);
   charge_.reset();
-  const auto exchange = std::make_shared<Exchange>(shared_from_this(), std::move(request), parser_.http11(),
-                                                   /*keep_alive=*/false);
+  const auto exchange = std::make_shared<Exchange>(shared_from_this(), std::move(request), take_head(),
+                                                   parser_.http11(), /*keep_alive=*/false);
   exchange->started_at_ = parser_.started() ? received_at_ : Clock::now();
   exchange_ = exchange;
   exchange->respond(std::move(response));
@@ -331,6 +363,7 @@ void HttpConnection::exchange_done(bool keep_alive) {
 void HttpConnection::close_after_flush() {
   closing_ = true;
   std::string().swap(input_);
+  waiting_.clear();
   input_begin_ = 0;
   resume_reading();
   mark_dirty();
@@ -375,6 +408,8 @@ void HttpConnection::cut(const char* why) {
   close_socket();
   peer_.slot.release();
   charge_.reset();
+  head_.clear();
+  waiting_.clear();
   admission_.tally.reset();
   unread_.clear();
   resume_reading();

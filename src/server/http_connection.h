@@ -33,7 +33,8 @@ struct HttpPeer {
 
 class Exchange final : public HttpExchange, public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(std::shared_ptr<HttpConnection> connection, HttpRequest request, bool http11, bool keep_alive);
+  Exchange(std::shared_ptr<HttpConnection> connection, HttpRequest request, HeadCharge head, bool http11,
+           bool keep_alive);
 
   // Returns the handler's pointer: if its last copy is dropped before the answer is complete, the client gets
   // a 500.
@@ -65,6 +66,7 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   const std::shared_ptr<HttpIoThread> thread_;
   std::shared_ptr<HttpConnection> connection_;  // null once the answer is complete or the client is gone
   HttpRequest request_;
+  const HeadCharge head_;  // the memory of its line and its headers
   // These are copies, because the handler may take the request apart; they serve the log and the head.
   std::string method_, path_, id_, key_;  // key_: the name of the client's key, or empty
   bool cors_;
@@ -131,11 +133,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void process_input();
   size_t parse(std::string_view data);
   std::optional<HttpRequestParser::BodyRule> admit(const HttpRequest& request);
+  bool charge_head(size_t bytes);
   bool charge_body(size_t bytes);
+  bool keep_input(std::string_view data);
   void dispatch();
   void fail(Refusal reason, int status, std::string_view message);
   // Returns the request as far as it has arrived, with its id, its client and what its admission decided.
   HttpRequest take_request();
+  HeadCharge take_head();
   void refuse(Refusal reason, HttpResponse response);
   void exchange_done(bool keep_alive);
   void close_after_flush();
@@ -148,9 +153,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::shared_ptr<Exchange> exchange_;  // the request being answered
   std::string input_;                   // bytes that the parser has not read yet, from input_begin_ on
   size_t input_begin_ = 0;
+  HeadCharge waiting_;  // the memory of input_
   // These belong to the request that is arriving.
   std::shared_ptr<ClientAccount> account_;  // the client's
-  std::shared_ptr<BodyCharge> charge_;      // null while it has no body
+  HeadCharge head_;
+  std::shared_ptr<BodyCharge> charge_;  // null while it has no body
   HttpAdmission admission_;
   std::string pending_;  // answers not yet given to the socket
   std::string sending_;  // given to the socket; not sent yet from sent_ on

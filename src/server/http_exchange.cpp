@@ -32,11 +32,12 @@ class Appending {
 
 }  // namespace
 
-Exchange::Exchange(std::shared_ptr<HttpConnection> connection, HttpRequest request, bool http11,
-                   bool keep_alive)
+Exchange::Exchange(std::shared_ptr<HttpConnection> connection, HttpRequest request, HeadCharge head,
+                   bool http11, bool keep_alive)
     : thread_(connection->thread_),
       connection_(std::move(connection)),
       request_(std::move(request)),
+      head_(std::move(head)),
       method_(request_.method),
       path_(request_.path),
       id_(request_.id),
@@ -96,8 +97,8 @@ void Exchange::respond(HttpResponse response) {
   constexpr size_t kSmall = size_t{64} << 10;
   const size_t size = response.body.size();
   if (size > kSmall && !connection_->unread_.try_add(MemoryKind::kOutput, size)) {
-    response = error_response(ErrorStyle::kSglang, memory_exhausted(*thread_->transport().options.memory,
-                                                                    MemoryKind::kOutput, size));
+    response = error_response(ErrorStyle::kSglang,
+                              memory_exhausted(*thread_->transport().memory(), MemoryKind::kOutput, size));
   }
   Appending appending(connection_->buffer());
   append_head(response, false);

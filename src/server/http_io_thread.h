@@ -32,10 +32,17 @@ class HttpConnection;
 
 // HttpTransport is shared by all connections of a server and immutable except for the atomics.
 struct HttpTransport {
+  HttpTransport(HttpServerOptions server_options, HttpHandler server_handler)
+      : options(std::move(server_options)),
+        handler(std::move(server_handler)),
+        ledger(std::make_shared<HttpLedger>(options.memory)) {}
+
+  const std::shared_ptr<RequestMemory>& memory() const { return ledger->memory(); }
+
   HttpServerOptions options;
   HttpHandler handler;
+  const std::shared_ptr<HttpLedger> ledger;
   std::atomic<int64_t> num_connections{0};
-  const std::shared_ptr<HttpLedger> ledger = std::make_shared<HttpLedger>();
 };
 
 class HttpIoThread final : public IoThread, public std::enable_shared_from_this<HttpIoThread> {

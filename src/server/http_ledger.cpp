@@ -1,5 +1,7 @@
 #include "server/http_ledger.h"
 
+#include <limits>
+
 namespace hadal::server {
 
 std::string_view to_string(Refusal refusal) {
@@ -8,6 +10,10 @@ std::string_view to_string(Refusal refusal) {
       "connections", "peer_connections", "timeout", "malformed", "starting",  "rate_limit", "memory"};
   return kNames.at(static_cast<size_t>(refusal));
 }
+
+HttpLedger::HttpLedger(std::shared_ptr<RequestMemory> memory)
+    : memory_(memory != nullptr ? std::move(memory)
+                                : std::make_shared<RequestMemory>(std::numeric_limits<size_t>::max())) {}
 
 std::shared_ptr<ClientAccount> HttpLedger::account(const std::string& client) {
   {
@@ -43,30 +49,35 @@ size_t HttpLedger::num_accounts() const {
   return accounts_.size();
 }
 
-BodyCharge::~BodyCharge() {
-  account_->body_bytes -= bytes_;
-  ledger_->body_bytes_ -= bytes_;
+bool HeadCharge::grow_to(size_t bytes) noexcept {
+  const size_t blocks = (bytes + kBlock - 1) / kBlock * kBlock;
+  if (memory_.bytes(MemoryKind::kHeader) == 0) memory_.set(MemoryKind::kHeader, kBlock);
+  const size_t counted = memory_.bytes(MemoryKind::kHeader);
+  return blocks <= counted || memory_.try_add(MemoryKind::kHeader, blocks - counted);
 }
 
-BodyCharge::Outcome BodyCharge::grow_to(size_t bytes, size_t total_limit, size_t client_limit) {
-  if (bytes <= bytes_) return Outcome::kGranted;
-  const size_t more = bytes - bytes_;
-  if (account_->body_bytes.fetch_add(more) + more > client_limit) {
-    account_->body_bytes -= more;
-    return Outcome::kClientReached;
+void HeadCharge::grow_always_to(size_t bytes) noexcept {
+  if (bytes > memory_.bytes(MemoryKind::kHeader)) memory_.set(MemoryKind::kHeader, bytes);
+}
+
+BodyCharge::Outcome BodyCharge::grow_to(size_t wanted, size_t total_limit, size_t client_limit) {
+  if (wanted <= bytes()) return Outcome::kGranted;
+  const size_t more = wanted - bytes();
+  Outcome outcome = Outcome::kClientReached;
+  if (account_->body_bytes.fetch_add(more) + more <= client_limit) {
+    switch (memory_.add_within(MemoryKind::kBody, more, total_limit)) {
+      case RequestMemory::Taken::kTaken:
+        return Outcome::kGranted;
+      case RequestMemory::Taken::kKindReached:
+        outcome = Outcome::kTotalReached;
+        break;
+      case RequestMemory::Taken::kReached:
+        outcome = Outcome::kMemoryReached;
+        break;
+    }
   }
-  if (ledger_->body_bytes_.fetch_add(more) + more > total_limit) {
-    ledger_->body_bytes_ -= more;
-    account_->body_bytes -= more;
-    return Outcome::kTotalReached;
-  }
-  if (!memory_.try_add(MemoryKind::kBody, more)) {
-    ledger_->body_bytes_ -= more;
-    account_->body_bytes -= more;
-    return Outcome::kMemoryReached;
-  }
-  bytes_ = bytes;
-  return Outcome::kGranted;
+  account_->body_bytes -= more;
+  return outcome;
 }
 
 }  // namespace hadal::server

@@ -1,5 +1,6 @@
 // Counts what clients hold of a server at this moment, and how often it refused them. Any thread may call
-// everything here; the counters are exact.
+// everything here; the counters are exact. Bytes are counted in one place, RequestMemory; beside it, a
+// client's account says how much of them are bodies of its own.
 #pragma once
 
 #include <array>
@@ -47,6 +48,9 @@ struct ClientAccount {
 
 class HttpLedger : public std::enable_shared_from_this<HttpLedger> {
  public:
+  // Without `memory` the ledger has one of its own, without a limit.
+  explicit HttpLedger(std::shared_ptr<RequestMemory> memory);
+
   // Returns the account of this name; it exists as long as somebody holds it.
   std::shared_ptr<ClientAccount> account(const std::string& client);
   size_t num_accounts() const;
@@ -60,26 +64,60 @@ class HttpLedger : public std::enable_shared_from_this<HttpLedger> {
   // Counts an idle connection that was closed for a new one.
   void count_idle_cut() { idle_cuts_.fetch_add(1, std::memory_order_relaxed); }
   int64_t idle_cuts() const { return idle_cuts_.load(std::memory_order_relaxed); }
-  size_t body_bytes() const { return body_bytes_.load(std::memory_order_relaxed); }
+  size_t body_bytes() const { return memory_->bytes(MemoryKind::kBody); }
+  const std::shared_ptr<RequestMemory>& memory() const { return memory_; }  // never null
 
  private:
-  friend class BodyCharge;
-
+  const std::shared_ptr<RequestMemory> memory_;
   mutable std::mutex mutex_;
   std::map<std::string, std::weak_ptr<ClientAccount>, std::less<>> accounts_;  // guarded by mutex_
-  std::atomic<size_t> body_bytes_{0};
   std::array<std::atomic<int64_t>, kNumRefusals> refused_{};
   std::atomic<int64_t> idle_cuts_{0};
+};
+
+// These are upper estimates of what the head of a request takes, in bytes; server/memory_costs.h has those of
+// everything behind it. A test compares them with what is really allocated.
+//
+// The request line is kept by the request and, for the log, by its exchange.
+inline size_t request_line_bytes(size_t method, size_t target) {
+  return 2 * (method + target) + 128;
+}
+// A header is a pair of strings in a list that grows by doubling, which exists one and a half times
+// meanwhile.
+inline size_t header_field_bytes(size_t name, size_t value) {
+  return name + value + 3 * sizeof(std::pair<std::string, std::string>) + 64;
+}
+// Bytes that wait to be parsed are in a string that grows by doubling.
+inline size_t waiting_bytes(size_t size) {
+  return 2 * size;
+}
+
+// HeadCharge is the memory of one request's line and headers, or of bytes that wait to be parsed. It is
+// counted in blocks. The first block is granted whatever the limit says, because a server without memory must
+// still answer small requests: /health, and errors that say that memory is missing.
+class HeadCharge {
+ public:
+  static constexpr size_t kBlock = size_t{8} << 10;
+
+  explicit HeadCharge(std::shared_ptr<RequestMemory> memory) : memory_(std::move(memory)) {}
+
+  // Counts at least `bytes` in all. If the limit forbids that, the first block is counted.
+  bool grow_to(size_t bytes) noexcept;
+  // Does the same whatever the limit says.
+  void grow_always_to(size_t bytes) noexcept;
+  void clear() noexcept { memory_.clear(); }
+
+ private:
+  MemoryCharge memory_;
 };
 
 // BodyCharge is the memory of one request's body, counted for its client and in the total from before it is
 // allocated until this object is destroyed.
 class BodyCharge {
  public:
-  BodyCharge(std::shared_ptr<HttpLedger> ledger, std::shared_ptr<ClientAccount> account,
-             std::shared_ptr<RequestMemory> memory = nullptr)
-      : ledger_(std::move(ledger)), account_(std::move(account)), memory_(std::move(memory)) {}
-  ~BodyCharge();
+  BodyCharge(const HttpLedger& ledger, std::shared_ptr<ClientAccount> account)
+      : account_(std::move(account)), memory_(ledger.memory()) {}
+  ~BodyCharge() { account_->body_bytes -= bytes(); }
   BodyCharge(const BodyCharge&) = delete;
   BodyCharge& operator=(const BodyCharge&) = delete;
 
@@ -89,10 +127,10 @@ class BodyCharge {
   Outcome grow_to(size_t bytes, size_t total_limit, size_t client_limit);
 
  private:
-  const std::shared_ptr<HttpLedger> ledger_;
+  size_t bytes() const { return memory_.bytes(MemoryKind::kBody); }
+
   const std::shared_ptr<ClientAccount> account_;
   MemoryCharge memory_;
-  size_t bytes_ = 0;
 };
 
 // ConnectionSlot is one connection of a client, counted while this object holds the account.

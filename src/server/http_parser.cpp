@@ -105,10 +105,18 @@ class BeastParser final : public http::basic_parser<true> {
     return false;
   }
 
+  bool reserve_head(size_t bytes, error_code& ec) {
+    head_memory_ += bytes;
+    if (!hooks_.on_head || hooks_.on_head(head_memory_)) return true;
+    refuse(ec);
+    return false;
+  }
+
   void on_request_impl(http::verb, string_view method, string_view target, int version,
                        error_code& ec) override {
     version_11_ = version >= 11;
     if (!count_header(method.size() + target.size() + 12, ec)) return;
+    if (!reserve_head(request_line_bytes(method.size(), target.size()), ec)) return;
     request_.method = std::string(method);
     std::string_view rest(target.data(), target.size());
     if (method == "CONNECT") return fail(ec, 501, "CONNECT is not supported: this is not a proxy");
@@ -131,6 +139,7 @@ class BeastParser final : public http::basic_parser<true> {
   void on_field_impl(http::field field, string_view name, string_view value, error_code& ec) override {
     if (in_body_) return;  // trailers are not used
     if (!count_header(name.size() + value.size() + 4, ec)) return;
+    if (!reserve_head(header_field_bytes(name.size(), value.size()), ec)) return;
     if (request_.headers.size() >= kMaxHeaders)
       return fail(ec, 431, fmt::format("more than {} header fields", kMaxHeaders));
     for (const char c : value)
@@ -226,6 +235,7 @@ class BeastParser final : public http::basic_parser<true> {
   size_t announced_ = 0;  // Content-Length
   size_t reserved_ = 0;   // memory of the body
   size_t header_bytes_ = 0;
+  size_t head_memory_ = 0;
   int num_hosts_ = 0;
   int num_encodings_ = 0;
   bool version_11_ = true;

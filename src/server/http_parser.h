@@ -25,6 +25,9 @@ class HttpRequestParser {
   // Hooks decide about a request while it arrives; each may be absent. A refusal makes the state kRefused,
   // and no more of the request is read.
   struct Hooks {
+    // This is called before the request line and before each header, with the memory that they need in all
+    // (server/http_ledger.h). False means refused.
+    std::function<bool(size_t bytes)> on_head;
     // This is called when the headers are complete, before any of the body is kept. Nothing means refused.
     std::function<std::optional<BodyRule>(const HttpRequest&)> on_headers;
     // This is called before the body is given memory for `bytes` in all. False means refused.

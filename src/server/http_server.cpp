@@ -128,10 +128,7 @@ struct Listener {
 class HttpServerImpl final : public HttpServer {
  public:
   HttpServerImpl(HttpServerOptions options, HttpHandler handler)
-      : transport_(std::make_shared<HttpTransport>()) {
-    transport_->options = std::move(options);
-    transport_->handler = std::move(handler);
-  }
+      : transport_(std::make_shared<HttpTransport>(std::move(options), std::move(handler))) {}
   ~HttpServerImpl() override { stop(); }
 
   Result<void> start() {

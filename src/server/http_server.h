@@ -47,7 +47,7 @@ struct HttpServerOptions {
   std::string cors_allow_origin = "*";  // empty: no CORS headers, OPTIONS is not answered
   bool access_log = true;  // one line per request: method, path, status, bytes, seconds, peer, id
   std::shared_ptr<RequestMemory>
-      memory;     // counts bodies and unread answers; null: only HttpLimits bound them
+      memory;     // counts headers, bodies and unread answers; null: only HttpLimits bound them
   HttpGate gate;  // none: every request is admitted
 };
 

@@ -1,4 +1,5 @@
-// Says what the parts of a request cost, in bytes; no other place says so. The figures are upper estimates
+// Says what the parts of a request cost, in bytes; its head is in server/http_ledger.h, and no other place
+// says so. The figures are upper estimates
 // for the whole process (the request, the engine's and the scheduler's state, and the answer's JSON), with
 // what containers keep in reserve when they grow. tests/server/request_memory_test.cpp compares them with
 // what is really allocated.

@@ -101,7 +101,9 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
       return stream_->exchange().respond(error_response(ErrorStyle::kSglang, *abort, delta.matched));
     }
     NativeOutput& output = outputs_[i];
+    const bool has_more = delta.has_more;
     output.add(std::move(delta));
+    if (has_more) return;
     if (output.finished()) {
       --num_open_;
       log_request_end(context_, output.rid(), output.last(), output.text_json());

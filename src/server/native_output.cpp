@@ -80,7 +80,8 @@ void NativeOutput::append_logprobs(std::vector<TokenLogprob>& entries, std::stri
 }
 
 void NativeOutput::add(GenerationDelta delta) {
-  if (options_.form == Form::kIncremental) {
+  const bool continues = std::exchange(in_pieces_, delta.has_more);
+  if (options_.form == Form::kIncremental && !continues) {
     text_.clear();
     ids_.clear();
     output_logprobs_.clear();
@@ -90,13 +91,14 @@ void NativeOutput::add(GenerationDelta delta) {
       input_tops_.clear();
     }
   }
+  append_logprobs(delta.prompt_logprobs, input_logprobs_, input_tops_);
+  append_logprobs(delta.logprobs, output_logprobs_, output_tops_);
+  if (delta.has_more) return;
   append_escaped(text_, delta.text);
   for (const int32_t id : delta.token_ids) {
     append_comma(ids_);
     append_json_number(ids_, int64_t{id});
   }
-  append_logprobs(delta.prompt_logprobs, input_logprobs_, input_tops_);
-  append_logprobs(delta.logprobs, output_logprobs_, output_tops_);
   last_ = std::move(delta);
   last_.text.clear();
   last_.token_ids.clear();

@@ -38,7 +38,7 @@ class NativeOutput {
   };
   NativeOutput(std::string rid, std::span<const int32_t> prompt, Options options);
 
-  // Adds a delta.
+  // Adds a delta, or a piece of one: those with has_more are shown together with the last.
   void add(GenerationDelta delta);
   // Returns false when the event of the last add() must wait for more tokens. The last event never waits.
   bool is_due() const;
@@ -68,6 +68,7 @@ class NativeOutput {
   std::string output_logprobs_;
   std::string output_tops_;
   bool has_sent_ = false;    // append_json was called
+  bool in_pieces_ = false;   // the last pieces of a delta are missing
   int64_t sent_tokens_ = 0;  // completion tokens that it has shown
   GenerationDelta last_;
 };

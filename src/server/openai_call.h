@@ -17,7 +17,8 @@ namespace hadal::server {
 class OpenAiAnswer {
  public:
   virtual ~OpenAiAnswer() = default;
-  // Adds a delta of choice i. In a stream it writes the events for it.
+  // Adds a delta of choice i, or a piece of one. In a stream it writes the events for it, with the last
+  // piece.
   virtual void add(size_t i, GenerationDelta delta, SseStream& stream) = 0;
   // Writes a stream's last event, if there is one (usage).
   virtual void end_stream(SseStream& stream) = 0;

@@ -141,9 +141,10 @@ void ChatAnswer::count_reasoning(size_t i, const GenerationDelta& delta) {
 
 void ChatAnswer::add(size_t i, GenerationDelta delta, SseStream& stream) {
   Choice& choice = choices_[i];
+  if (logprobs_) append_chat_logprobs(choice.logprobs, tokenizer_, delta.logprobs);
+  if (delta.has_more) return;
   usage_.update(i, delta);
   count_reasoning(i, delta);
-  if (logprobs_) append_chat_logprobs(choice.logprobs, tokenizer_, delta.logprobs);
   const bool last = delta.finish_reason != FinishReason::kNone;
   const ChatChoiceText::Piece piece = choice.text.append(std::move(delta.text), last);
   if (stream_mode_) {

@@ -38,8 +38,6 @@ void CompletionAnswer::append_choice(std::string& out, Choice& choice, const Gen
   }
   out += ",\"logprobs\":";
   if (logprobs_) {
-    choice.logprobs.add(delta.prompt_logprobs);
-    choice.logprobs.add(delta.logprobs);
     choice.logprobs.append_json(out);
   } else {
     out += "null";
@@ -50,6 +48,11 @@ void CompletionAnswer::append_choice(std::string& out, Choice& choice, const Gen
 
 void CompletionAnswer::add(size_t i, GenerationDelta delta, SseStream& stream) {
   Choice& choice = choices_[i];
+  if (logprobs_) {
+    choice.logprobs.add(delta.prompt_logprobs);
+    choice.logprobs.add(delta.logprobs);
+  }
+  if (delta.has_more) return;
   usage_.update(i, delta);
   if (!stream_mode_) {  // its only delta is its last
     append_choice(choice.json, choice, delta);

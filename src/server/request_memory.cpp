@@ -3,16 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace hadal::server {
 namespace {
 
-constexpr std::array<std::string_view, kNumMemoryKinds> kNames = {"body",    "json",   "prompt", "choice",
-                                                                  "logprob", "output", "grammar"};
+constexpr std::array<std::string_view, kNumMemoryKinds> kNames = {"header", "body",    "json",   "prompt",
+                                                                  "choice", "logprob", "output", "grammar"};
 // A client reads these texts.
 constexpr std::array<std::string_view, kNumMemoryKinds> kTexts = {
-    "its body",   "the values of its JSON", "its prompt", "its choices", "log-probabilities", "its answer",
-    "its grammar"};
+    "its headers", "its body",   "the values of its JSON", "its prompt", "its choices", "log-probabilities",
+    "its answer",  "its grammar"};
 
 }  // namespace
 
@@ -21,15 +22,23 @@ std::string_view to_string(MemoryKind kind) {
 }
 
 bool RequestMemory::take(MemoryKind kind, size_t bytes) noexcept {
-  if (bytes == 0) return true;
-  const size_t before = total_.fetch_add(bytes, std::memory_order_relaxed);
-  if (bytes > limit_ || before > limit_ - bytes) {
-    total_.fetch_sub(bytes, std::memory_order_relaxed);
-    refused_[index(kind)].fetch_add(1, std::memory_order_relaxed);
+  return take_within(kind, bytes, std::numeric_limits<size_t>::max()) == Taken::kTaken;
+}
+
+RequestMemory::Taken RequestMemory::take_within(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept {
+  if (bytes == 0) return Taken::kTaken;
+  const auto add = [bytes](std::atomic<size_t>& sum, size_t limit) {
+    const size_t before = sum.fetch_add(bytes, std::memory_order_relaxed);
+    if (bytes <= limit && before <= limit - bytes) return true;
+    sum.fetch_sub(bytes, std::memory_order_relaxed);
     return false;
-  }
-  bytes_[index(kind)].fetch_add(bytes, std::memory_order_relaxed);
-  return true;
+  };
+  std::atomic<size_t>& of_kind = bytes_[index(kind)];
+  if (!add(of_kind, kind_limit)) return Taken::kKindReached;
+  if (add(total_, limit_)) return Taken::kTaken;
+  of_kind.fetch_sub(bytes, std::memory_order_relaxed);
+  refused_[index(kind)].fetch_add(1, std::memory_order_relaxed);
+  return Taken::kReached;
 }
 
 void RequestMemory::take_always(MemoryKind kind, size_t bytes) noexcept {
@@ -50,11 +59,16 @@ MemoryCharge& MemoryCharge::operator=(MemoryCharge&& other) noexcept {
   return *this;
 }
 
+RequestMemory::Taken MemoryCharge::add_within(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept {
+  using Taken = RequestMemory::Taken;
+  if (memory_ == nullptr) return Taken::kTaken;
+  const Taken taken = memory_->take_within(kind, bytes, kind_limit);
+  if (taken == Taken::kTaken) bytes_[static_cast<size_t>(kind)] += bytes;
+  return taken;
+}
+
 bool MemoryCharge::try_add(MemoryKind kind, size_t bytes) noexcept {
-  if (memory_ == nullptr) return true;
-  if (!memory_->take(kind, bytes)) return false;
-  bytes_[static_cast<size_t>(kind)] += bytes;
-  return true;
+  return add_within(kind, bytes, std::numeric_limits<size_t>::max()) == RequestMemory::Taken::kTaken;
 }
 
 Result<void> MemoryCharge::add(MemoryKind kind, size_t bytes) {

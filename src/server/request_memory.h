@@ -1,6 +1,6 @@
 // Counts the memory that requests hold before it is taken, and bounds it by one limit (--max-request-memory).
 //
-// A request carries a MemoryCharge from the first byte of its body to the end of its answer. What it will
+// A request carries a MemoryCharge from the first byte of its headers to the end of its answer. What it will
 // hold is added before the memory is allocated, by the estimates of server/memory_costs.h, and whatever is
 // left is given back when the charge is destroyed. So an idle server has a ledger of zeros.
 #pragma once
@@ -18,6 +18,7 @@
 namespace hadal::server {
 
 enum class MemoryKind {
+  kHeader,   // request lines and headers, and bytes that wait to be parsed (server/http_ledger.h)
   kBody,     // bodies that arrive or are being parsed
   kJson,     // their values, while they are read
   kPrompt,   // texts and token ids of prompts, and what tokenising them takes
@@ -26,8 +27,8 @@ enum class MemoryKind {
   kOutput,   // tokens and texts of answers, and answers that wait for their client
   kGrammar,  // grammars in use, their matchers and masks
 };
-inline constexpr size_t kNumMemoryKinds = 7;
-std::string_view to_string(MemoryKind kind);  // "body", "json", …
+inline constexpr size_t kNumMemoryKinds = 8;
+std::string_view to_string(MemoryKind kind);  // "header", "body", …
 
 // This is the ledger of one server. Any thread may call; the counters are exact.
 class RequestMemory {
@@ -38,6 +39,10 @@ class RequestMemory {
 
   // Counts `bytes` more. If the limit forbids that, nothing changes but the number of refusals.
   bool take(MemoryKind kind, size_t bytes) noexcept;
+  enum class Taken { kTaken, kKindReached, kReached };
+  // Does the same if this kind stays within `kind_limit`, too. What that forbids is no refusal of this
+  // ledger.
+  Taken take_within(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept;
   // Counts bytes that exist in any case.
   void take_always(MemoryKind kind, size_t bytes) noexcept;
   void give_back(MemoryKind kind, size_t bytes) noexcept;
@@ -71,6 +76,8 @@ class MemoryCharge {
   Result<void> add(MemoryKind kind, size_t bytes);
   // Does the same without an error's text.
   bool try_add(MemoryKind kind, size_t bytes) noexcept;
+  // Does the same as RequestMemory::take_within.
+  RequestMemory::Taken add_within(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept;
   // Counts exactly `bytes` of this kind from now on, whatever the limit says: they exist.
   void set(MemoryKind kind, size_t bytes) noexcept;
   // Gives everything back.

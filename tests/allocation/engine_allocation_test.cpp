@@ -1,14 +1,17 @@
 // Tests an allocation that fails in the engine: every request ends once, and the engine goes on.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <memory>
 #include <new>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "engine/engine.h"
+#include "scheduler/plan_record.h"
 #include "tests/allocation/failing_allocator.h"
 #include "tests/engine/fake_executor.h"
 #include "tests/engine/test_requests.h"
@@ -59,6 +62,13 @@ class FailingEngine : public ::testing::TestWithParam<bool> {
  protected:
   FailingEngine() {
     set_log_level(LogLevel::kOff);
+    start_engine();
+    run_normally();
+  }
+  ~FailingEngine() override { set_log_level(LogLevel::kInfo); }
+
+  // `record` is the file of its plans, or empty.
+  void start_engine(const std::string& record = {}) {
     EngineOptions options;
     options.max_total_tokens = 4096;
     options.context_length = 2048;
@@ -66,11 +76,11 @@ class FailingEngine : public ::testing::TestWithParam<bool> {
     options.max_queued_requests = 8;
     options.decode_log_interval = 0;
     options.overlap_schedule = GetParam();
+    options.record_plans = record;
     options.on_failure = [this](const std::string&) { has_failed_ = true; };
+    engine_.reset();
     engine_ = Engine::create(std::make_unique<SafeExecutor>(), testing::fake_config(), options).value();
-    run_normally();
   }
-  ~FailingEngine() override { set_log_level(LogLevel::kInfo); }
 
   std::vector<GenerateRequest> requests() {
     std::vector<GenerateRequest> out;
@@ -141,6 +151,37 @@ TEST_P(FailingEngine, WithoutAReserveAllRequestsEndAndTheEngineBeginsAnew) {
   }
   EXPECT_GT(k, 50);
   EXPECT_GT(num_aborted, 0);
+}
+
+// The file is complete while the engine goes on, whichever call failed, also the record's own.
+TEST_P(FailingEngine, ARecordOfPlansEndsWithALineAndReplaysWhenTheEngineBeginsAnew) {
+  const std::string path = ::testing::TempDir() + "/anew_" + (GetParam() ? "o" : "p") + ".jsonl";
+  set_log_level(LogLevel::kWarning);
+  int num_ended = 0;
+  int64_t num_plans = 0;
+  for (int64_t k = 1;; k += 3) {
+    SCOPED_TRACE(fmt::format("call {}", k));
+    start_engine(path);
+    ::testing::internal::CaptureStderr();
+    bool has_fired = false;
+    run_with(k, Victims::kMarked, Failure::kAtOnce, has_fired);
+    run_normally();
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    const bool began_anew = log.find("engine had no memory") != std::string::npos;
+    EXPECT_EQ(log.find("record of plans ended path=" + path) != std::string::npos, began_anew) << log;
+    if (!began_anew) start_engine();  // closes the file
+    std::ifstream record(path);
+    const auto replay = replay_plans(record);
+    ASSERT_TRUE(replay.ok()) << replay.status().message;
+    EXPECT_EQ(replay->difference, "");
+    if (began_anew) {
+      ++num_ended;
+      num_plans += replay->num_plans;
+    }
+    if (HasFailure() || !has_fired) break;
+  }
+  EXPECT_GT(num_ended, 10);
+  EXPECT_GT(num_plans, 10);
 }
 
 TEST_P(FailingEngine, WithAReserveOnlyTheRequestWhoseOwnMemoryFailsEnds) {

@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/memory_reserve.h"
+#include "server/http_parser.h"
 #include "server/request_memory.h"
 #include "tests/allocation/failing_allocator.h"
 #include "tests/server/http_test_client.h"
@@ -207,6 +208,33 @@ TEST_F(FailingServer, AcceptsTheNextConnectionWhereverAnAllocationFails) {
     expect_normal();
   }
   EXPECT_GT(k, 10);
+}
+
+// Parses the head of a request whose body is still to come, and compares what that allocates with what it
+// asks for.
+TEST_F(FailingServer, HeadersAllocateNoMoreThanTheLedgerSays) {
+  std::string small_fields, short_values;
+  for (int i = 0; i < 900; ++i) small_fields += "a:\r\n";
+  for (int i = 0; i < 900; ++i) short_values += "abcdefghijklmnop: abcdefghijklmnop\r\n";
+  for (const std::string& rest :
+       {std::string(), small_fields, short_values, "long: " + std::string(60'000, 'x') + "\r\n",
+        std::string(60'000, 'n') + ": 1\r\n"}) {
+    for (const size_t path : {size_t{1}, size_t{3000}}) {
+      const std::string head = "POST /" + std::string(path, 'p') + "?" + std::string(path, 'q') +
+                               " HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n" + rest + "\r\n";
+      size_t counted = 0;
+      HttpRequestParser parser(1 << 17, 1 << 17, {.on_head = [&counted](size_t bytes) {
+                                 counted = bytes;
+                                 return true;
+                               }});
+      const int64_t before = hadal::testing::live_bytes();
+      hadal::testing::reset_peak();
+      EXPECT_EQ(parser.feed(head), head.size());
+      EXPECT_EQ(parser.state(), HttpRequestParser::State::kNeedMore);
+      const auto allocated = static_cast<size_t>(hadal::testing::peak_bytes() - before);
+      EXPECT_LE(allocated, counted + 1024 + 9) << head.substr(0, 40) << "… of " << head.size();
+    }
+  }
 }
 
 // The estimates are upper bounds: no request allocates more than its charge and what a thread always needs.

@@ -72,10 +72,10 @@ class FakeSocket final : public HttpConnection {
 class HttpConnectionTest : public ::testing::Test {
  protected:
   HttpConnectionTest() {
-    transport_ = std::make_shared<HttpTransport>();
-    transport_->options.limits.stream_high_water = 1000;
-    transport_->options.limits.header_bytes = 2000;
-    transport_->handler = [this](std::shared_ptr<HttpExchange> exchange) {
+    HttpServerOptions options;
+    options.limits.stream_high_water = 1000;
+    options.limits.header_bytes = 2000;
+    transport_ = std::make_shared<HttpTransport>(options, [this](std::shared_ptr<HttpExchange> exchange) {
       paths_.push_back(exchange->request().path);
       if (exchange->request().path == "/now") {
         HttpResponse response;
@@ -88,7 +88,7 @@ class HttpConnectionTest : public ::testing::Test {
         return exchange->respond(std::move(response));
       }
       waiting_.push_back(std::move(exchange));
-    };
+    });
     // never started: the test's thread plays its part
     thread_ = std::make_shared<HttpIoThread>(0, transport_);
     socket_ = std::make_shared<FakeSocket>(thread_);

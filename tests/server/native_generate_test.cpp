@@ -161,6 +161,57 @@ TEST(Generate, LogprobsHaveSglangsShape) {
   EXPECT_FALSE(plain.at("meta_info").as_object().contains("output_top_logprobs"));
 }
 
+// Returns how many positions the lists of an event or answer have: the prompt's and the answer's, each with
+// and without alternatives.
+std::vector<size_t> num_positions(const json::value& meta) {
+  std::vector<size_t> out;
+  for (const char* list :
+       {"input_token_logprobs", "input_top_logprobs", "output_token_logprobs", "output_top_logprobs"}) {
+    out.push_back(meta.at(list).as_array().size());
+  }
+  return out;
+}
+
+// More log-probabilities than one task makes JSON of (server/delta_pieces.h).
+TEST(Generate, AnswersMadeInManyTasksAreComplete) {
+  json::array ids;
+  for (int i = 0; i < 200; ++i) ids.push_back(10 + i);
+  json::object body{{"input_ids", ids},
+                    {"return_logprob", true},
+                    {"logprob_start_len", 0},
+                    {"top_logprobs_num", 128},
+                    {"sampling_params", {{"max_new_tokens", 50}, {"ignore_eos", true}}}};
+  TestServer server;
+  const json::value whole = parsed(server.generate(json::serialize(body)));
+  const json::value& meta = whole.at("meta_info");
+  EXPECT_EQ(num_positions(meta), (std::vector<size_t>{200, 200, 50, 50}));
+  for (size_t i = 1; i < 200; ++i) {
+    EXPECT_EQ(meta.at("input_token_logprobs").at(i).at(1), ids[i]);
+    EXPECT_EQ(meta.at("input_top_logprobs").at(i).as_array().size(), 128U);
+  }
+  body["stream"] = true;
+  for (const bool incremental : {false, true}) {
+    TestServer::Options options;
+    options.server.stream_output_incremental = incremental;
+    TestServer streaming(std::move(options));
+    const HttpResponse stream = streaming.call("POST", "/generate", json::serialize(body));
+    const std::vector<json::object> events = events_of(stream.body);
+    const json::value& first = events.front().at("meta_info");
+    EXPECT_EQ(first.at("input_token_logprobs"), meta.at("input_token_logprobs"));
+    EXPECT_EQ(first.at("input_top_logprobs"), meta.at("input_top_logprobs"));
+    json::array output;
+    std::string text;
+    for (const json::object& event : events) {
+      if (!incremental) output.clear(), text.clear();
+      for (const json::value& entry : event.at("meta_info").at("output_top_logprobs").as_array())
+        output.push_back(entry);
+      text += text_at(event, "text");
+    }
+    EXPECT_EQ(output, meta.at("output_top_logprobs").as_array());
+    EXPECT_EQ(text, text_at(whole, "text"));
+  }
+}
+
 TEST(Generate, NothingFromAStopStringOnIsStreamed) {
   TestServer server({.script = " alpha beta gamma delta"});
   const auto events = events_of(

@@ -248,6 +248,31 @@ TEST(OpenAiChat, LogprobsCoverEveryTokenWithItsBytes) {
   EXPECT_EQ(bytes, "naïve 🦊");
 }
 
+// More log-probabilities than one task makes JSON of (server/delta_pieces.h).
+TEST(OpenAiChat, AnswersMadeInManyTasksAreComplete) {
+  const std::string rest = R"("logprobs":true,"top_logprobs":20,"max_tokens":300,"ignore_eos":true)";
+  TestServer server(answering(prompt_tokens_of(body_of(rest), ChatFormat::kV31), "a b c d e"));
+  const json::value whole = parsed(server.call("POST", "/v1/chat/completions", body_of(rest)));
+  const json::value& expected = whole.at("choices").at(0).at("logprobs").at("content");
+  ASSERT_EQ(expected.as_array().size(), 300U);
+  const auto exchange = server.send("POST", "/v1/chat/completions", body_of(rest + R"(,"stream":true)"));
+  exchange->is_writable = false;  // so that what is written later has many log-probabilities
+  ASSERT_TRUE(server.io().run_until([&] { return server.engine().stats().generation_tokens == 600; }));
+  ASSERT_TRUE(server.io().run_until([&] { return server.engine().stats().scheduler.num_running == 0; }));
+  exchange->read_again();
+  ASSERT_TRUE(server.wait(*exchange));
+  json::array streamed;
+  std::string text;
+  for (const json::object& event : events_of(exchange->response.body)) {
+    const json::value& choice = event.at("choices").at(0);
+    if (choice.at("delta").at("content").is_string()) text += str(choice.at("delta").at("content"));
+    if (!choice.at("logprobs").is_object()) continue;
+    for (const json::value& entry : choice.at("logprobs").at("content").as_array()) streamed.push_back(entry);
+  }
+  EXPECT_EQ(streamed, expected.as_array());
+  EXPECT_EQ(text, str(whole.at("choices").at(0).at("message").at("content")));
+}
+
 TEST(OpenAiChat, ChoicesHaveTheirIndexInStreams) {
   const std::string body = body_of(R"("n":3,"max_tokens":3)");
   TestServer server(answering(prompt_tokens_of(body, ChatFormat::kV31), "a b c d e"));

@@ -200,6 +200,28 @@ TEST(OpenAiCompletion, EchoWithLogprobsScoresThePrompt) {
   }
 }
 
+// More log-probabilities than one task makes JSON of (server/delta_pieces.h).
+TEST(OpenAiCompletion, AnswersMadeInManyTasksAreComplete) {
+  TestServer server;
+  json::array ids;
+  for (int i = 0; i < 1000; ++i) ids.push_back(300 + i);
+  json::object body{{"prompt", ids},  {"max_tokens", 20}, {"ignore_eos", true}, {"echo", true},
+                    {"logprobs", 20}, {"temperature", 0}, {"stream", false}};
+  const json::value whole = parsed(complete(server, json::serialize(body)));
+  const json::value& logprobs = whole.at("choices").at(0).at("logprobs");
+  body["stream"] = true;
+  const std::vector<json::object> events = events_of(complete(server, json::serialize(body)).body);
+  for (const char* list : {"tokens", "token_logprobs", "top_logprobs", "text_offset"}) {
+    EXPECT_EQ(logprobs.at(list).as_array().size(), 1020U) << list;
+    json::array streamed;
+    for (const json::object& event : events) {
+      for (const json::value& value : event.at("choices").at(0).at("logprobs").at(list).as_array())
+        streamed.push_back(value);
+    }
+    EXPECT_EQ(streamed, logprobs.at(list).as_array()) << list;
+  }
+}
+
 TEST(OpenAiCompletion, TokensThatAreNotTextByThemselvesShowTheirBytes) {
   TestServer server({.script = "🦊"});
   const json::value answer = parsed(complete(server, R"({"prompt":[5],"max_tokens":2,"logprobs":0})"));

@@ -72,6 +72,19 @@ TEST(RequestMemory, TakesUpToItsLimitAndCountsWhatItRefuses) {
   expect_empty(memory);
 }
 
+TEST(RequestMemory, AKindMayHaveALimitOfItsOwn) {
+  using Taken = RequestMemory::Taken;
+  RequestMemory memory(100);
+  EXPECT_EQ(memory.take_within(MemoryKind::kBody, 40, 50), Taken::kTaken);
+  EXPECT_TRUE(memory.take(MemoryKind::kJson, 50));
+  EXPECT_EQ(memory.take_within(MemoryKind::kBody, 11, 50), Taken::kKindReached);
+  EXPECT_EQ(memory.take_within(MemoryKind::kBody, 11, 60), Taken::kReached);
+  EXPECT_EQ(memory.bytes(MemoryKind::kBody), 40U);
+  EXPECT_EQ(memory.total(), 90U);
+  EXPECT_EQ(memory.refused(MemoryKind::kBody), 1);
+  EXPECT_EQ(memory.take_within(MemoryKind::kBody, 10, 50), Taken::kTaken);
+}
+
 TEST(RequestMemory, ManyThreadsNeverPassTheLimitAndLeaveNothing) {
   RequestMemory memory(1000);
   std::atomic<bool> passed{false};
@@ -322,6 +335,67 @@ TEST(RequestMemory, BodiesAndUnreadAnswersOfConnectionsAreCounted) {
   EXPECT_EQ(third.receive_response().body, answer);
   EXPECT_TRUE(testing::eventually([&] { return memory->total() == 0; }));
   expect_empty(*memory);
+}
+
+// Returns a request whose headers have about this many bytes.
+std::string request_with_headers(size_t bytes) {
+  return "GET /x HTTP/1.1\r\nHost: h\r\nX-Long: " + std::string(bytes, 'x') + "\r\n\r\n";
+}
+
+TEST(RequestMemory, HeadersAreCountedFromTheirFirstByteUntilTheAnswerIsComplete) {
+  const auto memory = memory_of(kRoomy);
+  std::shared_ptr<HttpExchange> kept;
+  testing::Counter begun;
+  const auto server = testing::start_server(
+      [&](std::shared_ptr<HttpExchange> exchange) {
+        kept = std::move(exchange);
+        begun.add();
+      },
+      [&](HttpServerOptions& options) {
+        options.memory = memory;
+        options.num_threads = 1;
+      });
+  const std::string request = request_with_headers(20'000);
+  TestClient client(server->port());
+  client.send(request.substr(0, 15'000));  // waits to be parsed
+  ASSERT_TRUE(testing::eventually([&] { return memory->bytes(MemoryKind::kHeader) >= 2 * 15'000; }));
+  client.send(request.substr(15'000));
+  ASSERT_TRUE(begun.wait_for(1));
+  EXPECT_TRUE(testing::eventually([&] { return memory->bytes(MemoryKind::kHeader) < 2 * 15'000; }));
+  EXPECT_GE(memory->bytes(MemoryKind::kHeader), 20'000U);
+  server->io_thread(0).post([&] { std::exchange(kept, nullptr)->respond(testing::text_response("ok")); });
+  EXPECT_EQ(client.receive_response().status, 200);
+  EXPECT_TRUE(testing::eventually([&] { return memory->total() == 0; }));  // the connection is open
+  // A client that leaves in the middle of its headers leaves nothing.
+  client.send(request.substr(0, 15'000));
+  ASSERT_TRUE(testing::eventually([&] { return memory->bytes(MemoryKind::kHeader) >= 2 * 15'000; }));
+  client.close();
+  EXPECT_TRUE(testing::eventually([&] { return memory->total() == 0; }));
+}
+
+TEST(RequestMemory, WithoutMemoryLongHeadersAreRefusedAndSmallRequestsAnswered) {
+  const auto memory = memory_of(100'000);
+  const auto server = testing::start_server(
+      [](const std::shared_ptr<HttpExchange>& exchange) { exchange->respond(testing::text_response("ok")); },
+      [&](HttpServerOptions& options) { options.memory = memory; });
+  ASSERT_TRUE(memory->take(MemoryKind::kOutput, 100'000));
+  for (const bool in_pieces : {false, true}) {
+    TestClient client(server->port());
+    client.send(in_pieces ? request_with_headers(20'000).substr(0, 15'000) : request_with_headers(20'000));
+    const auto refused = client.receive_response();
+    EXPECT_EQ(refused.status, 503);
+    EXPECT_EQ(refused.headers.count("retry-after"), 1U);
+  }
+  EXPECT_EQ(memory->refused(MemoryKind::kHeader), 2);
+  EXPECT_EQ(server->ledger().refused(Refusal::kMemory), 2);
+  TestClient small(server->port());
+  small.send(request_with_headers(1000));
+  EXPECT_EQ(small.receive_response().status, 200);
+  memory->give_back(MemoryKind::kOutput, 100'000);
+  TestClient large(server->port());
+  large.send(request_with_headers(20'000));
+  EXPECT_EQ(large.receive_response().status, 200);
+  EXPECT_TRUE(testing::eventually([&] { return memory->total() == 0; }));
 }
 
 TEST(RequestMemory, IsOnThePageOfMetricsByKind) {
