@@ -11,6 +11,7 @@ void ClientShares::give_slot(uint64_t client) {
 }
 
 void ClientShares::see(uint64_t client, int64_t step) {
+  if (client == 0) return;
   if (client != latest_client_) {
     other_step_ = latest_step_;
     latest_client_ = client;

@@ -16,7 +16,8 @@ class ClientShares {
 
   void take_slot(uint64_t client) { ++slots_[client]; }
   void give_slot(uint64_t client);
-  // Notes that a request of `client` runs at `step`; steps do not decrease.
+  // Notes that a request of `client` runs at `step`; steps do not decrease. Client 0 stands for nobody who is
+  // known, such as the server's own probes, and is no company.
   void see(uint64_t client, int64_t step);
 
   // Returns true if `client` must leave the kept slots and pages free at `step`: another client was seen not

@@ -54,6 +54,7 @@ START_RATIO, START_FLOOR_S = 10, 0.05
 CEILING = 4  # an undisturbed run counts for at most so many floors: a noisier one says nothing, and would excuse anything
 UNDISTURBED_S, RETRY_UNDISTURBED_S, ATTEMPTS = 1.5, 0.7, 3
 IDLE_S = 15  # until nothing runs and no memory is held; after that the server counts as blocked
+OWN_HEADERS = 8192  # the block that a request for /metrics itself holds
 RETURN_BYTES = 64 * MIB  # what the allocator may keep after a case, beyond half of the growth that the case may cause
 
 
@@ -159,10 +160,11 @@ class Watched(Server):
         return load.get("num_reqs", -1)
 
     def held(self):
-        """Returns the bytes that the server's ledger says requests hold; 0 without metrics."""
+        """Returns the bytes that the server's ledger says other requests hold; 0 without metrics."""
         page = self.request("GET", "/metrics", timeout=IDLE_S)[2].decode()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines()
-                   if line.startswith("sglang:request_memory_bytes{"))
+        held = [float(line.rsplit(" ", 1)[1]) for line in page.splitlines()
+                if line.startswith("sglang:request_memory_bytes{")]
+        return max(sum(held) - OWN_HEADERS, 0) if held else 0
 
     def idle(self, limit_bytes, slack):
         """Waits until nothing runs, the memory is below the limit and the ledger is empty; returns what is wrong, or ''."""

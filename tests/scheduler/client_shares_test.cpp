@@ -43,6 +43,15 @@ TEST(ClientShares, CompanyIsForgotten) {
   EXPECT_FALSE(shares.must_leave_room(7, 2 + ClientShares::kCompanySteps));
 }
 
+TEST(ClientShares, NobodyIsNoCompany) {
+  ClientShares shares(64, 1000);
+  for (int i = 0; i < 9; ++i) shares.take_slot(7);
+  shares.see(0, 1);
+  shares.see(7, 2);
+  shares.see(0, 3);
+  EXPECT_FALSE(shares.must_leave_room(7, 3));
+}
+
 TEST(ClientShares, FewSlotsAreNotDivided) {
   ClientShares shares(7, 1000);
   shares.take_slot(7);
