@@ -80,8 +80,9 @@ void append_scheduling_rows(std::vector<Flag>& out) {
                  "the same batches)"),
       switch_row(
           "enable-deterministic-inference", kConfig, kGroup,
-          "CPU only: never reuse cached answers, only cached prompts, so that the same kernels compute every "
-          "token of a prompt each time; everything else is deterministic anyway. A GPU refuses the flag"),
+          "CPU only: never reuse cached answers, only cached prompts, and never compute a part of a prompt on "
+          "the absorbed path beside another client's request, so that the same kernels compute every token of "
+          "a prompt each time; everything else is deterministic anyway. A GPU refuses the flag"),
       switch_row("enable-priority-scheduling", kServe, kGroup,
                  "start waiting requests by their `priority`, as --schedule-policy priority does"),
       switch_row("schedule-low-priority-values-first", kMany, kGroup,
