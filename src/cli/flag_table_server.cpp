@@ -78,11 +78,12 @@ void append_scheduling_rows(std::vector<Flag>& out) {
       switch_row("disable-overlap-schedule", kRuns, kGroup,
                  "plan a step only after the previous one has ended; the output is the same (on a GPU: for "
                  "the same batches)"),
-      switch_row(
-          "enable-deterministic-inference", kConfig, kGroup,
-          "CPU only: never reuse cached answers, only cached prompts, and never compute a part of a prompt on "
-          "the absorbed path beside another client's request, so that the same kernels compute every token of "
-          "a prompt each time; everything else is deterministic anyway. A GPU refuses the flag"),
+      switch_row("enable-deterministic-inference", kConfig, kGroup,
+                 "CPU only: never reuse cached answers, only cached prompts, and never compute a part of a "
+                 "prompt on "
+                 "the absorbed path beside another client's request, so that the same kernels compute every "
+                 "token of "
+                 "a prompt each time; everything else is deterministic anyway. A GPU refuses the flag"),
       switch_row("enable-priority-scheduling", kServe, kGroup,
                  "start waiting requests by their `priority`, as --schedule-policy priority does"),
       switch_row("schedule-low-priority-values-first", kMany, kGroup,

@@ -2,10 +2,10 @@
 // budget, the slots or the memory are used up; the first that has no room ends admission, so that no request
 // overtakes a large one.
 //
-// A client that holds at least an eighth of the slots leaves an eighth of slots and pages to others, if there
-// are any (client_shares.h); its requests are passed over. Short requests of clients that have no prompt
-// under way start ahead of that order (prompt_turns.cpp). The pages that a passed-over long request needs are
-// kept for it.
+// A client that holds at least an eighth of the slots or pages leaves an eighth of both to others, if there
+// are any (client_shares.h); from the first of its requests that would not, all are passed over. Short
+// requests of clients that have no prompt under way start ahead of that order (prompt_turns.cpp). The pages
+// that the first request of such a client needs are kept for it if it is too long for that.
 //
 // Beside generating requests of other clients, what a step computes of prompts is limited by its cost, too
 // (prompt_budget.h); a request of whose prompt nothing may be computed is not admitted.
@@ -85,14 +85,17 @@ void Scheduler::Impl::admit(PromptBudget& budget, const Generating& generating, 
                         .wanted_pages = expected_growth(),
                         .first_prompt = budget.tokens() == prefill_budget()};
   std::vector<const RequestState*> admitted;
-  int64_t num_leaving_room = 0;
+  std::unordered_set<uint64_t> leave_room;  // clients that must
+  int64_t num_lookups = 0;
   queue.visit_in_order([this](RequestState& request) { return match_length(request); },
                        [&](RequestState& request) {
+                         if (leave_room.contains(request.client)) return ++num_lookups < kMaxLookups;
                          switch (try_admit(request, pass)) {
                            case Admission::kNoRoom:
                              return false;
                            case Admission::kLeavesRoom:
-                             return ++num_leaving_room < kMaxLookups;
+                             leave_room.insert(request.client);
+                             return true;
                            case Admission::kTooLong:
                            case Admission::kWaitsForPrefix:
                              return true;
@@ -203,7 +206,7 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, Adm
   request.slot = free_slots.back();
   free_slots.pop_back();
   by_slot[request.slot] = &request;
-  shares.take_slot(request.client);
+  shares.start(request.client, num_blocks);
   shares.see(request.client, last_step);
   running.push_back(&request);
   request.running = true;

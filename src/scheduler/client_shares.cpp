@@ -4,10 +4,18 @@
 
 namespace hadal {
 
-void ClientShares::give_slot(uint64_t client) {
-  const auto held = slots_.find(client);
-  HADAL_CHECK(held != slots_.end(), "client {} holds no slot", client);
-  if (--held->second == 0) slots_.erase(held);
+void ClientShares::start(uint64_t client, int64_t num_pages) {
+  Held& held = held_[client];
+  ++held.slots;
+  held.pages += num_pages;
+}
+
+void ClientShares::stop(uint64_t client, int64_t num_pages) {
+  const auto held = held_.find(client);
+  HADAL_CHECK(held != held_.end() && held->second.pages >= num_pages, "client {} does not hold {} pages",
+              client, num_pages);
+  held->second.pages -= num_pages;
+  if (--held->second.slots == 0) held_.erase(held);
 }
 
 void ClientShares::see(uint64_t client, int64_t step) {
@@ -22,8 +30,8 @@ void ClientShares::see(uint64_t client, int64_t step) {
 bool ClientShares::must_leave_room(uint64_t client, int64_t step) const {
   const int64_t company = client == latest_client_ ? other_step_ : latest_step_;
   if (kept_slots_ == 0 || step - company > kCompanySteps) return false;
-  const auto held = slots_.find(client);
-  return held != slots_.end() && held->second >= kept_slots_;
+  const auto held = held_.find(client);
+  return held != held_.end() && (held->second.slots >= kept_slots_ || held->second.pages >= kept_pages_);
 }
 
 }  // namespace hadal

@@ -92,6 +92,7 @@ void Scheduler::Impl::stop_running(RequestState& request, bool keep) {
     ++tree_version;
   }
   for (const PageId page : request.pages) pool.release(page);
+  shares.stop(request.client, std::ssize(request.pages));
   cache.unlock(request.node);
   request.pages.clear();
   request.node = kRootNode;
@@ -103,7 +104,6 @@ void Scheduler::Impl::stop_running(RequestState& request, bool keep) {
   leave_prefilling(request);
   std::erase(running, &request);
   by_slot[request.slot] = nullptr;
-  shares.give_slot(request.client);
   free_slots.push_back(request.slot);
   std::push_heap(free_slots.begin(), free_slots.end(), std::greater<>());
   request.slot = -1;

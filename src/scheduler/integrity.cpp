@@ -17,9 +17,12 @@ void Scheduler::Impl::check_integrity() const {
   pool.check_integrity();
   queue.check_integrity();
 
-  std::unordered_map<uint64_t, int64_t> slots;
-  for (const RequestState* request : running) ++slots[request->client];
-  HADAL_CHECK(slots == shares.slots(), "the slots of {} clients are counted wrongly", slots.size());
+  std::unordered_map<uint64_t, ClientShares::Held> held;
+  for (const RequestState* request : running) {
+    ++held[request->client].slots;
+    held[request->client].pages += std::ssize(request->pages);
+  }
+  HADAL_CHECK(held == shares.held(), "what {} clients hold is counted wrongly", held.size());
 
   HADAL_CHECK_LE(in_flight.size(), 2U);
   HADAL_CHECK_EQ(running.size() + free_slots.size(), by_slot.size());

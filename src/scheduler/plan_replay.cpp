@@ -90,8 +90,9 @@ Result<SchedulerOptions> read_options(const json::object& line) {
   if (line.contains("absorbed_positions_per_row")) {
     HADAL_ASSIGN_OR_RETURN(o.prompt_costs.rows_per_1024_expanded,
                            integer_field(line, "rows_per_1024_expanded", 0, kMaxRows));
-    HADAL_ASSIGN_OR_RETURN(o.prompt_costs.absorbed_positions_per_row,
-                           integer_field(line, "absorbed_positions_per_row", 0, kMaxInt64));
+    HADAL_ASSIGN_OR_RETURN(
+        o.prompt_costs.absorbed_positions_per_row,
+        integer_field(line, "absorbed_positions_per_row", 0, o.cache_generated_tokens ? kMaxInt64 : 0));
   }
   return o;
 }

@@ -1,10 +1,10 @@
 // Divides a step's budget of prompt tokens between the prompts that are under way and those that wait.
 //
-// The oldest prompt gets half of the budget, and what nobody else can use. The other half goes to short
+// The oldest long prompt gets half of the budget, and what nobody else can use. The other half goes to short
 // prompts of other clients first, one of each: to those under way and then to those that wait. So a client's
-// short request does not wait until another's long prompt has been computed, and a long prompt advances by
-// half a chunk with every step, however many short ones come. A prompt is short when half a chunk can hold
-// it.
+// short request does not wait until another's long prompt has been computed, and the oldest long prompt
+// advances by half a chunk with every step, however many short ones come. A prompt is short when half a chunk
+// can hold what is left of it. Without a long prompt the oldest short one takes its place.
 #include <algorithm>
 #include <unordered_set>
 
@@ -32,12 +32,17 @@ void Scheduler::Impl::plan_prompts(PromptBudget& budget, const Generating& gener
   }
   if (!prompts.empty() && options.chunked_prefill_size >= 0) {
     const int64_t most_short = prefill_budget() / 2;
+    const auto is_long = [most_short](const RequestState* request) {
+      return request->num_known() - request->planned > most_short;
+    };
+    const auto first_long = std::find_if(prompts.begin(), prompts.end(), is_long);
+    RequestState& oldest = first_long != prompts.end() ? **first_long : *prompts.front();
     budget.set_half_aside();
-    advance_prompt(*prompts.front(), budget, generating);
+    advance_prompt(oldest, budget, generating);
     budget.give_back();
-    std::unordered_set<uint64_t> clients = {prompts.front()->client};
+    std::unordered_set<uint64_t> clients = {oldest.client};
     for (RequestState* request : prompts) {
-      if (request->num_known() - request->planned > most_short) continue;
+      if (is_long(request)) continue;
       if (clients.insert(request->client).second) advance_prompt(*request, budget, generating);
     }
     for (const RequestState* request : prompts) clients.insert(request->client);

@@ -15,7 +15,10 @@ namespace hadal {
 bool Scheduler::Impl::acquire_page(RequestState& request) {
   if (pool.num_free() == 0) cache.evict(1);
   const auto page = pool.allocate();
-  if (page) request.pages.push_back(*page);
+  if (page) {
+    request.pages.push_back(*page);
+    shares.grow(request.client);
+  }
   return page.has_value();
 }
 

@@ -40,6 +40,8 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options)
   HADAL_CHECK_GE(options.prompt_costs.rows_per_score, 0);
   HADAL_CHECK_GE(options.prompt_costs.rows_per_1024_expanded, 0);
   HADAL_CHECK_GE(options.prompt_costs.absorbed_positions_per_row, 0);
+  HADAL_CHECK(options.cache_generated_tokens || options.prompt_costs.absorbed_positions_per_row == 0,
+              "prompt tokens must always take the same path where generated tokens are not cached");
   by_slot.resize(options.max_running_requests);
   for (int32_t slot = 0; slot < options.max_running_requests; ++slot) free_slots.push_back(slot);
   std::make_heap(free_slots.begin(), free_slots.end(), std::greater<>());

@@ -111,8 +111,9 @@ struct Scheduler::Impl {
   int64_t match_length(RequestState& request);
   // Returns the budget of a step in prompt and recomputed tokens.
   int64_t prefill_budget() const;
-  // So many requests of a pass may be passed over, because others' rules hold them back.
-  static constexpr int64_t kMaxLookups = 64;
+  // A pass ends after so many requests that it only passes over: in admit() those of clients that must leave
+  // room, in admit_newcomers() all that it looks at.
+  static constexpr int64_t kMaxLookups = 1024;
 
   // retraction.cpp defines these. secure_decode_pages gives every decoding request the page that its next
   // token needs, or retracts a request. A request that still lacks its page afterwards skips this step.

@@ -185,18 +185,18 @@ class Watched(Server):
         return f"still busy after {within_s:.0f} s: running requests {running}, {held} bytes in the ledger"
 
 
+def bound(ratio, undisturbed, floor):
+    return ratio * min(max(undisturbed, floor), CEILING * floor)
+
+
 def judge_delays(case, base, now, slack):
     """Returns what the neighbour may complain about."""
     if not case.neighbours:
         return []
     noise = min(3 * now["noise_p90"], CEILING * GAP_FLOOR_S)
-
-    def bound(ratio, undisturbed, floor):
-        return slack * ratio * min(max(undisturbed, floor), CEILING * floor)
-
-    rules = (("/health p90", now["health_p90"], bound(HEALTH_RATIO, base["health_p90"], HEALTH_FLOOR_S)),
-             ("token gap p90", now["gap_p90"], bound(GAP_RATIO, base["gap_p99"], GAP_FLOOR_S)),
-             ("first token p50", now["start_p50"], bound(START_RATIO, base["start_p50"], START_FLOOR_S)))
+    rules = (("/health p90", now["health_p90"], bound(slack * HEALTH_RATIO, base["health_p90"], HEALTH_FLOOR_S)),
+             ("token gap p90", now["gap_p90"], bound(slack * GAP_RATIO, base["gap_p99"], GAP_FLOOR_S)),
+             ("first token p50", now["start_p50"], bound(slack * START_RATIO, base["start_p50"], START_FLOOR_S)))
     return [f"{LATE} {name} {value * 1e3:.0f} ms, allowed {most * 1e3:.0f} ms"
             for name, value, most in rules if value > most + noise] + [f"neighbour: {e}" for e in now["errors"]]
 
@@ -327,7 +327,7 @@ def main():
     parser.add_argument("--filter", default="", help="part of a case's name, which is CLASS/NAME")
     parser.add_argument("--list", action="store_true", help="print the names of the cases and run none")
     parser.add_argument("--verbose", action="store_true", help="print a table of what was measured")
-    parser.add_argument("--slack", type=float, default=1.0, help="multiplies the bounds on delays")
+    parser.add_argument("--slack", type=float, default=1.0, help="multiplies the bounds on delays and the time for answers")
     parser.add_argument("--serve", default="", help="more flags of the server, in one word")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

@@ -15,7 +15,7 @@ namespace {
 
 TEST(ClientShares, WithoutCompanyAClientMayTakeEverything) {
   ClientShares shares(64, 1000);
-  for (int i = 0; i < 60; ++i) shares.take_slot(7);
+  for (int i = 0; i < 60; ++i) shares.start(7, 1);
   for (int64_t step = 0; step < 100; ++step) shares.see(7, step);
   EXPECT_FALSE(shares.must_leave_room(7, 100));
 }
@@ -24,19 +24,29 @@ TEST(ClientShares, CompanyBindsTheOneThatHoldsAnEighth) {
   ClientShares shares(64, 1000);
   EXPECT_EQ(shares.kept_slots(), 8);
   EXPECT_EQ(shares.kept_pages(), 125);
-  for (int i = 0; i < 8; ++i) shares.take_slot(7);
-  for (int i = 0; i < 7; ++i) shares.take_slot(8);
+  for (int i = 0; i < 8; ++i) shares.start(7, 1);
+  for (int i = 0; i < 7; ++i) shares.start(8, 1);
   shares.see(8, 1);
   shares.see(7, 1);
   EXPECT_TRUE(shares.must_leave_room(7, 1));
   EXPECT_FALSE(shares.must_leave_room(8, 1)) << "it holds fewer";
-  shares.give_slot(7);
+  shares.stop(7, 1);
   EXPECT_FALSE(shares.must_leave_room(7, 1));
+}
+
+TEST(ClientShares, ManyPagesBindAClientWithFewSlots) {
+  ClientShares shares(64, 800);
+  shares.start(7, 99);
+  shares.see(7, 1);
+  shares.see(8, 1);
+  EXPECT_FALSE(shares.must_leave_room(7, 1));
+  shares.grow(7);
+  EXPECT_TRUE(shares.must_leave_room(7, 1));
 }
 
 TEST(ClientShares, CompanyIsForgotten) {
   ClientShares shares(64, 1000);
-  for (int i = 0; i < 9; ++i) shares.take_slot(7);
+  for (int i = 0; i < 9; ++i) shares.start(7, 1);
   shares.see(8, 1);
   for (int64_t step = 2; step <= 1 + ClientShares::kCompanySteps; ++step) shares.see(7, step);
   EXPECT_TRUE(shares.must_leave_room(7, 1 + ClientShares::kCompanySteps));
@@ -45,7 +55,7 @@ TEST(ClientShares, CompanyIsForgotten) {
 
 TEST(ClientShares, NobodyIsNoCompany) {
   ClientShares shares(64, 1000);
-  for (int i = 0; i < 9; ++i) shares.take_slot(7);
+  for (int i = 0; i < 9; ++i) shares.start(7, 1);
   shares.see(0, 1);
   shares.see(7, 2);
   shares.see(0, 3);
@@ -54,7 +64,7 @@ TEST(ClientShares, NobodyIsNoCompany) {
 
 TEST(ClientShares, FewSlotsAreNotDivided) {
   ClientShares shares(7, 1000);
-  shares.take_slot(7);
+  shares.start(7, 1);
   shares.see(8, 1);
   EXPECT_FALSE(shares.must_leave_room(7, 1));
   EXPECT_EQ(shares.kept_pages(), 0);
@@ -63,9 +73,9 @@ TEST(ClientShares, FewSlotsAreNotDivided) {
 // Runs requests of several clients, whose prompts share no prefix.
 class Shared : public ::testing::Test {
  protected:
-  void start(int64_t slots, int64_t pages, int64_t chunk = 512) {
-    scheduler_ = std::make_unique<Scheduler>(
-        SchedulerOptions{.num_pages = pages, .max_running_requests = slots, .chunked_prefill_size = chunk});
+  void start(int64_t slots, int64_t pages, SchedulePolicy policy = SchedulePolicy::kFcfs) {
+    scheduler_ = std::make_unique<Scheduler>(SchedulerOptions{
+        .num_pages = pages, .max_running_requests = slots, .chunked_prefill_size = 512, .policy = policy});
   }
   void add(RequestId id, uint64_t client, int64_t prompt_len, int64_t max_new_tokens) {
     std::vector<int32_t> prompt(static_cast<size_t>(prompt_len));
@@ -98,14 +108,34 @@ class Shared : public ::testing::Test {
 };
 
 TEST_F(Shared, AFloodLeavesSlotsToAClientThatComesBack) {
-  start(/*slots=*/16, /*pages=*/1000);
+  for (const auto policy :
+       {SchedulePolicy::kFcfs, SchedulePolicy::kLpm, SchedulePolicy::kPriority, SchedulePolicy::kLof}) {
+    start(/*slots=*/16, /*pages=*/1000, policy);
+    add(1, 8, 5, 1);
+    step();
+    for (RequestId id = 100; id < 500; ++id) add(id, 7, 5, 1000);
+    for (int i = 0; i < 20; ++i) step();
+    EXPECT_EQ(scheduler_->stats().num_running, 14);
+    add(2, 8, 5, 1);
+    EXPECT_EQ(tokens_of(step(), 2), 5) << "it starts in the next step";
+  }
+}
+
+TEST_F(Shared, AClientsLargeRequestIsNotOvertakenByItsOwnSmallOnes) {
+  start(/*slots=*/16, /*pages=*/100);
   add(1, 8, 5, 1);
   step();
-  for (RequestId id = 100; id < 140; ++id) add(id, 7, 5, 1000);
-  for (int i = 0; i < 20; ++i) step();
-  EXPECT_EQ(scheduler_->stats().num_running, 14);
-  add(2, 8, 5, 1);
-  EXPECT_EQ(tokens_of(step(), 2), 5) << "it starts in the next step";
+  add(2, 7, 64, 3);
+  add(3, 7, 64, 3);
+  step();
+  add(4, 7, 64 * 89, 1);
+  RequestId next = 100;
+  for (int i = 0; i < 40 && !running_.contains(4); ++i) {
+    add(next++, 7, 64, 3);
+    step();
+  }
+  EXPECT_TRUE(running_.contains(4));
+  EXPECT_FALSE(running_.contains(100)) << "it came later";
 }
 
 TEST_F(Shared, AClientWithoutCompanyUsesAllSlots) {
