@@ -136,8 +136,8 @@ void append_http_rows(std::vector<Flag>& out) {
           "requests per second and tokens per minute, of prompts and answers, that each key may use (without "
           "named keys: each address), as in 5,60000; 0: no limit; beyond them requests get status 429"),
       count_row("max-request-memory", kServe, kGroup, 1, 1e9, "an eighth of the machine's memory",
-                "memory in MiB that all requests together may hold (bodies, prompts, answers, "
-                "log-probabilities, grammars); requests beyond it are refused with status 503"),
+                "memory in MiB that all requests together may hold (headers, bodies, prompts, "
+                "answers, log-probabilities, grammars); requests beyond it are refused with status 503"),
       count_row("max-request-tokens", kServe, kGroup, 0, kMaxCount,
                 "128 x the context length, at least 4194304",
                 "largest number of tokens that one request may ask for: for each of its generations (prompts "

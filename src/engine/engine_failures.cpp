@@ -1,5 +1,4 @@
-// How the engine ends all requests: for good after a broken invariant, or to begin anew where it had no
-// memory.
+// Ends all requests: for good after a broken invariant, or to begin anew where there was no memory.
 #include <cstdlib>
 #include <new>
 #include <utility>

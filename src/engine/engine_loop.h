@@ -118,7 +118,7 @@ class EngineLoop {
 
   // This step is launched and not collected; only the overlapped loop has one between turns.
   std::optional<StepRecord> in_flight_;
-  // What the executor has been given and not returned, oldest first.
+  // These steps were given to the executor and have not been returned; the oldest is first.
   struct Launched {
     int64_t step = 0;
     size_t num_constrained = 0;

@@ -33,8 +33,8 @@ class KvCache {
 
 // ForwardBatch is one step's work on the host. Rows [0, num_prefill_tokens) are prompt tokens, in segments;
 // these use the un-absorbed attention path. The rest use the absorbed one, each with a sequence and a length
-// of its own: decode tokens, and prompt tokens of which a step has only few behind a long prefix. A token's
-// path depends on its kind, never on the rest of the batch.
+// of its own: decode tokens, and prompt tokens that the plan puts there (WorkKind::kAbsorbedPrefill), which
+// num_prefill_tokens does not count.
 struct ForwardBatch {
   std::vector<int32_t> token_ids;  // [num_tokens]
   std::vector<int32_t> positions;  // [num_tokens]

@@ -26,7 +26,7 @@ class PromptBudget {
   // Returns the cost in rows of a request's tokens from `begin` to `end`, computed in one step.
   double cost_of(const RequestState& request, int64_t begin, int64_t end, bool absorbed) const;
   // Returns whether these tokens take the absorbed path. `delays` says that another client generates: other
-  // chunks never do, so that what a client gets alone does not depend on where its prompts are cut.
+  // chunks never do, so that what a client computes alone does not depend on where its prompts are cut.
   bool absorbs(const RequestState& request, int64_t begin, int64_t end, bool delays) const;
 
   // Returns how many of the `wanted` next tokens the step may compute, at most, for a request that has

@@ -130,8 +130,8 @@ class Scheduler {
   // not empty, complete() or fail() must follow for it, in order; at most one other step may be in flight.
   //
   // `max_cost` limits the step's prompt tokens, in rows (PromptCosts, ≥ 0), as far as they delay a generating
-  // request of another client. The first such prompt advances by PromptBudget::kLeastTokens all the same, and
-  // prompts that are never cut (chunked_prefill_size -1) are not cut by it either.
+  // request of another client. Together such prompts get PromptBudget::kLeastCost all the same, and the first
+  // at least one token; and prompts that are never cut (chunked_prefill_size -1) are not cut by it either.
   BatchPlan plan(int64_t max_cost = kUnlimitedCost);
 
   // Reports the outcome of a step: one entry for each sampling item, including those of requests that are
@@ -161,8 +161,8 @@ class Scheduler {
   // throws (std::bad_alloc), nothing has changed.
   void reset();
 
-  // Writes every call from now on to `recorder` (null: none), which must outlive the scheduler. A record can
-  // be replayed only if this was called before the first add().
+  // Writes every call from now on to `recorder` (null: none), which must live until the next record_to() or
+  // the scheduler's end. A record can be replayed only if this was called before the first add().
   void record_to(PlanRecorder* recorder);
 
   // Proves that pool, tree, tables and queues agree; throws otherwise. It reads all of them.

@@ -1,6 +1,7 @@
 // Counts what clients hold of a server at this moment, and how often it refused them. Any thread may call
-// everything here; the counters are exact. Bytes are counted in one place, RequestMemory; beside it, a
-// client's account says how much of them are bodies of its own.
+// everything but the charges, each of which belongs to one thread at a time; the counters are exact. Bytes
+// are counted in one place, RequestMemory; beside it, a client's account says how much of them are bodies of
+// its own.
 #pragma once
 
 #include <array>
@@ -82,14 +83,14 @@ class HttpLedger : public std::enable_shared_from_this<HttpLedger> {
 inline size_t request_line_bytes(size_t method, size_t target) {
   return 2 * (method + target) + 128;
 }
-// A header is a pair of strings in a list that grows by doubling, which exists one and a half times
-// meanwhile.
+// A header is a pair of strings in a list. While the list grows, its old and its new array exist, which is up
+// to three entries for each header.
 inline size_t header_field_bytes(size_t name, size_t value) {
   return name + value + 3 * sizeof(std::pair<std::string, std::string>) + 64;
 }
-// Bytes that wait to be parsed are in a string that grows by doubling.
+// Bytes that wait to be parsed are in a string. While it grows, its old and its new buffer exist.
 inline size_t waiting_bytes(size_t size) {
-  return 2 * size;
+  return 3 * size;
 }
 
 // HeadCharge is the memory of one request's line and headers, or of bytes that wait to be parsed. It is
@@ -101,7 +102,7 @@ class HeadCharge {
 
   explicit HeadCharge(std::shared_ptr<RequestMemory> memory) : memory_(std::move(memory)) {}
 
-  // Counts at least `bytes` in all. If the limit forbids that, the first block is counted.
+  // Counts at least `bytes` in all. Otherwise it returns false, and at least the first block stays counted.
   bool grow_to(size_t bytes) noexcept;
   // Does the same whatever the limit says.
   void grow_always_to(size_t bytes) noexcept;

@@ -1,6 +1,7 @@
 #include "server/json_fields.h"
 
 #include <cmath>
+#include <limits>
 #include <new>
 
 #include <boost/json.hpp>
@@ -261,7 +262,9 @@ void FieldReader::text(std::string_view name, std::string& out) {
 void FieldReader::texts(std::string_view name, std::vector<std::string>& out, size_t max_count) {
   const json::value* value = find(name);
   if (value == nullptr || status_) return;
-  const std::string allowed = fmt::format("a string or a list of at most {}", max_count);
+  const std::string allowed = max_count == std::numeric_limits<size_t>::max()
+                                  ? "a string or a list of strings"
+                                  : fmt::format("a string or a list of at most {} strings", max_count);
   if (const json::string* text = value->if_string()) {
     out.assign(1, std::string(view(*text)));
     return;
