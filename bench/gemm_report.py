@@ -219,7 +219,7 @@ def main():
         return
     parts = ["# Matrix products and experts on one H200"]
     if machine:
-        parts.append(f"Measured on {machine}. Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8, 1,633 INT8; the floor is what "
+        parts.append(f"This was measured on {machine}. Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8, 1,633 INT8; the floor is what "
                      "bytes or operations need at them, whichever takes longer. Behind a peer's time: how many times ours it is.")
     same_run = any(name.startswith("deepgemm") for row in rows for name in row["peers"])
     if any(us(row) for us in RIVALS.values() for row in rows):

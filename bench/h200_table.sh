@@ -61,7 +61,7 @@ begin() {
         if [[ $1 == --out ]]; then out=$(realpath -m -- "$2"); else build=$(realpath -m -- "$2"); fi
         shift 2 ;;
       -h | --help) sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$root/$script"; exit 0 ;;
-      *) stop "unknown option '$1', allowed are --build-dir and --out" 2 ;;
+      *) stop "unknown option '$1'; allowed are --build-dir and --out" 2 ;;
     esac
   done
   cd "$root"

@@ -156,7 +156,7 @@ def main():
         return
     parts = ["# MLA attention on one H200"]
     if machine:
-        parts.append(f"Measured on {machine}. Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8; a row's share is the larger one.")
+        parts.append(f"This was measured on {machine}. Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8; a row's share is the larger one.")
     parts += said
     for name in dict.fromkeys(r["format"] for r in decode):
         parts.append(f"## Decode, {name}\n\n" + decode_table([r for r in decode if r["format"] == name], is_beside))

@@ -92,15 +92,18 @@ def write_part(program, pages, page, name, text, machine, title=None):
     path = pages / page
     if not path.is_file():
         sys.exit(f"{program}: {path} is missing")
-    said = (f"### {title}\n\n" if title else "") + (f"Measured on {machine}.\n\n" if machine else "")
+    said = (f"### {title}\n\n" if title else "") + (f"This was measured on {machine}.\n\n" if machine else "")
     path.write_text(replaced_part(program, path, path.read_text(encoding="utf-8"), name, said + text, "--pages writes this part"),
                     encoding="utf-8")
 
 
 def machine_of(directory):
-    """Returns the machine's name from machine.txt; None if there is no such file."""
+    """Returns what machine.txt ("name, driver") says of the machine, in words; None if there is no such file."""
     path = directory / "machine.txt"
-    return (path.read_text(encoding="utf-8").strip() or "an unknown machine") if path.is_file() else None
+    if not path.is_file():
+        return None
+    name, _, driver = path.read_text(encoding="utf-8").strip().partition(", ")
+    return f"one {name} with driver {driver}" if driver else name or "an unknown machine"
 
 
 def geometric_mean(values):

@@ -36,7 +36,7 @@ def run_ctest(build_dir, filter_text, labels, jobs):
     """Runs ctest; returns the Tally of the cases of all binaries."""
     listed = subprocess.run(["ctest", "--test-dir", build_dir, "--show-only=json-v1"] + labels,
                             check=True, capture_output=True, text=True).stdout
-    # A test that was never built is listed without a command; ctest itself reports it, it is counted below.
+    # A test that was never built is listed without a command; ctest itself reports it, and it is counted below.
     binaries = {test["name"]: Path(test.get("command", [test["name"]])[0]).name
                 for test in json.loads(listed).get("tests", [])}
     tally = Tally()
@@ -98,7 +98,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build-dir", default=str(ROOT / "build" / "cpu-release"))
     parser.add_argument("--filter", default="", help="part of a test's name, or a pattern with '*'")
-    parser.add_argument("--only", default="", help="a regular expression of ctest names; no Python tests then")
+    parser.add_argument("--only", default="", help="only the ctest names that match this regular expression, and no Python tests")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     build_dir = Path(options.build_dir).resolve()

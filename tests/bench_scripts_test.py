@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests the scripts of bench/: what they say about wrong arguments and missing things, and the numbers of the reports and of
-the pages that they write, which are compared with ones worked out by hand. Needs no GPU, no torch and no build."""
+the pages that they write, which are compared with ones worked out by hand. They need no GPU, no torch
+and no build."""
 import json
 import os
 import re
@@ -108,14 +109,14 @@ def test_h200_report(work):
     prefill = "| V3 cut to six layers, FP8 | 1 × 4096 | 100.0 | 183,818 | 91,909 | 2.00 |"
     server = ["| 1 | 578 | 14 | 1.50 | 289, 45, 3.3 | 2.00 |", "| 512 | 578 | 14 | 1.50 | not measured |  |"]
     ablation, start = "| --disable-fusion | 400.0 | 2.500 |", ["| V2-Lite, full size | 1.8 | 38 |", "| hadal-tiny | 0.6 |  |"]
-    expect("h200 report", command, 0, ["Ours on NVIDIA H200, 580.", *decode, prefill, *server, ablation, *start], on_stdout=True)
+    expect("h200 report", command, 0, ["Ours on one NVIDIA H200 with driver 580.", *decode, prefill, *server, ablation, *start], on_stdout=True)
     pages = copy_of_pages(work)
     expect("h200 pages", [*command, "--pages", pages], 0, [], on_stdout=True)
     # A section without new results keeps its rows.
     kept = first_row("lite-fp8")
-    has_parts("decode.md", pages, ["Measured on NVIDIA H200, 580.\n\n| batch", *decode, ablation, kept])
-    has_parts("decode.md", pages, ["-->\n### V2-Lite, bf16\n\nMeasured on NVIDIA H200, 580.\n\n|",
-                                   "-->\n### V2-Lite, `--quantization fp8`\n\nMeasured on NVIDIA H200, 580.\n\n|",
+    has_parts("decode.md", pages, ["This was measured on one NVIDIA H200 with driver 580.\n\n| batch", *decode, ablation, kept])
+    has_parts("decode.md", pages, ["-->\n### V2-Lite, bf16\n\nThis was measured on one NVIDIA H200 with driver 580.\n\n|",
+                                   "-->\n### V2-Lite, `--quantization fp8`\n\nThis was measured on one NVIDIA H200 with driver 580.\n\n|",
                                    "| 512 × 1024 | 2.000 | 2.500 | 256,000 | 1.000 | 50% | not measured |  | 6.0 |"])
     has_parts("prefill.md", pages, [prefill])
     has_parts("server.md", pages, [*server, "| 1024 | 578 | 14 | 1.50 | 13.30 | 77 |"])
@@ -263,7 +264,7 @@ def test_gemm_report(work):
     gemm.write_text("".join(json.dumps(row) + "\n" for row in beside))
     (work / "machine.txt").write_text("NVIDIA H200, 580\n")
     expect("report of one run", command, 0,
-           ["Measured on NVIDIA H200, 580.", "DeepGEMM is of the same run", "| 0 of 2 | 1 of 2 slower, 1.20 | 1 of 1 slower, 0.50 |  |  | "
+           ["This was measured on one NVIDIA H200 with driver 580.", "DeepGEMM is of the same run", "| 0 of 2 | 1 of 2 slower, 1.20 | 1 of 1 slower, 0.50 |  |  | "
             "1 of 2 slower, 1.26 |", "| bf16 |  |  |  | 1 of 1 slower, 1.00 |", "**9.98 (0.998)** |  |",
             "| 9.97 (0.997) | the library's own kernel |", "|  |  | 0 of 1 slower, 2.00 | 1 of 1 slower, 0.90 |  |",
             "**9.00 (0.90)** | **5.00 (0.50)** | **8.00 (0.80)** | 11.00 (1.10) |",
@@ -274,7 +275,7 @@ def test_gemm_report(work):
     pages = copy_of_pages(work)
     expect("gemm pages", [*command, "--pages", pages], 0, [], on_stdout=True)
     has_parts("gemm.md", pages,
-           ["-->\nMeasured on NVIDIA H200, 580.\n\n| rows | µs | floor µs | TFLOP/s | DeepGEMM µs | its kernel alone µs | torch, coarser scales µs | verdict (",
+           ["-->\nThis was measured on one NVIDIA H200 with driver 580.\n\n| rows | µs | floor µs | TFLOP/s | DeepGEMM µs | its kernel alone µs | torch, coarser scales µs | verdict (",
             "| 10.00 | 4.60 | 200 | **9.00 (0.90)** | **5.00 (0.50)** | **8.00 (0.80)** | **missed**: 10 µs (7.5, 6) |",
             "| 64 × 2112 × 7168 | 10.00 | 4.60 | 9.97 (0.997) | the library's own kernel |", "| torch µs | cuBLASLt directly µs |",
             "1 of 3 goals", "| 1 × 16 | 1.61 |"])

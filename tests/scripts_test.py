@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests what scripts say about wrong arguments, missing things and broken files, before they take long. Needs no GPU and no
+"""Tests what scripts say about wrong arguments, missing things and broken files, before they take long. They need no GPU and no
 build. The scripts of bench/ have a file of their own (bench_scripts_test.py)."""
 import json
 import os
@@ -43,11 +43,11 @@ def test_own_words(work):
     expect("test's unknown option", [scripts / "test", "all"], 2, ["'all'", "--clients"])
     expect("soak of no preset", [scripts / "soak", "--preset"], 2, ["scripts/soak: --preset ''", "cpu-debug"])
     expect("demo's unknown option", [scripts / "demo", "--chat"], 2, ["'--chat'", "PROMPT"])
-    expect("demo of two words", [scripts / "demo", "brave", "fox"], 2, ["2 words", "quotes"])
+    expect("demo of two words", [scripts / "demo", "brave", "fox"], 2, ["2 arguments", "quotes"])
     expect("fuzz for a word", [scripts / "fuzz", "json"], 2, ["'json'", "whole number"])
     expect("fuzz of nothing", [scripts / "fuzz", "5", "nonsense"], 2, ["'nonsense' is no fuzzer", " tool_call"])
     expect("format's unknown option", [scripts / "format", "--chek"], 2, ["'--chek'", "--check"])
-    expect("package of something", [scripts / "package", "all"], 2, ["'all'", "takes nothing"])
+    expect("package of something", [scripts / "package", "all"], 2, ["'all'", "there are no arguments"])
     expect("compile nowhere", [scripts / "compile", work / "none"], 2, ["none' is not configured"])
 
 
@@ -57,9 +57,11 @@ def test_compile(work):
     (work / "CMakeCache.txt").write_text("CMAKE_GENERATOR:INTERNAL=Ninja\nCMAKE_MAKE_PROGRAM:FILEPATH=ninja\nCMAKE_PROJECT_NAME:STATIC=x\n")
     files = [f"file{i}" for i in range(40)]
     (work / "build.ninja").write_text(rules + "".join(f"build {name}: touch\n" for name in files) +
+                                      "rule wait\n command = sleep 3; touch $out\nbuild slow: wait\n"
                                       "build broken: fail\nbuild few: phony file1 file2\n")
     expect("compile little", [*command, "few"], 0, [], has_not=["compiling", "work to do"])
     expect("compile", [*command, *files], 0, ["38 steps", "compiling: 50 %, 19 of 38 steps", "compiling: 100 %"])
+    expect("compile what takes long", ["env", "HADAL_PROGRESS_SECONDS=1", *command, "slow"], 0, ["compiling: 0 %, 0 of "])
     expect("compile nothing", [*command, *files], 0, [], has_not=["compiling", "work to do"])
     expect("compile what fails", [*command, "broken"], 1, ["no such word"], has_not=["compiling"])
 

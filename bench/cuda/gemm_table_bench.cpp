@@ -4,7 +4,7 @@
 // with their error.
 //   cuda_gemm_table_bench [--sections fp8,bf16,int8,grouped,absorbed] [--m 1,64] [--kernel-config-dir DIR]
 //   [--json FILE] [--peer]
-// --m: only rows of so many tokens (grouped: that many per expert). --kernel-config-dir: measured choices of
+// --m: only rows of these numbers of tokens (grouped: per expert). --kernel-config-dir: measured choices of
 // kernels, as an engine uses them; without it the heuristics choose.
 //
 // A row is one call inside a CUDA graph, with operands rotated so that a graph touches more than twice the

@@ -4,7 +4,9 @@
 // counted bytes are those of the records.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -112,10 +114,59 @@ BENCHMARK(BM_MlaDecode)
     ->Args({8, 8, 1, 1050, 2})
     ->Args({8, 8, 16, 1024, 2})
     ->Args({128, 2, 1, 1024, 2})
+    ->Args({128, 2, 1, 2048, 2})
     ->Args({16, 9, 1, 1024, 0})
     ->Args({16, 9, 1, 1024, 1})
     ->Args({16, 9, 1, 1024, 3})
     ->Args({16, 9, 1, 1024, 4})
+    ->Unit(benchmark::kMicrosecond)
+    ->UseRealTime();
+
+// Measures the same with 2048 of `context` keys selected at random. The arguments are heads, layers,
+// sequences, context, format.
+void BM_MlaDecodeSelected(benchmark::State& state) {
+  constexpr int64_t kSelected = 2048;
+  const auto heads = static_cast<int>(state.range(0));
+  const auto layers = static_cast<int>(state.range(1));
+  const int64_t sequences = state.range(2);
+  const int64_t context = state.range(3);
+  Caches caches(layers, sequences, context, static_cast<KvFormat>(state.range(4)));
+  const auto q = random_values(sequences * heads * kKvRowDim, 0.5F);
+  std::vector<float> out(sequences * heads * kKvLatentDim);
+  std::vector<int32_t> selected;
+  std::mt19937 engine(1);
+  for (int64_t i = 0; i < sequences; ++i) {
+    std::vector<int32_t> slots(caches.pages * kPageSize);  // of consecutive pages
+    std::iota(slots.begin(), slots.end(), static_cast<int32_t>(i * caches.pages * kPageSize));
+    std::sample(slots.begin(), slots.end(), std::back_inserter(selected), kSelected, engine);
+  }
+  const std::vector<int32_t> counts(sequences, kSelected);
+  ThreadPool pool(num_bench_threads());
+  ArenaScratch scratch(size_t{256} << 20);
+  Context ctx{pool, scratch};
+  for (auto _ : state) {
+    for (int layer = 0; layer < layers; ++layer) {
+      scratch.reset();
+      simd::mla_decode({.q = q.data(),
+                        .out = out.data(),
+                        .num_tokens = sequences,
+                        .num_heads = heads,
+                        .kv = caches.view(layer),
+                        .softmax_scale = 0.1F,
+                        .selected = selected.data(),
+                        .selected_stride = kSelected,
+                        .counts = counts.data()},
+                       ctx);
+    }
+  }
+  const double keys = static_cast<double>(layers * sequences * kSelected);
+  bench::report(state, keys * caches.layout.row_bytes(), 2.0 * keys * heads * (kKvRowDim + kKvLatentDim));
+}
+BENCHMARK(BM_MlaDecodeSelected)
+    ->ArgNames({"heads", "layers", "seqs", "context", "format"})
+    ->Args({16, 4, 1, 8192, 2})
+    ->Args({128, 2, 1, 8192, 2})
+    ->Args({128, 2, 1, 8192, 3})
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 

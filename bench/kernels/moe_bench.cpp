@@ -80,9 +80,11 @@ void run_moe(benchmark::State& state, Mixture mix, WeightType type, int64_t m) {
     cpu::simd::moe({.x = x.data(),
                     .y = y.data(),
                     .m = m,
+                    .hidden = mix.hidden,
                     .topk_ids = ids[turn % kNumRoutings].data(),
                     .topk_weights = topk_weights.data(),
                     .top_k = mix.top_k,
+                    .num_experts = mix.num_experts,
                     .experts = layers[layer],
                     .shared = mix.shared > 0 ? &shared[layer] : nullptr},
                    context);

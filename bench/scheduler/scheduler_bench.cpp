@@ -113,7 +113,7 @@ void BM_OverlappedDecodeStep(benchmark::State& state) {
 BENCHMARK(BM_OverlappedDecodeStep)->Arg(256)->Arg(1024)->Iterations(20'000)->Unit(benchmark::kMicrosecond);
 
 // Measures a request from add to end (admission with a 4,096-token prompt of which 4,000 are cached, one
-// token) over a cache of so many nodes.
+// token) over a cache of `num_nodes` nodes.
 void BM_ShortRequest(benchmark::State& state) {
   const int64_t num_nodes = state.range(0);
   std::mt19937_64 rng(1);

@@ -2,8 +2,8 @@
 // debugging checks everywhere, also in its inner loops. Here each of them looks at the time instead. Such a
 // check may throw, so this may too.
 //
-// The library's warnings are changed as well: its own class needs memory in a destructor that must not throw,
-// which would end the process where there is none.
+// The library's warnings are changed as well: its own class allocates memory in a destructor that must not
+// throw, so that running out of memory there would end the process.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What TimeLimit (time_limit.h) throws. It is a header of its own because every file of the library includes
-// the other.
+// Defines what TimeLimit (time_limit.h) throws. It is a header of its own because every file of the library
+// includes the other.
 #pragma once
 
 #include <stdexcept>

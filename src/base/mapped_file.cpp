@@ -65,8 +65,8 @@ Result<std::string> read_text_file(const std::filesystem::path& path, size_t max
   HADAL_ASSIGN_OR_RETURN(const RegularFile file, RegularFile::open(path));
   if (file.size() > max_bytes)
     return data_loss("{}: {} bytes; at most {} are allowed", path.string(), file.size(), max_bytes);
-  // Read and not mapped, so that a file that becomes shorter meanwhile is an error here. One byte more is
-  // asked for, because the file may also have grown, and some file systems say 0 bytes of any file.
+  // The file is read and not mapped, so that one that becomes shorter meanwhile is an error here. One byte
+  // more is asked for, because the file may also have grown, and some file systems say 0 bytes of any file.
   std::string text(file.size() + 1, '\0');
   size_t done = 0;
   while (true) {
@@ -76,7 +76,7 @@ Result<std::string> read_text_file(const std::filesystem::path& path, size_t max
     if (count == 0) break;
     done += static_cast<size_t>(count);
     if (done > max_bytes)
-      return data_loss("{}: more than {} bytes, which is what is allowed", path.string(), max_bytes);
+      return data_loss("{}: has more than {} bytes, the most that is allowed", path.string(), max_bytes);
     if (done == text.size()) text.resize(2 * done);
   }
   text.resize(done);

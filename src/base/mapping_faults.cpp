@@ -89,7 +89,8 @@ MappingFaults::Entry* MappingFaults::find(const std::byte* address, size_t& offs
     const uint32_t version = entry->version.load();
     const std::byte* const begin = entry->begin.load();
     size = entry->size.load();
-    // This entry changes now, so it is another mapping: the one in which a thread reads stays as it is.
+    // An entry that is changing is not the one we look for, because a mapping that a thread reads from cannot
+    // be going away.
     if (version % 2 != 0 || entry->version.load() != version) continue;
     // The last page is mapped as a whole, so its bytes after the end of the file belong to it as well.
     const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));

@@ -1,6 +1,6 @@
-// What the masks of one answer's grammar may cost, in seconds of processor time. text/grammar.h gives up a
-// mask that takes longer than one may, and engine/mask_workers.h ends an answer whose masks together take
-// longer. docs/security.md has the numbers.
+// Limits what the masks of one answer's grammar may cost, in seconds of processor time. text/grammar.h gives
+// up a mask that takes longer than one may, and engine/mask_workers.h ends an answer whose masks together
+// take longer than all may. docs/security.md has the numbers.
 #pragma once
 
 namespace hadal {
@@ -12,7 +12,7 @@ struct MaskLimits {
   double base_s = 2.0;        // all masks of an answer: this much,
   double per_token_s = 0.02;  // and this much for each of its masks
 
-  // What the first `num_masks` masks of an answer may take together.
+  // Returns what the first `num_masks` masks of an answer may take together.
   double all_masks_s(double num_masks) const { return base_s + per_token_s * num_masks; }
 };
 

@@ -5,6 +5,26 @@
 #include <algorithm>
 
 namespace hadal {
+namespace {
+
+// Returns the byte behind the character that begins at `begin`; of what is not UTF-8, at most four bytes.
+size_t end_of_character(std::string_view text, size_t begin) {
+  const auto continues = [&](size_t at) { return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U; };
+  size_t end = begin + 1;
+  while (end < text.size() && end < begin + 4 && continues(end)) ++end;
+  return end;
+}
+
+// Returns an ASCII character as it stands in a JSON string.
+std::string escaped(char c) {
+  constexpr std::string_view kPlain = "\"\\\n\r\t";
+  constexpr std::string_view kLetters = "\"\\nrt";
+  if (const size_t at = kPlain.find(c); at != kPlain.npos) return {'\\', kLetters[at]};
+  const auto byte = static_cast<unsigned char>(c);
+  return byte < 0x20 || byte == 0x7F ? fmt::format("\\u{:04x}", byte) : std::string(1, c);
+}
+
+}  // namespace
 
 std::string printable(std::string_view text) {
   std::string out;
@@ -23,6 +43,32 @@ std::string printable(std::string_view text) {
       out += text[i];
     }
   }
+  return out;
+}
+
+std::string cut_text(std::string_view text, size_t max_chars) {
+  size_t end = 0;
+  for (size_t chars = 0; end < text.size() && chars < max_chars; ++chars) end = end_of_character(text, end);
+  std::string out(text.substr(0, end));
+  if (end < text.size()) out += "…";
+  return out;
+}
+
+std::string shown_text(std::string_view text) {
+  std::string out = "\"";
+  size_t chars = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = end_of_character(text, at);
+    const std::string character = end - at == 1 ? escaped(text[at]) : std::string(text.substr(at, end - at));
+    chars += end - at == 1 ? character.size() : 1;
+    if (chars > kShownChars) {
+      out += "…";
+      break;
+    }
+    out += character;
+    at = end;
+  }
+  out += '"';
   return out;
 }
 

@@ -19,7 +19,7 @@ const char* kind_of(mode_t mode) {
 }
 
 Status not_regular(const std::filesystem::path& path, mode_t mode) {
-  return data_loss("{}: not a regular file but {}", path.string(), kind_of(mode));
+  return data_loss("{}: is not a regular file but {}", path.string(), kind_of(mode));
 }
 
 }  // namespace

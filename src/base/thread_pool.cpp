@@ -1,50 +1,39 @@
 #include "base/thread_pool.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "base/memory_reserve.h"
+#include "base/spin.h"
 
 namespace hadal {
 namespace {
 
-// These are about 50 µs of spinning, which is longer than the gap between two regions of a step and far
-// shorter than what a user notices.
-constexpr int kSpinIterations = 2000;
-
-inline void cpu_relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#else
-  std::this_thread::yield();
-#endif
-}
-
-// Counts the cores that this process may use. hardware_concurrency respects taskset and cgroup cpusets only
-// as they were at start; asking here keeps the pool's size explainable.
-int available_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+void stop_and_join(std::mutex& mutex, std::atomic<bool>& stop, std::condition_variable& wake,
+                   std::vector<std::thread>& threads) {
+  {
+    std::lock_guard lock(mutex);
+    stop.store(true, std::memory_order_release);
+  }
+  wake.notify_all();
+  for (auto& thread : threads) thread.join();
 }
 
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads > 0 ? num_threads : available_cores()) {
   threads_.reserve(num_threads_ - 1);
-  for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i] { worker(i); });
+  try {
+    for (int i = 1; i < num_threads_; ++i) threads_.emplace_back([this, i] { worker(i); });
+  } catch (...) {  // the system refuses a thread
+    stop_and_join(mutex_, stop_, wake_, threads_);
+    throw;
+  }
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_.store(true, std::memory_order_release);
-  }
-  wake_.notify_all();
-  for (auto& thread : threads_) thread.join();
+  stop_and_join(mutex_, stop_, wake_, threads_);
 }
 
 void ThreadPool::call_body(int thread_idx) {

@@ -1,5 +1,5 @@
-// Token ids of requests. The choices of one prompt share its ids, however many there are: a TokenIds is
-// copied without its ids, and a TokenSequence adds the ids that one choice has generated.
+// Holds the token ids of requests. The choices of one prompt share its ids, however many there are: a
+// TokenIds is copied without its ids, and a TokenSequence adds the ids that one choice has generated.
 #pragma once
 
 #include <cstddef>
@@ -47,8 +47,8 @@ class TokenSequence {
   }
   void push_back(int32_t id) { generated_.push_back(id); }
 
-  // Returns the first `count` ids (≤ size()): a view of the prompt if it has so many, otherwise of `scratch`,
-  // which is overwritten with a copy of them.
+  // Returns the first `count` ids (≤ size()): a view of the prompt if it has that many, otherwise of
+  // `scratch`, which is overwritten with a copy of them.
   std::span<const int32_t> first(size_t count, std::vector<int32_t>& scratch) const {
     if (count <= prompt_.size()) return std::span<const int32_t>(prompt_).first(count);
     scratch.assign(prompt_.begin(), prompt_.end());

@@ -305,8 +305,8 @@ CacheNodeId RadixCache::add_child(CacheNodeId parent, TreeIdx tree, std::span<co
   children_[child_key(parent, tree, tokens.front())] = id;
   order_.insert(order_key(id));
 
-  // The new page of a block that ancestors touch too also contains their rows. Where no other path needs
-  // their page, they adopt the new one: a conversation that continues inside a page keeps one page for it,
+  // If ancestors touch the same block, its new page also contains their rows. Where no other path needs their
+  // page, they adopt the new one: a conversation that continues inside a page keeps one page for it,
   // not two.
   const int64_t block_begin = round_down(node.begin);
   for (CacheNodeId up = parent; nodes_[up].end() > block_begin && nodes_[up].num_children == 1;

@@ -63,15 +63,15 @@ Result<EvictionPolicy> parse_eviction_policy(std::string_view name, std::string_
 using CacheNodeId = int32_t;
 inline constexpr CacheNodeId kRootNode = 0;
 
-// Whoever can choose a salt must not be able to hit another's, so it is 128 bits of a cryptographic hash
-// (server/cache_salt.h). Zero stands for no salt.
+// A client that chooses its salt must not be able to make it equal to another client's, so a salt is 128 bits
+// of a cryptographic hash (server/cache_salt.h). Zero stands for no salt.
 struct CacheSalt {
   uint64_t high = 0;
   uint64_t low = 0;
   auto operator<=>(const CacheSalt&) const = default;
 };
 
-// On whose behalf the cache is used.
+// CacheOwner says on whose behalf the cache is used.
 struct CacheOwner {
   CacheSalt salt;
   uint64_t client = 0;
@@ -138,7 +138,7 @@ class RadixCache {
 
  private:
   using TreeIdx = uint32_t;
-  // A client that inserted a node's tokens up to the absolute position `end`.
+  // Writer is a client that inserted a node's tokens up to the absolute position `end`.
   struct Writer {
     uint64_t client = 0;
     int64_t end = 0;

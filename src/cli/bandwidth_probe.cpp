@@ -1,9 +1,16 @@
 #include "cli/bandwidth_probe.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "base/check.h"
@@ -11,7 +18,7 @@
 namespace hadal::cli {
 namespace {
 
-constexpr int kRounds = 5;
+constexpr uint64_t kMaxPasses = 5;
 constexpr int64_t kGrainBytes = int64_t{4} << 20;
 
 constexpr int64_t kPrefetchBytes = 4096;  // the hardware's prefetcher alone does not reach the full bandwidth
@@ -30,7 +37,43 @@ uint64_t sum_words(const uint64_t* words, int64_t count) {
   return total;
 }
 
+// Reads the first line of a small file of the system; empty if there is none.
+std::string line_of(const std::filesystem::path& path) {
+  std::string line;
+  std::ifstream(path) >> line;
+  return line;
+}
+
 }  // namespace
+
+size_t probe_bytes(size_t cache_bytes) {
+  constexpr size_t kGiB = size_t{1} << 30;
+  return std::clamp(4 * std::min(cache_bytes, kGiB), kGiB, 4 * kGiB);
+}
+
+size_t last_level_cache_bytes() {
+  std::map<std::string, size_t> caches;  // by the processors that share one
+  for (int cpu = 0;; ++cpu) {
+    const std::filesystem::path folder = fmt::format("/sys/devices/system/cpu/cpu{}/cache", cpu);
+    std::string shared_by;
+    size_t bytes = 0;
+    // The last index is the cache of the highest level.
+    for (int index = 0;; ++index) {
+      const std::filesystem::path cache = folder / fmt::format("index{}", index);
+      const std::string size = line_of(cache / "size");  // "32768K"
+      if (size.empty()) break;
+      bytes = std::strtoull(size.c_str(), nullptr, 10) << (size.back() == 'M'   ? 20
+                                                           : size.back() == 'K' ? 10
+                                                                                : 0);
+      shared_by = line_of(cache / "shared_cpu_list");
+    }
+    if (bytes == 0) break;
+    caches[shared_by] = bytes;
+  }
+  size_t total = 0;
+  for (const auto& [shared_by, bytes] : caches) total += bytes;
+  return total;
+}
 
 BandwidthProbe::BandwidthProbe(ThreadPool& pool, size_t size_bytes)
     : pool_(pool),
@@ -45,9 +88,11 @@ BandwidthProbe::BandwidthProbe(ThreadPool& pool, size_t size_bytes)
       });
 }
 
-double BandwidthProbe::measure() {
+double BandwidthProbe::measure(double max_seconds) {
   std::vector<uint64_t> sums(static_cast<size_t>(pool_.num_threads()) * 8);  // a cache line for each thread
-  for (int round = 0; round < kRounds; ++round) {
+  uint64_t passes = 0;
+  double used = 0.0;
+  do {
     const auto begin_time = std::chrono::steady_clock::now();
     pool_.parallel_for(num_grains_, 1, [&](int64_t begin, int64_t end, int thread_idx) {
       const auto* words = reinterpret_cast<const uint64_t*>(buffer_.data() + begin * kGrainBytes);
@@ -56,11 +101,14 @@ double BandwidthProbe::measure() {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_time).count();
     best_ = std::max(best_, static_cast<double>(num_grains_ * kGrainBytes) / seconds);
-  }
+    used += seconds;
+    ++passes;
+  } while (passes < kMaxPasses && used < max_seconds);
+  num_passes_ += static_cast<int>(passes);
   uint64_t total = 0;
   for (const uint64_t sum : sums) total += sum;
   constexpr uint64_t kWordOfOnes = 0x0101010101010101;
-  HADAL_CHECK_EQ(total, kWordOfOnes * static_cast<uint64_t>(num_grains_ * kGrainBytes / 8) * kRounds);
+  HADAL_CHECK_EQ(total, kWordOfOnes * static_cast<uint64_t>(num_grains_ * kGrainBytes / 8) * passes);
   return best_;
 }
 

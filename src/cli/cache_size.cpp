@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/info.h"
+
 namespace hadal::cli {
 
 int64_t fitted_cache_tokens(int64_t longest, int64_t sequences, const EngineOptions& options,
@@ -11,7 +13,7 @@ int64_t fitted_cache_tokens(int64_t longest, int64_t sequences, const EngineOpti
   const int64_t together =
       options.max_running_requests == 0 ? sequences : std::min(options.max_running_requests, sequences);
   const int64_t wanted = sequence * together;
-  const int64_t affordable = kBytes / (config.num_hidden_layers * layout.row_bytes());
+  const int64_t affordable = kBytes / kv_bytes_per_token(config, layout);
   return std::max(sequence, std::min(wanted, affordable / kPageSize * kPageSize));
 }
 

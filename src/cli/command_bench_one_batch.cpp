@@ -23,7 +23,6 @@ namespace hadal::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr size_t kProbeBytes = size_t{4} << 30;
 
 struct Shape {
   int64_t batch_size = 0;
@@ -82,9 +81,10 @@ class BatchRun {
       measured.decode_gpu_s.push_back(output.run_s);
       measured.graphed = output.graphed;
       measured.distinct_experts += mean_of(output.distinct_experts);
+      const int64_t kv_len = shape_.input_len + step + 1;
       measured.decode_bytes += static_cast<double>(
-          backend_.weight_bytes_read(output.distinct_experts) +
-          kv_bytes_read(backend_.config(), layout_, shape_.batch_size, shape_.input_len + step + 1));
+          backend_.weight_bytes_read(output.distinct_experts, backend_.config().selects_keys(kv_len)) +
+          kv_bytes_read(backend_.config(), layout_, shape_.batch_size, kv_len));
     }
     if (!measured.decode_s.empty()) {
       measured.distinct_experts /= static_cast<double>(measured.decode_s.size());
@@ -329,12 +329,13 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
   if (!bandwidth && on_gpu) {
     return make_status(
         StatusCode::kResourceExhausted,
-        "the GPU has less than 512 MiB beside the weights, which are needed to measure its bandwidth; "
+        "the GPU has less than 512 MiB left beside the weights, too little to measure its bandwidth; "
         "use --quantization fp8, or end other programs on the GPU");
   }
   if (!bandwidth) {
-    log_info("measuring read bandwidth bytes={}", kProbeBytes);
-    probe.emplace(session->pool(), kProbeBytes);
+    const size_t bytes = probe_bytes(last_level_cache_bytes());
+    log_info("measuring read bandwidth bytes={}", bytes);
+    probe.emplace(session->pool(), bytes);
     log_info("read bandwidth gb_s={:.2f} threads={}", probe->measure() / 1e9, session->pool().num_threads());
   }
   const auto ceiling = [&] { return bandwidth ? *bandwidth : probe->measure(); };

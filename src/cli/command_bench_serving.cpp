@@ -66,7 +66,7 @@ Result<ServingOptions> resolve_serving(const ParsedFlags& flags) {
   options.output_file = flags.text_or("output-file", "");
   options.output_details = flags.has("output-details");
   if (options.output_details && options.output_file.empty()) {
-    return invalid_argument("--output-details: needs --output-file, which they are written to");
+    return invalid_argument("--output-details: needs --output-file, to which the details are written");
   }
   options.plot = flags.text_or("plot", "");
   if (!options.plot.empty()) HADAL_RETURN_IF_ERROR(client::check_plot_path(options.plot, "--plot"));

@@ -43,7 +43,7 @@ nlohmann::ordered_json score_json(const Score& score) {
 
 Result<int> run_eval(const ParsedFlags& flags, const Environment& environment) {
   if (!flags.has("data"))
-    return invalid_argument("--data is missing: files of questions, one JSON object per line");
+    return invalid_argument("--data is missing; must be files of questions, one JSON object per line");
   const int64_t limit = flags.integer("limit").value_or(std::numeric_limits<int64_t>::max());
   std::vector<client::EvalQuestion> questions;
   for (const std::string& path : flags.texts("data")) {

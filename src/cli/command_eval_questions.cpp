@@ -106,7 +106,7 @@ template <typename T>
 Result<std::vector<T>> load_all(const ParsedFlags& flags,
                                 Result<std::vector<T>> (*load)(const std::string&)) {
   if (!flags.has("data")) {
-    return invalid_argument("--data is missing: files of questions, one JSON object per line");
+    return invalid_argument("--data is missing; must be files of questions, one JSON object per line");
   }
   std::vector<T> questions;
   for (const std::string& path : flags.texts("data")) {

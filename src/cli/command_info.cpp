@@ -36,6 +36,8 @@ struct Report {
   std::string memory_place;  // as it follows an amount and "are" in a sentence
   int64_t max_tokens = 0;    // tokens of the KV cache; 0: the model does not fit
   int64_t context_length = 0;
+  ModelSplit split;
+  std::vector<RankBytes> ranks;  // of each rank's weights; empty for one rank
 };
 
 std::string readable_count(int64_t count) {
@@ -44,7 +46,7 @@ std::string readable_count(int64_t count) {
   return fmt::format("{}", count);
 }
 
-// Returns the estimate for the assumed GPU, which no other program uses.
+// Returns the estimate for the assumed GPU, all of whose memory counts as free.
 GpuEstimate estimate_assumed_gpu(const ModelInfo& model, double fraction) {
   DeviceMemoryPlan plan{.total_bytes = kAssumedGpuBytes, .fraction = fraction};
   plan.weight_bytes = model.weight_bytes;
@@ -76,17 +78,19 @@ Result<void> judge_gpu(const Session& session, double fraction, int64_t wanted_t
 }
 
 Result<void> judge_cpu(const Session& session, int64_t memory_bytes, int64_t wanted_tokens, Report& report) {
-  report.fit = judge_fit(report.model.weight_bytes, report.model.kv_bytes_per_token, memory_bytes);
+  // Ranks on the CPU have views of the same weights, but each has a KV cache of its own.
+  const int64_t tp = report.split.tp;
+  report.fit = judge_fit(report.model.weight_bytes, report.model.kv_bytes_per_token * tp, memory_bytes);
   report.memory_place = "available to the CPU";
   if (!report.fit.fits()) return {};
   const int64_t left = memory_bytes - report.model.weight_bytes;  // every step reads weights, so they stay
   if (wanted_tokens == 0) {
     report.max_tokens =
-        default_max_total_tokens(session.config(), report.layout, report.context_length, left);
+        default_max_total_tokens(session.config(), report.layout, report.context_length, left / tp);
     return {};
   }
   if (memory_bytes > 0)
-    HADAL_RETURN_IF_ERROR(check_cpu_cache_fits(session.config(), report.layout, wanted_tokens, left));
+    HADAL_RETURN_IF_ERROR(check_cpu_cache_fits(session.config(), report.layout, tp, wanted_tokens, left));
   report.max_tokens = in_whole_pages(wanted_tokens);
   return {};
 }
@@ -104,6 +108,11 @@ Result<Report> make_report(const ParsedFlags& flags, const Session& session) {
   report.compute_dtype = load.compute_dtype;
   const auto memory_bytes = static_cast<int64_t>(available_memory_bytes().value_or(0));
   report.model = model_info(config, load, report.layout, memory_bytes);
+  report.split = options.split;
+  if (!report.split.is_whole()) {
+    for (int64_t rank = 0; rank < report.split.tp; ++rank)
+      report.ranks.push_back(rank_bytes(config, load, report.split, rank));
+  }
   report.context_length = flags.integer("context-length").value_or(config.max_position_embeddings);
   if (report.context_length > config.max_position_embeddings) {
     return invalid_argument("--context-length {}: must be at most {}, the model's max_position_embeddings",
@@ -132,7 +141,7 @@ struct ExpertPlans {
   std::vector<cuda::ExpertsPlan> plans;
 };
 
-// Makes them for the GPU of the report, or without a usable one for the assumed GPU.
+// Makes them for the GPU of the report, or for the assumed GPU if none is usable.
 Result<ExpertPlans> make_expert_plans(const ParsedFlags& flags, const Session& session,
                                       const Report& report) {
   ExpertPlans out;
@@ -200,6 +209,27 @@ nlohmann::json json_of(const ExpertPlans& plans) {
   return out;
 }
 
+// Returns the routed experts of which the rank holds something.
+Range experts_at(const Report& report, const ModelConfig& config, int64_t rank) {
+  const Range experts = experts_of(config, report.split, rank);
+  return report.ranks[static_cast<size_t>(rank)].experts > 0 ? experts : Range{experts.begin, experts.begin};
+}
+
+nlohmann::json ranks_json(const Report& report, const ModelConfig& config) {
+  nlohmann::json out = nlohmann::json::array();
+  for (size_t rank = 0; rank < report.ranks.size(); ++rank) {
+    const auto rank_idx = static_cast<int64_t>(rank);
+    const Range experts = experts_at(report, config, rank_idx);
+    const Range vocabulary = vocabulary_of(config, report.split, rank_idx);
+    out.push_back({{"tp_rank", rank},
+                   {"weight_bytes", report.ranks[rank].all},
+                   {"num_heads", heads_of(config, report.split, rank_idx).size()},
+                   {"experts", {experts.begin, experts.end}},
+                   {"vocabulary", {vocabulary.begin, vocabulary.end}}});
+  }
+  return out;
+}
+
 std::string json_text(const Report& report, const ExpertPlans& experts, const Session& session) {
   const ModelConfig& config = session.config();
   const ModelInfo& model = report.model;
@@ -223,6 +253,8 @@ std::string json_text(const Report& report, const ExpertPlans& experts, const Se
       {"kv_record_bytes", report.layout.row_bytes()},
       {"page_size", kPageSize},
       {"kv_bytes_per_token", model.kv_bytes_per_token},
+      {"index_bytes_per_token", model.index_bytes_per_token},
+      {"index_topk", config.index_topk},
       {"max_total_num_tokens", report.max_tokens},
       {"context_length", report.context_length},
       {"device", to_string(session.options().device)},
@@ -230,6 +262,9 @@ std::string json_text(const Report& report, const ExpertPlans& experts, const Se
       {"fits", report.fit.fits()},
       {"missing_bytes", report.fit.missing_bytes},
   };
+  out["tp_size"] = report.split.tp;
+  out["ep_size"] = report.split.ep;
+  if (!report.ranks.empty()) out["ranks"] = ranks_json(report, config);
   if (!experts.plans.empty()) out["expert_plans"] = json_of(experts);
   if (report.gpu) {
     const std::string& why = session.options().no_gpu_because;
@@ -272,6 +307,9 @@ std::string plain_text(const Report& report, const Session& session) {
                      ? std::string("none")
                      : fmt::format("{} routed, {} per token, {} shared", config.n_routed_experts,
                                    config.num_experts_per_tok, config.n_shared_experts));
+  if (config.has_indexer())
+    row("sparse attention", fmt::format("a token attends to at most {} keys, which {} heads select",
+                                        config.index_topk, config.index_n_heads));
   row("vocabulary", fmt::format("{}", config.vocab_size));
   row("parameters", fmt::format("{} ({} used by each token)", readable_count(model.num_parameters),
                                 readable_count(model.num_active_parameters)));
@@ -288,13 +326,26 @@ std::string plain_text(const Report& report, const Session& session) {
   }
   row("weights",
       fmt::format("{} on {}", readable_bytes(model.weight_bytes), to_string(session.options().device)));
+  for (size_t rank = 0; rank < report.ranks.size(); ++rank) {
+    const auto rank_idx = static_cast<int64_t>(rank);
+    const Range experts = experts_at(report, config, rank_idx);
+    const std::string share_of_experts =
+        experts.size() == 0 ? "no routed experts"
+                            : fmt::format("experts {} to {}", experts.begin, experts.end - 1);
+    row(fmt::format("  read by rank {}", rank).c_str(),
+        fmt::format("{}: {} heads, {}", readable_bytes(report.ranks[rank].all),
+                    heads_of(config, report.split, rank_idx).size(), share_of_experts));
+  }
   row("memory", memory_text(report));
   const std::string scales = report.layout.format == KvFormat::kFp8E4M3
                                  ? fmt::format(" with scales {}", scales_name(report.layout))
                                  : "";
-  row("KV cache", fmt::format("{}{}, records of {} B, {} B per token, pages of {} tokens",
-                              to_string(report.layout.format), scales, report.layout.row_bytes(),
-                              model.kv_bytes_per_token, kPageSize));
+  const std::string index =
+      config.has_indexer() ? fmt::format(" and index keys of {} B", report.layout.index_row_bytes()) : "";
+  row("KV cache",
+      fmt::format("{}{}, records of {} B{}, {} B per token{}, pages of {} tokens",
+                  to_string(report.layout.format), scales, report.layout.row_bytes(), index,
+                  model.kv_bytes_per_token, report.split.is_whole() ? "" : " on each rank", kPageSize));
   row("KV cache capacity", cache_capacity(report));
   row("context length", fmt::format("{}", report.context_length));
   return out;
@@ -308,7 +359,8 @@ Result<int> run_info(const ParsedFlags& flags, const Environment& environment) {
   HADAL_ASSIGN_OR_RETURN(const ExpertPlans experts, make_expert_plans(flags, *session, report));
   write_stdout(flags.has("json") ? json_text(report, experts, *session)
                                  : plain_text(report, *session) + plain_text(experts));
-  // The question after a plan is answered whether or not the model fits, which the report says.
+  // With --expert-plan a model that does not fit is no error, because the plan has been printed; the report
+  // says that it does not fit.
   if (!flags.has("expert-plan")) HADAL_RETURN_IF_ERROR(check_fit(report.fit, report.memory_place));
   return kExitOk;
 }

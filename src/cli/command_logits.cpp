@@ -15,7 +15,7 @@
 namespace hadal::cli {
 Result<int> run_logits(const ParsedFlags& flags, const Environment& environment) {
   const auto output = flags.text("output");
-  if (!output) return invalid_argument("--output is missing: the safetensors file to write");
+  if (!output) return invalid_argument("--output is missing; must be the safetensors file to write");
   if (flags.has("mode") && flags.has("decode-from")) {
     return invalid_argument("--mode and --decode-from exclude each other");
   }

@@ -26,8 +26,8 @@ using Clock = std::chrono::steady_clock;
 // /health reports "stalled" or "failed" for this long before the process ends; SGLang's watchdog also leaves
 // some time for inspection.
 constexpr std::chrono::seconds kFaultGrace{5};
-// After --drain-timeout, aborts, last answers and the end of all threads have this long; what then still runs
-// has hung.
+// After --drain-timeout, requests are aborted, the last answers sent and all threads ended within this time;
+// whatever still runs after it has hung.
 constexpr std::chrono::seconds kDrainGrace{20};
 
 double seconds_since(Clock::time_point begin) {
@@ -196,6 +196,8 @@ Result<int> run_serve(const ParsedFlags& flags, const Environment& environment) 
   HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, session->make_engine(engine_options));
   options.max_running_requests = engine->max_running_requests();
   options.load_weights_s = session->load_s();
+  options.tp_size = session->options().split.tp;
+  options.ep_size = session->options().split.ep;
 
   server::Server server({.options = std::move(options),
                          .config = session->config(),

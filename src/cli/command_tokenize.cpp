@@ -1,4 +1,4 @@
-// `hadal tokenize` and `hadal detokenize`, which need tokenizer.json and nothing else.
+// `hadal tokenize` and `hadal detokenize` need tokenizer.json and nothing else.
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"

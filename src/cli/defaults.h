@@ -12,7 +12,7 @@ inline constexpr int64_t kDefaultAnswerTokens = 1024;  // max_new_tokens of chat
 // soon.
 inline constexpr int64_t kDefaultPrefillChunk = 512;
 
-// On the CPU, prompt tokens add so many milliseconds to a step while another client's request generates. A
+// On the CPU, prompt tokens add this many milliseconds to a step while another client's request generates. A
 // step of the bundled model takes 1 to 8 ms without them, so its streams keep their pace.
 inline constexpr int64_t kDefaultPrefillMs = 15;
 

@@ -63,10 +63,11 @@ std::string range_of(const Flag& flag) {
   return fmt::format("in [{}, {}]", bound(flag.min), bound(flag.max));
 }
 
-// Returns the choice that was probably meant: one that begins with the word, or one that differs from it in
-// at most a third of its letters.
+// Returns the choice that was probably meant: another name of it, one that begins with the word, or one that
+// differs from it in at most a third of its letters.
 std::string_view nearest_choice(std::string_view word, std::span<const std::string_view> choices) {
   if (word.empty()) return {};
+  if (word == "gpu") word = "cuda";
   for (const std::string_view choice : choices) {
     if (choice.starts_with(word)) return choice;
   }

@@ -72,6 +72,7 @@ constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
     {"nsa-prefill", "dsa-prefill-backend"},
     {"nsa-decode", "dsa-decode-backend"},
     {"nsa-topk-backend", "dsa-topk-backend"},
+    {"nsa-seq-len-threshold", "dsa-seq-len-threshold"},
     {"nsa-prefill-cp-mode", "dsa-prefill-cp-mode"},
     {"enable-nsa-prefill-context-parallel", "enable-dsa-prefill-context-parallel"},
     {"fp8-gemm-runner-backend", "fp8-gemm-backend"},

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cli/flag_sets.h"
+#include "engine/sampling_params.h"
 
 namespace hadal::cli {
 
@@ -254,6 +255,7 @@ void append_questions(std::vector<Flag>& rows) {
                   .group = "Sampling",
                   .value_name = "X",
                   .min = 0,
+                  .max = kMaxTemperature,
                   .default_text = "0",
                   .text = "sampling temperature; 0 always chooses the most probable token"});
   rows.push_back(
@@ -262,11 +264,10 @@ void append_questions(std::vector<Flag>& rows) {
        .commands = kQuestions,
        .group = "Sampling",
        .value_name = "X",
-       .min = 0,
+       .min = kMinTopP,
        .max = 1,
-       .min_open = true,
        .default_text = "1",
-       .text = "sample from the most probable tokens whose probabilities together reach X, in (0, 1]"});
+       .text = "sample from the most probable tokens whose probabilities together reach X, in [1e-30, 1]"});
   rows.push_back(text_flag("answers", kQuestions, "Output", "FILE", "",
                            "file to write every answer to, one JSON object per line"));
 }

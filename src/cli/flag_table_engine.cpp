@@ -11,6 +11,8 @@ namespace hadal::cli {
 
 using namespace flag_sets;
 
+constexpr double kMaxRanks = 64;
+
 void append_engine_rows(std::vector<Flag>& out) {
   using enum FlagClass;
   std::vector<Flag> rows = {
@@ -43,7 +45,7 @@ void append_engine_rows(std::vector<Flag>& out) {
        .choices = "auto|half|float16|bfloat16|float|float32",
        .default_text = "auto: the type in config.json",
        .text = "compute type, in which unquantised weights are stored; a GPU supports bfloat16, and float16 "
-               "for models that are not quantised"},
+               "for models that are not quantised; V3.2 does not run in float16"},
       {.name = "quantization",
        .kind = kOne,
        .commands = kConfig | kTune,
@@ -75,7 +77,30 @@ void append_engine_rows(std::vector<Flag>& out) {
        .min = 0,
        .max = 4096,
        .default_text = "0: one per available core",
-       .text = "number of CPU threads"},
+       .text =
+           "number of CPU threads; --tp-size divides them among the ranks, of which each has at least one"},
+      {.name = "tp-size",
+       .kind = kInteger,
+       .commands = kConfig,
+       .group = "Running",
+       .value_name = "N",
+       .min = 1,
+       .max = kMaxRanks,
+       .default_text = "1",
+       .text = "number of ranks that share the model (tensor parallelism): attention by heads, MLPs by "
+               "intermediate size, the head by vocabulary. It must divide num_attention_heads. Each rank has "
+               "a KV cache of its own. In this version only the CPU runs more than one rank"},
+      {.name = "ep-size",
+       .kind = kInteger,
+       .commands = kConfig,
+       .group = "Running",
+       .value_name = "N",
+       .min = 1,
+       .max = kMaxRanks,
+       .default_text = "1",
+       .text = "number of groups of ranks that divide the routed experts among them (expert parallelism). It "
+               "must divide --tp-size and n_routed_experts; if it is less than --tp-size, the ranks of a "
+               "group share each of its experts"},
       {.name = "kernels",
        .kind = kOne,
        .commands = kConfig,
@@ -100,15 +125,16 @@ void append_engine_rows(std::vector<Flag>& out) {
        .choices = "auto|bf16|bfloat16|fp16|float16|float32|fp8_e4m3|fp8_e5m2",
        .default_text = "auto: the compute type",
        .text = "type in which keys and values are cached; on a GPU, --dtype float16 requires float16, and "
-               "float16 requires --dtype float16"},
+               "float16 requires --dtype float16; V3.2 has no fp8_e5m2 cache"},
       {.name = "kv-cache-scales",
        .kind = kOne,
        .commands = kConfig,
        .group = "Running",
        .choices = "per_token|per_128",
-       .default_text = "per_token",
+       .default_text = "per_token; V3.2: per_128",
        .text = "scales of an fp8_e4m3 KV cache: one for all 512 latents of a token, or one for each 128 of "
-               "them. Both need the same memory. per_128 is more accurate, but on a GPU it decodes much more "
+               "them, which for V3.2 are powers of two. Both need the same memory. per_128 is more accurate, "
+               "but on a GPU it decodes much more "
                "slowly when a sequence has more than 32 query rows (heads times tokens)"},
       {.name = "context-length",
        .kind = kInteger,

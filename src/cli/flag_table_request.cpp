@@ -6,6 +6,7 @@
 
 #include "cli/defaults.h"
 #include "cli/flag_sets.h"
+#include "engine/sampling_params.h"
 
 namespace hadal::cli {
 
@@ -74,8 +75,8 @@ void append_request_rows(std::vector<Flag>& out) {
        .kind = kOne,
        .commands = kRuns,
        .group = "Input",
-       .choices = "v2|v2.5|r1|v3.1",
-       .default_text = "the one that tokenizer_config.json contains",
+       .choices = "v2|v2.5|r1|v3.1|v3.2",
+       .default_text = "the one that tokenizer_config.json contains; without one: v3.2 for V3.2 models",
        .text = "chat format"},
       {.name = "max-new-tokens",
        .kind = kInteger,
@@ -102,6 +103,7 @@ void append_request_rows(std::vector<Flag>& out) {
        .group = "Sampling",
        .value_name = "X",
        .min = 0,
+       .max = kMaxTemperature,
        .default_text = "1",
        .text = "sampling temperature; 0 always chooses the most probable token"},
       {.name = "top-p",
@@ -109,11 +111,10 @@ void append_request_rows(std::vector<Flag>& out) {
        .commands = kSampled,
        .group = "Sampling",
        .value_name = "X",
-       .min = 0,
+       .min = kMinTopP,
        .max = 1,
-       .min_open = true,
        .default_text = "1",
-       .text = "sample from the most probable tokens whose probabilities together reach X, in (0, 1]"},
+       .text = "sample from the most probable tokens whose probabilities together reach X, in [1e-30, 1]"},
       {.name = "top-k",
        .kind = kInteger,
        .commands = kSampled,
@@ -155,12 +156,12 @@ void append_request_rows(std::vector<Flag>& out) {
        .commands = kSampled,
        .group = "Sampling",
        .value_name = "X",
-       .min = 0,
+       .min = kMinRepetitionPenalty,
        .max = 2,
-       .min_open = true,
        .default_text = "1",
-       .text = "make tokens of the prompt and of the answer less probable by the factor X, in (0, 2]; 1: no "
-               "penalty"},
+       .text =
+           "make tokens of the prompt and of the answer less probable by the factor X, in [1e-30, 2]; 1: no "
+           "penalty"},
       {.name = "logit-bias",
        .kind = kOne,
        .commands = kSampled,

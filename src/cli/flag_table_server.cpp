@@ -61,9 +61,10 @@ void append_scheduling_rows(std::vector<Flag>& out) {
           "503. From 8 on one client may have 7/8 of them"),
       count_row("max-prefill-tokens", kMany, kGroup, 1, kMaxCount, "16384",
                 "largest number of prompt tokens in one step, over all requests"),
-      count_row("max-prefill-ms", kServe, kGroup, 0, 1e6, "15; GPU: 0",
-                "while a request of another client generates, prompts are cut so that they add about so many "
-                "milliseconds to a step, or as much as the step takes without them; 0: no limit"),
+      count_row(
+          "max-prefill-ms", kServe, kGroup, 0, 1e6, "15; GPU: 0",
+          "while a request of another client generates, prompts are cut so that they add about this many "
+          "milliseconds to a step, or as much as the step takes without them; 0: no limit"),
       choice_row(
           "schedule-policy", kMany, kGroup, "fcfs|lpm|priority|lof", "fcfs",
           "which waiting request starts first: the oldest one (fcfs), the one with the longest cached prefix "
@@ -115,8 +116,9 @@ void append_http_rows(std::vector<Flag>& out) {
           "api-key-file", kServe, kGroup, "FILE", "",
           "file of keys instead of --api-key, one per line: `KEY`, or `NAME KEY`; # begins a comment. SIGHUP "
           "makes the server read it again"),
-      text_row("admin-api-key", kServe, kGroup, "KEY", "the value of --api-key",
+      text_row("admin-api-key", kServe, kGroup, "KEY", "the value of --api-key; with --api-key-file: no key",
                "key that /flush_cache, /abort_request, pausing and profiling demand instead of --api-key; "
+               "without it no key of --api-key-file may do that, but each may abort its own requests; "
                "all other endpoints accept it too; HADAL_ADMIN_API_KEY gives it as well"),
       switch_row("allow-get-admin", kServe, kGroup,
                  "let GET, and not only POST, flush the cache and start or stop a profile, as old clients of "
@@ -173,7 +175,7 @@ void append_text_rows(std::vector<Flag>& out) {
       choice_row("reasoning-parser", kServe, kGroup, "auto|none|deepseek-r1|deepseek-v3",
                  "auto: that of the chat format",
                  "format by which reasoning_content is separated from content"),
-      choice_row("tool-call-parser", kServe, kGroup, "auto|none|deepseekv3|deepseekv31",
+      choice_row("tool-call-parser", kServe, kGroup, "auto|none|deepseekv3|deepseekv31|deepseekv32",
                  "auto: that of the chat format", "format by which tool calls are found in the text"),
       choice_row(
           "content-special-tokens", kEngine | kServe, kGroup, "text|special", "special",

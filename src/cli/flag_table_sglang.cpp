@@ -35,6 +35,10 @@ constexpr Entry kEntries[] = {
      "flashinfer-autotune-skip-ops=* flashinfer-mxfp4-moe-precision= triton-attention-num-kv-splits= "
      "triton-attention-split-tile-size= enable-fused-qk-norm-rope disable-shared-experts-fusion "
      "model-impl=:auto|sglang model-config-parser=:auto"},
+    {kAlready,
+     "on the CPU a token of V3.2 that sees at most index_topk keys attends to all of them without scores, "
+     "so this changes nothing there; a GPU does not run V3.2",
+     "dsa-seq-len-threshold="},
     {kAlready, "attention always sums in float32", "triton-attention-reduce-in-fp32"},
     {kAlready, "logits are always computed in float32", "enable-fp32-lm-head"},
     {kAlready,
@@ -47,7 +51,7 @@ constexpr Entry kEntries[] = {
     {kAlready, "this command runs one step at a time", "disable-overlap-schedule"},
     {kAlready, "this command keeps no prefixes in a cache", "disable-radix-cache"},
     {kAlready, "cached prefixes are read where they are, without copies", "disable-chunked-prefix-cache"},
-    {kAlready, "this command runs no model", "enable-deterministic-inference"},
+    {kAlready, "this command runs no model", "enable-deterministic-inference tp-size=:1 ep-size=:1"},
     {kAlready, "a page always holds 64 tokens", "page-size=:64"},
     {kAlready, "requests are served first come, first served", "schedule-policy=:fcfs"},
     {kAlready, "new requests can start after every decode step", "num-continuous-decode-steps=:1"},
@@ -58,7 +62,7 @@ constexpr Entry kEntries[] = {
      "weight-loader-prefetch-checkpoints"},
     {kAlready, "decoding always uses the absorbed form of attention", "enable-mla"},
     {kAlready, "this build runs on one device",
-     "tp-size=:1 dp-size=:1 pp-size=:1 ep-size=:1 dcp-size=:1 attn-cp-size=:1 moe-dp-size=:1 dwdp-size=:1 "
+     "dp-size=:1 pp-size=:1 dcp-size=:1 attn-cp-size=:1 moe-dp-size=:1 dwdp-size=:1 "
      "nnodes=:1 node-rank=:0 moe-a2a-backend=:none ep-num-redundant-experts=:0 init-expert-location=:trivial "
      "base-gpu-id=:0 gpu-id-step=:1"},
     {kAlready, "this build runs on one device, so that devices exchange nothing",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
@@ -13,6 +14,7 @@
 #include "cli/defaults.h"
 #include "engine/backend.h"
 #include "kernels/cuda/availability.h"
+#include "model/model.h"
 #include "model/quantization.h"
 
 namespace hadal::cli {
@@ -20,17 +22,15 @@ namespace {
 
 using nlohmann::json;
 
-// Reads a number of `object` that must be in [min, max], or in (min, max]; nullopt if it is absent or null.
+// Reads a number of `object` that must be in [min, max]; nullopt if it is absent or null.
 Result<std::optional<double>> number_field(const json& object, const char* name, double min, double max,
-                                           bool min_open, const std::string& source) {
+                                           const std::string& source) {
   const auto at = object.find(name);
   if (at == object.end() || at->is_null()) return std::optional<double>();
   if (!at->is_number()) return data_loss("{}: {} is {}; must be a number", source, name, at->dump());
   const double value = at->get<double>();
-  if (!(value >= min && value <= max) || (min_open && value == min)) {
-    return data_loss("{}: {} is {}; must be in {}{:g}, {:g}]", source, name, at->dump(), min_open ? "(" : "[",
-                     min, max);
-  }
+  if (!(value >= min && value <= max))
+    return data_loss("{}: {} is {}; must be in [{:g}, {:g}]", source, name, at->dump(), min, max);
   return std::optional<double>(value);
 }
 
@@ -86,7 +86,7 @@ Result<void> check_deterministic_inference(bool wanted, DeviceType device) {
   if (!wanted || device == DeviceType::kCpu) return {};
   return make_status(
       StatusCode::kUnsupported,
-      "--enable-deterministic-inference: not supported on a GPU yet, where an answer may depend on "
+      "--enable-deterministic-inference: is not supported on a GPU yet, where an answer may depend on "
       "the requests that share its steps; leave the flag out, or use --device cpu");
 }
 
@@ -94,7 +94,7 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   ModelOptions options;
   options.model_path = flags.text_or("model-path", "");
   if (options.model_path.empty()) {
-    return invalid_argument("--model-path is missing: a checkpoint directory or a Hugging Face id");
+    return invalid_argument("--model-path is missing; must be a checkpoint directory or a Hugging Face id");
   }
   HADAL_RETURN_IF_ERROR(choose_device(flags, options));
   HADAL_RETURN_IF_ERROR(
@@ -128,6 +128,11 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   options.kv_cache_scales = flags.text_or("kv-cache-scales", "");
   options.config_overrides = flags.text_or("json-model-override-args", "");
   options.threads = static_cast<int>(flags.integer("threads").value_or(0));
+  // `tune` measures the products of one of several GPUs, and runs no ranks.
+  if (flags.command() != Command::kTuneGemm && flags.command() != Command::kTuneMoe) {
+    options.split = {.tp = flags.integer("tp-size").value_or(1), .ep = flags.integer("ep-size").value_or(1)};
+    HADAL_RETURN_IF_ERROR(check_ranks(options.device, options.split));
+  }
   if (flags.text_or("kernels", "auto") == "reference") options.kernels = KernelSet::kReference;
   options.random_seed = static_cast<uint64_t>(flags.integer("random-seed").value_or(42));
   return options;
@@ -155,7 +160,7 @@ Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfi
     // A float16 checkpoint stays float16 unless another flag asks for what bfloat16 alone supports.
     const bool stays = config.torch_dtype == DType::kF16 &&
                        check_gpu_compute_dtype(config, options.quantization, DType::kF16).ok() &&
-                       resolve_kv_layout(options, DType::kF16).ok();
+                       resolve_kv_layout(options, config, DType::kF16).ok();
     return stays ? DType::kF16 : DType::kBF16;
   }
   HADAL_ASSIGN_OR_RETURN(const DType dtype, resolve_compute_dtype(options.dtype, config));
@@ -168,32 +173,36 @@ const char* scales_name(const KvLayout& layout) {
   return layout.scales == KvScales::kPerToken ? "per_token" : "per_128";
 }
 
-Result<KvLayout> resolve_kv_layout(const ModelOptions& options, DType compute_dtype) {
+Result<KvLayout> resolve_kv_layout(const ModelOptions& options, const ModelConfig& config,
+                                   DType compute_dtype) {
   const std::string_view kv_cache_dtype = options.kv_cache_dtype;
-  KvLayout layout;
+  KvFormat format = KvFormat::kBF16;
   if (kv_cache_dtype == "bf16" || kv_cache_dtype == "bfloat16") {
-    layout.format = KvFormat::kBF16;
+    format = KvFormat::kBF16;
   } else if (kv_cache_dtype == "fp16" || kv_cache_dtype == "float16") {
-    layout.format = KvFormat::kF16;
+    format = KvFormat::kF16;
   } else if (kv_cache_dtype == "float32") {
-    layout.format = KvFormat::kF32;
+    format = KvFormat::kF32;
   } else if (kv_cache_dtype == "fp8_e4m3") {
-    layout.format = KvFormat::kFp8E4M3;
+    format = KvFormat::kFp8E4M3;
   } else if (kv_cache_dtype == "fp8_e5m2") {
-    layout.format = KvFormat::kFp8E5M2;
+    format = KvFormat::kFp8E5M2;
   } else {
     HADAL_CHECK(kv_cache_dtype == "auto", "kv-cache-dtype {}", kv_cache_dtype);
     const bool on_gpu = options.device == DeviceType::kCuda;
-    layout.format = compute_dtype == DType::kF16              ? KvFormat::kF16
-                    : compute_dtype == DType::kF32 && !on_gpu ? KvFormat::kF32
-                                                              : KvFormat::kBF16;
+    format = compute_dtype == DType::kF16              ? KvFormat::kF16
+             : compute_dtype == DType::kF32 && !on_gpu ? KvFormat::kF32
+                                                       : KvFormat::kBF16;
   }
-  if (!options.kv_cache_scales.empty() && layout.format != KvFormat::kFp8E4M3) {
+  if (!options.kv_cache_scales.empty() && format != KvFormat::kFp8E4M3) {
     return invalid_argument(
         "--kv-cache-scales {}: a {} cache has no scales; allowed with --kv-cache-dtype fp8_e4m3 alone",
-        options.kv_cache_scales, to_string(layout.format));
+        options.kv_cache_scales, to_string(format));
   }
-  if (options.kv_cache_scales == "per_128") layout.scales = KvScales::kPer128;
+  std::optional<KvScales> scales;
+  if (options.kv_cache_scales == "per_128") scales = KvScales::kPer128;
+  if (options.kv_cache_scales == "per_token") scales = KvScales::kPerToken;
+  HADAL_ASSIGN_OR_RETURN(const KvLayout layout, cache_layout(config, format, scales));
   if (options.device == DeviceType::kCuda) HADAL_RETURN_IF_ERROR(check_gpu_kv_layout(layout, compute_dtype));
   return layout;
 }
@@ -254,14 +263,13 @@ Result<GenerationConfig> load_generation_config(const std::filesystem::path& mod
   HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, size_t{1} << 20));
   const std::string source = path.string();
   const json object = json::parse(text, nullptr, false);
-  if (!object.is_object()) return data_loss("{}: not a JSON object", source);
-  HADAL_ASSIGN_OR_RETURN(config.temperature, number_field(object, "temperature", 0, 1e30, false, source));
-  HADAL_ASSIGN_OR_RETURN(config.top_p, number_field(object, "top_p", 0, 1, true, source));
-  HADAL_ASSIGN_OR_RETURN(config.min_p, number_field(object, "min_p", 0, 1, false, source));
+  if (!object.is_object()) return data_loss("{}: is not a JSON object", source);
+  HADAL_ASSIGN_OR_RETURN(config.temperature, number_field(object, "temperature", 0, kMaxTemperature, source));
+  HADAL_ASSIGN_OR_RETURN(config.top_p, number_field(object, "top_p", kMinTopP, 1, source));
+  HADAL_ASSIGN_OR_RETURN(config.min_p, number_field(object, "min_p", 0, 1, source));
   HADAL_ASSIGN_OR_RETURN(config.repetition_penalty,
-                         number_field(object, "repetition_penalty", 0, 2, true, source));
-  HADAL_ASSIGN_OR_RETURN(const std::optional<double> top_k,
-                         number_field(object, "top_k", -1, 1e12, false, source));
+                         number_field(object, "repetition_penalty", kMinRepetitionPenalty, 2, source));
+  HADAL_ASSIGN_OR_RETURN(const std::optional<double> top_k, number_field(object, "top_k", -1, 1e12, source));
   if (top_k) config.top_k = *top_k < 1 ? -1 : static_cast<int64_t>(*top_k);
   if (const auto eos = object.find("eos_token_id"); eos != object.end() && !eos->is_null()) {
     const json list = eos->is_array() ? *eos : json::array({*eos});

@@ -14,6 +14,7 @@
 #include "engine/engine.h"
 #include "engine/sampling_params.h"
 #include "model/hub.h"
+#include "model/shard.h"
 #include "model/weights_loader.h"
 #include "tensor/device.h"
 
@@ -37,6 +38,7 @@ struct ModelOptions {
   std::string kv_cache_scales;          // value of the flag; empty: not given
   std::string config_overrides;         // JSON text
   int threads = 0;                      // 0: the available cores
+  ModelSplit split;                     // checked against the model once its config is read
   KernelSet kernels = KernelSet::kOptimised;
   DeviceType device = DeviceType::kCpu;
   std::string no_gpu_because;  // `info --device cuda` without a usable GPU: why; nothing can be loaded then
@@ -58,14 +60,17 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags);
 // says so and nothing is stored in 8 bits.
 Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfig& config);
 
-// Resolves --kv-cache-dtype. "auto" is the compute type if the device supports such a cache; a GPU has no
-// float32 cache. It is an error if scales are given for a format that has none.
-Result<KvLayout> resolve_kv_layout(const ModelOptions& options, DType compute_dtype);
+// Resolves --kv-cache-dtype and --kv-cache-scales. "auto" is the compute type if the device supports such a
+// cache; a GPU has no float32 cache. The errors are scales for a format that has none, and those of
+// cache_layout.
+Result<KvLayout> resolve_kv_layout(const ModelOptions& options, const ModelConfig& config,
+                                   DType compute_dtype);
 
 // Returns "bfloat16", "fp8_e4m3", …, as in --kv-cache-dtype and in every report.
 const char* to_string(KvFormat format);
 
-// Returns "per_token" or "per_128", as in --kv-cache-scales; "none" if records have no scales.
+// Returns "per_token" or "per_128", as in --kv-cache-scales; "none" if records have no scales. Scales that
+// are powers of two are "per_128" too.
 const char* scales_name(const KvLayout& layout);
 
 // Returns the options for the graphs and the memory of a GPU. A bad value of --cuda-graph-bs is an error.

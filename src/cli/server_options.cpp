@@ -11,6 +11,7 @@
 #include "base/version.h"
 #include "cli/chat_prompt.h"
 #include "cli/defaults.h"
+#include "model/info.h"
 #include "server/json_writer.h"
 #include "text/reasoning_parser.h"
 #include "text/tool_call_parser.h"
@@ -82,6 +83,8 @@ Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session
   text("kv-cache-dtype", to_string(layout.format));
   text("kv-cache-scales", scales_name(layout));
   append_json_number(out["kv-record-bytes"], int64_t{layout.row_bytes()});
+  append_json_number(out["kv-index-bytes"], int64_t{layout.index_row_bytes()});
+  append_json_number(out["kv-bytes-per-token"], kv_bytes_per_token(session.config(), layout));
   text("metrics-prefix", flags.text_or("metrics-prefix", server::ServerOptions().metrics_prefix));
   if (engine.schedule_policy == SchedulePolicy::kPriority) text("schedule-policy", "priority");
   append_json_number(out["max-request-tokens"], resolve_request_limits(flags, session).max_tokens);
@@ -172,8 +175,7 @@ Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags)
   // An unset variable in a start script would otherwise open the server to everybody.
   for (const char* name : {"api-key", "admin-api-key"}) {
     if (flags.has(name) && flags.text_or(name, "").empty()) {
-      return invalid_argument("--{} is empty; must be a key, or leave the flag out if no key is needed",
-                              name);
+      return invalid_argument("--{} is empty; must be a key, or left out if no key is needed", name);
     }
   }
   return http;
@@ -185,7 +187,7 @@ Result<std::shared_ptr<server::KeyRing>> resolve_keys(const ParsedFlags& flags,
   const auto one_of = [&](const char* flag, const char* variable,
                           const std::optional<std::string>& value) -> Result<std::string> {
     if (value && value->empty())
-      return invalid_argument("{} is empty; must be a key, or unset it if no key is needed", variable);
+      return invalid_argument("{} is empty; must be a key, or unset if no key is needed", variable);
     if (value && flags.has(flag))
       return invalid_argument("--{} and {} are both given; only one of them may be", flag, variable);
     return value ? *value : flags.text_or(flag, "");

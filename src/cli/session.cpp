@@ -39,7 +39,8 @@ Status blame_file(Status status) {
 
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const ParsedFlags& flags, const Environment& environment) {
   std::string path = flags.text_or("tokenizer-path", flags.text_or("model-path", ""));
-  if (path.empty()) return invalid_argument("--model-path is missing: a directory with tokenizer.json");
+  if (path.empty())
+    return invalid_argument("--model-path is missing; must be a directory with tokenizer.json");
   std::filesystem::path dir = path;
   if (!is_file(dir)) {
     HADAL_ASSIGN_OR_RETURN(dir, find_model_dir(path, environment.hub));
@@ -71,6 +72,8 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
     return blame_file(config.status());
   }
   session->config_ = std::move(config).value();
+  HADAL_RETURN_IF_ERROR(check_architecture(options.device, session->config_));
+  HADAL_RETURN_IF_ERROR(check_split(session->config_, options.split));
   const bool has_files = options.load_format == LoadFormat::kAuto;
   HADAL_RETURN_IF_ERROR(apply_quantization_flag(session->config_, options.quantization,
                                                 has_files ? session->model_dir_ : std::filesystem::path()));
@@ -100,6 +103,7 @@ Result<void> Session::load_model() {
   BackendOptions options;
   options.kernels = options_.kernels;
   options.fusion = options_.fusion;
+  options.split = options_.split;
   add_kernel_configs(options);
   WeightLoadOptions& load = options.load;
   load.format = options_.load_format;
@@ -116,8 +120,9 @@ Result<void> Session::load_model() {
   if (!backend.ok()) return blame_file(backend.status());
   backend_ = std::move(backend).value();
   load_s_ = seconds_since(begin);
-  log_info("model loaded path={} architecture={} device={} threads={} seconds={:.2f}", options_.model_path,
-           to_string(config_.architecture), to_string(options_.device), pool_->num_threads(), load_s_);
+  log_info("model loaded path={} architecture={} device={} threads={} tp_size={} ep_size={} seconds={:.2f}",
+           options_.model_path, to_string(config_.architecture), to_string(options_.device),
+           pool_->num_threads(), options_.split.tp, options_.split.ep, load_s_);
   return {};
 }
 
@@ -130,7 +135,7 @@ void Session::add_kernel_configs(BackendOptions& options) const {
 
 Result<KvLayout> Session::kv_layout() const {
   HADAL_ASSIGN_OR_RETURN(const DType dtype, compute_dtype());
-  return resolve_kv_layout(options_, dtype);
+  return resolve_kv_layout(options_, config_, dtype);
 }
 
 Result<std::unique_ptr<Engine>> Session::make_engine(EngineOptions options) {
@@ -139,15 +144,16 @@ Result<std::unique_ptr<Engine>> Session::make_engine(EngineOptions options) {
   HADAL_ASSIGN_OR_RETURN(auto engine, Engine::create(*backend_, options));
   log_info(
       "engine ready context_length={} max_total_tokens={} kv_cache_dtype={} kv_cache_scales={} "
-      "kv_record_bytes={} max_running_requests={}",
+      "kv_record_bytes={} kv_index_bytes={} max_running_requests={}",
       engine->context_length(), engine->max_total_tokens(), to_string(options.kv_layout.format),
-      scales_name(options.kv_layout), options.kv_layout.row_bytes(), engine->max_running_requests());
+      scales_name(options.kv_layout), options.kv_layout.row_bytes(), options.kv_layout.index_row_bytes(),
+      engine->max_running_requests());
   return engine;
 }
 
 Result<ChatFormat> Session::chat_format(const ParsedFlags& flags) const {
   if (const auto name = flags.text("chat-template")) return parse_chat_format(*name);
-  auto format = detect_chat_format(tokenizer_->chat_template());
+  auto format = detect_chat_format(tokenizer_->chat_template(), to_string(config_.architecture));
   if (!format.ok()) return blame_file(format.status());
   return format;
 }

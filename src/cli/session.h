@@ -26,7 +26,7 @@ class Session {
   static Result<std::unique_ptr<Session>> open(const ParsedFlags& flags, const Environment& environment,
                                                TokenizerUse tokenizer_use);
 
-  // Loads the weights to the device, shows progress, and sets load_s. May be called once.
+  // Loads the weights to the device, shows progress, and sets load_s. It may be called once.
   Result<void> load_model();
 
   // Makes an engine that uses the loaded model.
@@ -38,7 +38,7 @@ class Session {
   Result<KvLayout> kv_layout() const;
   // Appends the directories of measured kernel choices: those that come with the program, and the user's.
   void add_kernel_configs(BackendOptions& options) const;
-  // Returns --chat-template, else the format that the tokenizer's config has.
+  // Returns --chat-template, else the format of the tokenizer's template, else that of the architecture.
   Result<ChatFormat> chat_format(const ParsedFlags& flags) const;
 
   const ModelOptions& options() const { return options_; }

@@ -55,7 +55,7 @@ Result<std::vector<Turn>> load_turns(const std::string& path) {
   const size_t first = text.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && text[first] == '[') {
     const json::value parsed = json::parse(text, error);
-    if (error) return data_loss("{}: not a JSON list: {}", path, error.message());
+    if (error) return data_loss("{}: is not a JSON list: {}", path, error.message());
     for (const json::value& item : parsed.as_array()) take(item);
   } else {
     for (const TextLine& line : lines_of(text)) {

@@ -33,7 +33,7 @@ Result<void> for_each_line(const std::string& path,
     const std::string where = fmt::format("{}:{}", path, line.number);
     json::error_code error;
     const json::value parsed = json::parse(line.text, error);
-    if (error || !parsed.is_object()) return data_loss("{}: not a JSON object", where);
+    if (error || !parsed.is_object()) return data_loss("{}: is not a JSON object", where);
     HADAL_RETURN_IF_ERROR(take(parsed.as_object(), where));
   }
   if (lines.empty()) return data_loss("{}: contains no questions", path);

@@ -19,7 +19,7 @@ Result<std::string> string_field(const json& object, const char* name, const std
 
 Result<EvalQuestion> parse_question(std::string_view line, const std::string& where) {
   const json object = json::parse(line, nullptr, false);
-  if (!object.is_object()) return data_loss("{}: not a JSON object", where);
+  if (!object.is_object()) return data_loss("{}: is not a JSON object", where);
   EvalQuestion question;
   HADAL_ASSIGN_OR_RETURN(question.task, string_field(object, "task", where));
   HADAL_ASSIGN_OR_RETURN(question.answer, string_field(object, "answer", where));

@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 #include "engine/model_runner.h"
 #include "engine/step_executor.h"
+#include "model/shard.h"
 #include "model/weights_loader.h"
 #include "tensor/device.h"
 
@@ -45,8 +46,9 @@ class Backend {
                                                            KvLayout layout) = 0;
 
   // Returns the bytes of weights that a decode step must read at least: layers with only the experts that
-  // were hit (distinct_experts: one number per MoE layer, in order), and the head.
-  virtual int64_t weight_bytes_read(std::span<const int32_t> distinct_experts) const = 0;
+  // were hit (distinct_experts: one number per MoE layer, in order), and the head. `selects_keys` tells
+  // whether its tokens see more keys than they attend to (ModelConfig::selects_keys).
+  virtual int64_t weight_bytes_read(std::span<const int32_t> distinct_experts, bool selects_keys) const = 0;
 
   // Measures how many bytes per second a plain copy reaches on the device, counting reads and writes. Returns
   // nullopt when the caller must measure (the CPU) or when a GPU has no room for the copy.
@@ -56,6 +58,7 @@ class Backend {
 struct BackendOptions {
   WeightLoadOptions load;
   KernelSet kernels = KernelSet::kOptimised;
+  ModelSplit split;    // has been checked (check_split); the CPU alone has more than one rank
   bool fusion = true;  // GPU: false launches one kernel per elementary operation
   // Folders of kernel choices measured on a GPU (tune/kernel_config.h); later ones take precedence over
   // earlier ones.
@@ -63,8 +66,15 @@ struct BackendOptions {
   std::optional<std::filesystem::path> named_kernel_config_dir;  // the folder among them that the user named
 };
 
+// Checks that this version runs so many ranks on the device: a GPU has one. The error is kUnsupported.
+Result<void> check_ranks(DeviceType device, ModelSplit split);
+
+// Checks that this version runs the model on the device: V3.2 runs on the CPU alone. The error is
+// kUnsupported.
+Result<void> check_architecture(DeviceType device, const ModelConfig& config);
+
 // Loads the weights. `pool` must outlive the backend. The errors are those of load_weights, and kUnsupported
-// for a device that this build or machine does not have.
+// for a device that this build or machine does not have, and those of check_ranks and check_architecture.
 Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::filesystem::path& model_dir,
                                               const ModelConfig& config, const BackendOptions& options,
                                               ThreadPool& pool);
@@ -72,10 +82,11 @@ Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::file
 // Makes a backend over a loaded model; `model` and `pool` must outlive it.
 std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, KernelSet kernels);
 
-// Checks that a KV cache of so many tokens fits into memory on the CPU beside weights that are loaded; one
-// page always fits. The error is kResourceExhausted, which names the most that fits.
-Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, int64_t max_total_tokens,
-                                  int64_t available_bytes);
+// Checks that a KV cache of this many tokens fits into memory on the CPU beside weights that are loaded; one
+// page always fits. Each of num_ranks ranks has a cache of its own. The error is kResourceExhausted, which
+// names the most that fits.
+Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, int64_t num_ranks,
+                                  int64_t max_total_tokens, int64_t available_bytes);
 
 // GpuEstimate says what a GPU would do with a model, computed from its config alone.
 struct GpuEstimate {
@@ -92,7 +103,7 @@ Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization qua
 // but float16 and float32. The error is kUnsupported, about --kv-cache-dtype.
 Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype);
 
-// Checks that a decode step of so many requests is within what a GPU's kernels plan for; `flag` is the one
+// Checks that a decode step of this many requests is within what a GPU's kernels plan for; `flag` is the one
 // that set the number. The error is kInvalidArgument, which names flag, number and limit.
 Result<void> check_gpu_batch(std::string_view flag, int64_t num_requests);
 

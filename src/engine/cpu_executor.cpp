@@ -2,11 +2,11 @@
 
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
 #include "base/memory_reserve.h"
+#include "comm/communicator.h"
 
 namespace hadal {
 namespace {
@@ -28,12 +28,10 @@ void set_error(StepOutput& output, const char* what) noexcept {
 
 }  // namespace
 
-CpuExecutor::CpuExecutor(Model& model, ThreadPool& pool, int64_t num_pages, KvLayout layout,
-                         KernelSet kernels)
+CpuExecutor::CpuExecutor(std::unique_ptr<HostRunner> runner, ThreadPool& pool)
     : pool_(pool),
-      runner_(model, pool, num_pages, layout, kernels),
-      num_layers_(model.config().num_hidden_layers),
-      vocab_size_(model.config().vocab_size),
+      runner_(std::move(runner)),
+      vocab_size_(runner_->config().vocab_size),
       scratch_(static_cast<size_t>(pool.num_threads())),
       thread_([this] { work(); }) {}
 
@@ -104,12 +102,15 @@ StepOutput CpuExecutor::run(StagedStep& step) {
   output.begin = std::chrono::steady_clock::now();
   try {
     start_slots(step);
-    copy_pages(step.copies);
+    runner_->copy_pages(step.copies);
     for (const TokenFeed& feed : step.feeds) step.batch.token_ids[feed.row] = slots_[feed.slot].last_token;
-    const std::span<const float> logits = runner_.forward(step.batch);
-    output.distinct_experts = runner_.expert_stats().distinct_experts;
+    const std::span<const float> logits = runner_->forward(step.batch);
+    output.distinct_experts = runner_->expert_stats().distinct_experts;
     score_prompts(step, logits, output);
     sample(step, logits, output);
+  } catch (const RankLost& error) {  // the ranks' state is lost with it
+    set_error(output, error.what());
+    output.fatal = true;
   } catch (const std::exception& error) {
     set_error(output, error.what());
   }
@@ -121,18 +122,6 @@ void CpuExecutor::start_slots(StagedStep& step) {
   for (SlotStart& start : step.slots) {
     if (static_cast<size_t>(start.slot) >= slots_.size()) slots_.resize(start.slot + 1);
     slots_[start.slot] = {.start = std::move(start), .last_token = 0};
-  }
-}
-
-void CpuExecutor::copy_pages(const std::vector<PageCopy>& copies) {
-  const KvCache& cache = runner_.cache();
-  const int64_t page_bytes = cache.layout().page_bytes();
-  for (const PageCopy& copy : copies) {
-    for (int64_t layer = 0; layer < num_layers_; ++layer) {
-      std::byte* pool = cache.layer(layer);
-      std::memcpy(pool + copy.target * page_bytes, pool + copy.source * page_bytes,
-                  static_cast<size_t>(copy.num_rows) * cache.layout().row_bytes());
-    }
   }
 }
 

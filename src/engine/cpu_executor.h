@@ -5,6 +5,7 @@
 #include <array>
 #include <condition_variable>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -17,9 +18,9 @@ namespace hadal {
 
 class CpuExecutor final : public StepExecutor {
  public:
-  // `model` and `pool` must outlive the executor; nothing else may use them while it lives. The constructor
-  // throws hadal::Error when the KV pools cannot be allocated.
-  CpuExecutor(Model& model, ThreadPool& pool, int64_t num_pages, KvLayout layout, KernelSet kernels);
+  // `pool` and what the runner was made from must outlive the executor; nothing else may use them while it
+  // lives. Sampling runs on `pool`.
+  CpuExecutor(std::unique_ptr<HostRunner> runner, ThreadPool& pool);
   // Finishes the steps in flight, but does not wait for missing masks.
   ~CpuExecutor() override;
 
@@ -40,7 +41,6 @@ class CpuExecutor final : public StepExecutor {
   void work();
   StepOutput run(StagedStep& step);
   void start_slots(StagedStep& step);
-  void copy_pages(const std::vector<PageCopy>& copies);
   void sample(const StagedStep& step, std::span<const float> logits, StepOutput& output);
   void sample_rows(const StagedStep& step, std::span<const float> logits, std::span<const int32_t> rows,
                    std::span<const uint32_t> masks, StepOutput& output);
@@ -50,8 +50,7 @@ class CpuExecutor final : public StepExecutor {
   std::vector<uint32_t> wait_masks(int64_t step);
 
   ThreadPool& pool_;
-  CpuRunner runner_;
-  const int64_t num_layers_;
+  const std::unique_ptr<HostRunner> runner_;
   const int64_t vocab_size_;
   std::vector<Slot> slots_;                  // used by the worker thread
   std::vector<SamplerScratch> scratch_;      // one per thread of the pool

@@ -77,7 +77,7 @@ class ThreadedEngine final : public Engine {
     return trace.render();
   }
   void check_integrity() override {
-    std::exception_ptr broken;  // left to the caller, since the engine continues
+    std::exception_ptr broken;  // left to the caller, because the engine continues
     on_engine_thread([&] {
       try {
         loop_.check_integrity();

@@ -143,7 +143,7 @@ struct DeviceOptions {
   std::vector<int64_t> graph_bs;      // batch sizes with graphs; empty: a series up to graph_max_bs
 };
 
-// EngineOptions::max_queued_requests: default_max_queued_requests(max_running_requests).
+// In EngineOptions::max_queued_requests this stands for default_max_queued_requests(max_running_requests).
 inline constexpr int64_t kDefaultMaxQueued = -1;
 
 struct EngineOptions {
@@ -172,8 +172,9 @@ struct EngineOptions {
   int64_t decode_log_interval =
       40;                    // decode steps between two "Decode batch" lines; 0: no batch lines at all
   std::string record_plans;  // file in which every scheduler call and plan is recorded; empty: none
-  // A step waits for the masks of its rows this share of a decode step's duration, while it runs; rows whose
-  // masks are late are computed again in a later step. With 0 it never waits, so most rows are late (tests).
+  // While a step runs, it waits for the masks of its rows, for up to this share of a decode step's duration;
+  // rows whose masks are late are computed again in a later step. With 0 it never waits, so most rows are
+  // late (tests).
   double mask_wait_share = 0.5;
   double watchdog_timeout_s = 0.0;  // a step that takes longer is reported through on_stall; 0: no watchdog
   // The watchdog thread calls this once per stall, with one line: the phase, its duration and the requests.

@@ -49,7 +49,7 @@ void EngineLoop::begin_anew() noexcept {
   deliver_last();
 }
 
-// May be called again after it has thrown.
+// This may be called again after it has thrown.
 void EngineLoop::end_everything() {
   if (dead_) return;
   discard_steps();

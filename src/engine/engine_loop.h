@@ -29,7 +29,7 @@
 
 namespace hadal {
 
-// An AbortReason::kMemory gives this reason.
+// This is the text of an AbortReason::kMemory.
 inline constexpr const char* kNoMemory = "the server has no memory left; try again later";
 
 class EngineLoop {
@@ -84,10 +84,11 @@ class EngineLoop {
   void fail(Sequence& sequence, const std::string& why, AbortReason reason = AbortReason::kFault);
   // These and deliver_last are in engine_failures.cpp.
 
-  // Handles a broken invariant of the engine itself: all requests fail, and no more are accepted. It needs no
-  // memory: where there is none, it says so in a line that needs none, and what cannot be told is not.
+  // Handles a broken invariant of the engine itself: all requests fail, and no more are accepted. It works
+  // without memory: if none is left, it writes its last line without allocating, and some requests may not be
+  // told.
   void die(const char* why) noexcept;
-  // Is called when an allocation has failed for state that no single request owns, and the reserve
+  // This is called when an allocation has failed for state that no single request owns, and the reserve
   // (base/memory_reserve.h) was used up. What was half done cannot be undone, so all requests end, and the
   // scheduler begins anew with an empty cache. It dies if even that fails.
   void begin_anew() noexcept;

@@ -23,12 +23,12 @@ class Gate {
   explicit Gate(int64_t max_waiting) : max_waiting_(max_waiting) {}
 
   // Takes `count` places (≥ 1) for `client`, all of them or none. The errors are kInvalidArgument when the
-  // client may never have so many, kResourceExhausted when they are not free now, or the reason why the gate
-  // is closed.
+  // client may never have that many, kResourceExhausted when they are not free now, or the reason why the
+  // gate is closed.
   Result<QueuePlaces> enter(int64_t count, uint64_t client);
 
   // Counts a request that uses one of `places`, of which there must be one. It fails with the reason why the
-  // gate is closed, and the place remains among `places`. What has come in must leave.
+  // gate is closed, and the place remains among `places`. After a success, left() must be called once.
   Result<void> use(QueuePlaces& places);
 
   // Records that a waiting request runs for the first time.

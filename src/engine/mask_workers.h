@@ -87,8 +87,8 @@ class MaskWorkers {
   using Clock = std::chrono::steady_clock;
 
   // A worker calls `on_late` when a mask becomes ready that was late or is that of a slow task (see take).
-  // All threads are started here, because a request cannot help it if the system has none left later.
-  // std::system_error: there is not even one thread for each lane.
+  // All threads are started here, so that no request fails later because the system has none left. Throws
+  // std::system_error if there is not even one thread for each lane.
   explicit MaskWorkers(std::function<void()> on_late, MaskWorkersOptions options = {});
   // Waits for the masks that are being made, and drops the others.
   ~MaskWorkers();

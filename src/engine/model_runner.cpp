@@ -1,6 +1,35 @@
 #include "engine/model_runner.h"
 
+#include <cstring>
+
 namespace hadal {
+
+void copy_pages(const KvCache& cache, int64_t num_layers, std::span<const PageCopy> copies) {
+  const KvLayout& layout = cache.layout();
+  // Copies `bytes` bytes at `offset` in the page of one pool.
+  const auto copy_part = [](const PageCopy& copy, std::byte* pool, int64_t page_bytes, int64_t offset,
+                            int64_t bytes) {
+    std::memcpy(pool + copy.target * page_bytes + offset, pool + copy.source * page_bytes + offset,
+                static_cast<size_t>(bytes));
+  };
+  for (const PageCopy& copy : copies) {
+    for (int64_t layer = 0; layer < num_layers; ++layer) {
+      copy_part(copy, cache.layer(layer), layout.page_bytes(), 0, copy.num_rows * layout.row_bytes());
+      if (layout.index == KvIndex::kNone) continue;
+      std::byte* index = cache.index_layer(layer);
+      const int64_t key_bytes = layout.index_key_bytes();
+      copy_part(copy, index, layout.index_page_bytes(), 0, copy.num_rows * key_bytes);
+      copy_part(copy, index, layout.index_page_bytes(), kPageSize * key_bytes,
+                copy.num_rows * (layout.index_row_bytes() - key_bytes));
+    }
+  }
+}
+
+std::span<float> room_for_logits(Buffer& logits, size_t num_rows, int64_t vocab_size) {
+  const size_t count = num_rows * static_cast<size_t>(vocab_size);
+  if (logits.size() < count * sizeof(float)) logits = Buffer(count * sizeof(float));
+  return {reinterpret_cast<float*>(logits.data()), count};
+}
 
 CpuRunner::CpuRunner(Model& model, ThreadPool& pool, int64_t num_pages, KvLayout layout, KernelSet kernels)
     : model_(model),
@@ -9,12 +38,15 @@ CpuRunner::CpuRunner(Model& model, ThreadPool& pool, int64_t num_pages, KvLayout
       cache_(model.config().num_hidden_layers, num_pages, layout) {}
 
 std::span<const float> CpuRunner::forward(const ForwardBatch& batch) {
-  const auto count = static_cast<int64_t>(batch.logit_rows.size()) * model_.config().vocab_size;
-  if (logits_.size() < count * sizeof(float)) logits_ = Buffer(count * sizeof(float));
-  auto* logits = reinterpret_cast<float*>(logits_.data());
+  const std::span<float> logits =
+      room_for_logits(logits_, batch.logit_rows.size(), model_.config().vocab_size);
   ExecContext exec{.device = {}, .pool = pool_, .workspace = workspace_, .stream = {}, .kernels = kernels_};
-  model_.forward(batch, cache_, logits, exec);
-  return {logits, static_cast<size_t>(count)};
+  model_.forward(batch, cache_, logits.data(), exec);
+  return logits;
+}
+
+void CpuRunner::copy_pages(std::span<const PageCopy> copies) {
+  hadal::copy_pages(cache_, config().num_hidden_layers, copies);
 }
 
 }  // namespace hadal

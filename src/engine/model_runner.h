@@ -1,11 +1,12 @@
 // Runs one batch at a time and returns its logits, for commands and tests that run a model without the
-// engine, and for the CPU's executor. One thread uses it.
+// engine, and for the CPU's executor. One thread uses a runner.
 #pragma once
 
 #include <span>
 
 #include "base/thread_pool.h"
 #include "model/model.h"
+#include "scheduler/batch_plan.h"
 #include "tensor/buffer.h"
 
 namespace hadal {
@@ -19,18 +20,33 @@ class ModelRunner {
   virtual std::span<const float> forward(const ForwardBatch& batch) = 0;
 };
 
+// HostRunner is a runner whose KV pools are in host memory. CpuRunner has one model; RankRunner
+// (rank_runner.h) has one for each rank.
+class HostRunner : public ModelRunner {
+ public:
+  virtual const ModelConfig& config() const = 0;
+  // Copies records, and index keys, inside the pools of all layers, in order.
+  virtual void copy_pages(std::span<const PageCopy> copies) = 0;
+  // Returns statistics of the latest forward pass.
+  virtual const ExpertStats& expert_stats() const = 0;
+};
+
+void copy_pages(const KvCache& cache, int64_t num_layers, std::span<const PageCopy> copies);
+
+// Makes `logits` large enough for num_rows rows of the vocabulary and returns them.
+std::span<float> room_for_logits(Buffer& logits, size_t num_rows, int64_t vocab_size);
+
 // Owns the KV pools, the step's workspace and the logits.
-class CpuRunner final : public ModelRunner {
+class CpuRunner final : public HostRunner {
  public:
   // Both must outlive the runner. The constructor throws hadal::Error when the pools cannot be allocated.
   CpuRunner(Model& model, ThreadPool& pool, int64_t num_pages, KvLayout layout,
             KernelSet kernels = KernelSet::kOptimised);
 
   std::span<const float> forward(const ForwardBatch& batch) override;
-
-  const KvCache& cache() const { return cache_; }
-  // Returns statistics of the latest forward pass.
-  const ExpertStats& expert_stats() const { return model_.expert_stats(); }
+  const ModelConfig& config() const override { return model_.config(); }
+  void copy_pages(std::span<const PageCopy> copies) override;
+  const ExpertStats& expert_stats() const override { return model_.expert_stats(); }
 
  private:
   Model& model_;

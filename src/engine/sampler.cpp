@@ -38,8 +38,8 @@ void apply_bias_and_masks(const SamplingParams& params, const TokenHistory& hist
   for (const int32_t token : eos_token_ids) ends.emplace_back(token, logits[token]);
   for (const int32_t token : params.stop_token_ids) ends.emplace_back(token, logits[token]);
   for (const auto& [token, logit] : ends) logits[token] = kMasked;
-  // If a grammar allows only an end token, it prevails: min_new_tokens must not make it break its
-  // rules.
+  // If the grammar allows nothing but end tokens, they stay allowed: min_new_tokens must not make an answer
+  // break its grammar.
   const bool anything_left =
       std::any_of(logits.begin(), logits.end(), [](float logit) { return logit != kMasked; });
   if (!anything_left) {
@@ -86,7 +86,7 @@ int32_t sample_token(std::span<const float> logits, const SamplingParams& params
   apply_bias_and_masks(params, history, eos_token_ids, allowed, work);
   if (greedy) {
     const int32_t token = argmax(work);
-    return work[token] == kMasked ? argmax(logits) : token;  // everything is masked: as below
+    return work[token] == kMasked ? argmax(logits) : token;  // if everything is masked, the model's choice
   }
 
   // Candidates are listed in descending order, only as far as truncation can reach, because sorting a whole

@@ -19,21 +19,21 @@ Result<void> check_token(const char* name, int64_t token, int64_t vocab_size) {
 }  // namespace
 
 Result<void> validate(const SamplingParams& params, int64_t vocab_size) {
-  constexpr double kHuge = 3.0e38;
   HADAL_RETURN_IF_ERROR(
       check_range("max_new_tokens", static_cast<double>(params.max_new_tokens), 0, 1e15, "0 or more"));
   HADAL_RETURN_IF_ERROR(check_range("min_new_tokens", static_cast<double>(params.min_new_tokens), 0,
                                     static_cast<double>(params.max_new_tokens), "0 to max_new_tokens"));
-  HADAL_RETURN_IF_ERROR(check_range("temperature", params.temperature, 0, kHuge, "0 (greedy) or more"));
-  HADAL_RETURN_IF_ERROR(check_range("top_p", params.top_p, 1e-30, 1, "above 0, at most 1"));
+  HADAL_RETURN_IF_ERROR(check_range("temperature", params.temperature, 0, static_cast<float>(kMaxTemperature),
+                                    "0 (greedy) to 1e30"));
+  HADAL_RETURN_IF_ERROR(check_range("top_p", params.top_p, static_cast<float>(kMinTopP), 1, "1e-30 to 1"));
   if (params.top_k != -1 && params.top_k < 1) {
     return invalid_argument("top_k is {}; allowed: 1 or more, or -1 for all", params.top_k);
   }
   HADAL_RETURN_IF_ERROR(check_range("min_p", params.min_p, 0, 1, "0 to 1"));
   HADAL_RETURN_IF_ERROR(check_range("frequency_penalty", params.frequency_penalty, -2, 2, "-2 to 2"));
   HADAL_RETURN_IF_ERROR(check_range("presence_penalty", params.presence_penalty, -2, 2, "-2 to 2"));
-  HADAL_RETURN_IF_ERROR(
-      check_range("repetition_penalty", params.repetition_penalty, 1e-30, 2, "above 0, at most 2"));
+  HADAL_RETURN_IF_ERROR(check_range("repetition_penalty", params.repetition_penalty,
+                                    static_cast<float>(kMinRepetitionPenalty), 2, "1e-30 to 2"));
   for (const int32_t token : params.stop_token_ids) {
     HADAL_RETURN_IF_ERROR(check_token("stop_token_ids", token, vocab_size));
   }

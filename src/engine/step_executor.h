@@ -105,7 +105,7 @@ class StepExecutor {
   virtual void launch(StagedStep step) = 0;
 
   // Sets the masks of the step's constrained samples, in their order, each [ceil(vocab / 32)] words (bit t of
-  // word t / 32: allowed). Called once for every step that has such samples: after its launch and after
+  // word t / 32: allowed). It is called once for every step that has such samples: after its launch and after
   // wait() has returned the previous step, but before the next launch and before its own wait().
   virtual void set_masks(int64_t step, std::vector<uint32_t> masks) = 0;
 
@@ -113,7 +113,7 @@ class StepExecutor {
   // throw std::bad_alloc and have done nothing; wait reports it as the step's error.
   virtual StepOutput wait() = 0;
 
-  // Tells whether it takes prompt tokens on the absorbed path (WorkKind::kAbsorbedPrefill): a batch then has
+  // Tells whether prompt tokens may be on the absorbed path (WorkKind::kAbsorbedPrefill): a batch then has
   // several decode rows of one sequence.
   virtual bool takes_absorbed_prompts() const { return false; }
 };

@@ -10,15 +10,15 @@
 
 namespace hadal {
 
-// Returns the bytes of one matrix, including scales; 0 if it is absent.
-int64_t bytes_of(const MatrixWeight& weight);
-
 // Returns the bytes of the layers' weights, including norms and router, with only the experts that were hit
 // (distinct_experts: one number per MoE layer, in order), and the head. The embedding table is not counted,
-// because only one row per token is read.
-int64_t weight_bytes_read(const ModelWeights& weights, std::span<const int32_t> distinct_experts);
+// because only one row per token is read. V3.2's indexer counts with what makes index keys, and if
+// `selects_keys` (ModelConfig::selects_keys) with what makes scores.
+int64_t weight_bytes_read(const ModelWeights& weights, std::span<const int32_t> distinct_experts,
+                          bool selects_keys = false);
 
-// Returns the bytes of the records of `num_sequences` sequences of `kv_len` tokens, in all layers.
+// Returns the bytes of the records that `num_sequences` sequences of `kv_len` tokens read, in all layers.
+// With an indexer and more than index_topk tokens these are index_topk records and all index keys.
 int64_t kv_bytes_read(const ModelConfig& config, const KvLayout& layout, int64_t num_sequences,
                       int64_t kv_len);
 

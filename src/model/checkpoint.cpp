@@ -59,7 +59,7 @@ Result<std::vector<std::pair<std::string, std::string>>> read_weight_map(const f
     return !opens || depth < 2;
   };
   const Json json = Json::parse(text, shallow, /*allow_exceptions=*/false);
-  if (json.is_discarded() || !json.is_object()) return data_loss("{}: not a JSON object", path.string());
+  if (json.is_discarded() || !json.is_object()) return data_loss("{}: is not a JSON object", path.string());
   const auto weight_map = json.find("weight_map");
   if (weight_map == json.end() || !weight_map->is_object() || weight_map->empty()) {
     return data_loss("{}: weight_map is missing or empty; it must map tensor names to file names",
@@ -168,10 +168,6 @@ namespace {
 
 bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
-}
-
-bool is_code(std::optional<DType> dtype) {
-  return dtype == DType::kF8E4M3 || dtype == DType::kI8;
 }
 
 constexpr std::string_view kInverseFrequencies = ".rotary_emb.inv_freq";

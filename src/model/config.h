@@ -1,6 +1,6 @@
 // ModelConfig holds the checked contents of config.json as plain data, immutable after parsing; any thread
-// may read it. Field names follow config.json. Sources are DeepSeek-V2 (arXiv 2405.04434) and DeepSeek-V3
-// (arXiv 2412.19437).
+// may read it. Field names follow config.json. Sources are DeepSeek-V2 (arXiv 2405.04434), DeepSeek-V3
+// (arXiv 2412.19437) and DeepSeek-V3.2-Exp.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,9 @@ struct ModelConfig {
   int64_t moe_intermediate_size = 0;  // width of one expert
   int64_t num_hidden_layers = 0;
   int64_t num_attention_heads = 0;
-  int64_t q_lora_rank = 0;  // 0: the query is projected directly (V2-Lite)
+  int64_t q_lora_rank = 0;    // 0: the query is projected directly (V2-Lite)
+  int64_t index_n_heads = 0;  // V3.2: heads of the indexer, of 128 values each
+  int64_t index_topk = 0;     // V3.2: keys that a token attends to at most; 0: to all
   int64_t n_routed_experts = 0;
   int64_t n_shared_experts = 0;
   int64_t num_experts_per_tok = 0;
@@ -90,6 +92,10 @@ struct ModelConfig {
   bool is_moe_layer(int64_t layer_idx) const {
     return n_routed_experts > 0 && layer_idx >= first_k_dense_replace && layer_idx % moe_layer_freq == 0;
   }
+  // Tells whether each layer has an indexer, which selects keys for attention (kernels/params/indexer.h).
+  bool has_indexer() const { return index_topk > 0; }
+  // Tells whether a token that sees kv_len keys attends to some of them alone.
+  bool selects_keys(int64_t kv_len) const { return has_indexer() && kv_len > index_topk; }
   bool has_score_correction_bias() const { return topk_method == TopkMethod::kNoauxTc; }
   // Returns 192^-0.5 · m(factor, mscale_all_dim)² with m(f, s) = 0.1·s·ln f + 1 (1 for f ≤ 1 or no scaling).
   double softmax_scale() const;

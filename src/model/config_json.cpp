@@ -38,7 +38,8 @@ Result<Json> parse_object(std::string_view text, std::string_view source) {
   }
   try {
     Json json = Json::parse(text.begin(), text.end());
-    if (!json.is_object()) return invalid_argument("{}: not a JSON object but {}", source, describe(json));
+    if (!json.is_object())
+      return invalid_argument("{}: must be a JSON object, but is {}", source, describe(json));
     return json;
   } catch (const Json::exception& e) {
     std::string reason = e.what();
@@ -47,7 +48,7 @@ Result<Json> parse_object(std::string_view text, std::string_view source) {
     if (reason.size() > 200) reason.resize(200);
     std::replace_if(
         reason.begin(), reason.end(), [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
-    return invalid_argument("{}: not valid JSON: {}", source, reason);
+    return invalid_argument("{}: is not valid JSON: {}", source, reason);
   }
 }
 

@@ -1,7 +1,11 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/nearest_word.h"
+#include "kernels/params/indexer.h"
 #include "model/config.h"
 #include "model/config_json.h"
 #include "model/config_quantization.h"
@@ -26,7 +30,7 @@ constexpr int64_t kMaxExpertsInAll = 65536;
 constexpr double kMinTheta = 1.001;  // YaRN divides by its logarithm
 
 void read_architecture(FieldReader& in, ModelConfig& config) {
-  constexpr const char* kSupported = "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM";
+  constexpr const char* kSupported = "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, DeepseekV32ForCausalLM";
   const Json* list = in.find("architectures");
   if (list == nullptr || !list->is_array() || list->size() != 1 || !(*list)[0].is_string()) {
     return in.fail("architectures", "is {}; supported: a list of one of {}",
@@ -37,10 +41,6 @@ void read_architecture(FieldReader& in, ModelConfig& config) {
        {Architecture::kDeepseekV2, Architecture::kDeepseekV3, Architecture::kDeepseekV32}) {
     if (name != to_string(candidate)) continue;
     config.architecture = candidate;
-    if (candidate == Architecture::kDeepseekV32) {
-      in.fail("architectures", "is {}, whose sparse attention is not supported yet; supported: {}",
-              describe(*list), kSupported);
-    }
     return;
   }
   in.fail("architectures", "is {}; supported: {}", describe(*list), kSupported);
@@ -65,6 +65,33 @@ void read_sizes(FieldReader& in, ModelConfig& config) {
   in.one_of("hidden_act", {"silu"}, 0);
   if (in.boolean("attention_bias", false)) in.fail("attention_bias", "is true; only false is supported");
   if (!in.boolean("rope_interleave", true)) in.fail("rope_interleave", "is false; only true is supported");
+}
+
+// Reads the fields of V3.2's indexer, which reads the query's low-rank latent.
+void read_indexer(FieldReader& in, ModelConfig& config) {
+  if (config.architecture != Architecture::kDeepseekV32) return;
+  if (in.ok() && config.q_lora_rank == 0) {
+    const Json* rank = in.find("q_lora_rank");
+    in.fail("q_lora_rank",
+            "is {}; allowed: a whole number from 1 to {}, because the indexer reads that latent",
+            rank == nullptr ? std::string("missing") : describe(*rank), kMaxWidth);
+  }
+  constexpr int64_t kHeads[] = {16, 32, 48, 64};
+  static_assert(kHeads[3] == kMaxIndexHeads);
+  const Json* heads = in.find("index_n_heads");
+  const bool is_number = heads != nullptr && heads->is_number_integer();
+  const auto* found = std::find_if(std::begin(kHeads), std::end(kHeads),
+                                   [&](int64_t allowed) { return is_number && *heads == allowed; });
+  if (found == std::end(kHeads)) {
+    in.fail("index_n_heads", "is {}; allowed: {}",
+            heads == nullptr ? std::string("missing") : describe(*heads), fmt::join(kHeads, ", "));
+  } else {
+    config.index_n_heads = *found;
+  }
+  in.fixed("index_head_dim", kIndexHeadDim);
+  config.index_topk = in.integer("index_topk", 1, kMaxIndexTopk);
+  if (in.boolean("indexer_rope_interleave", false))
+    in.fail("indexer_rope_interleave", "is true; only false is supported");
 }
 
 void read_experts(FieldReader& in, ModelConfig& config) {
@@ -214,6 +241,7 @@ Result<ModelConfig> parse_model_config(std::string_view json, std::string_view s
   read_architecture(in, config);
   if (!in.ok()) return in.status();  // defaults below depend on these fields
   read_sizes(in, config);
+  read_indexer(in, config);
   read_experts(in, config);
   read_rope(in, source, config);
   config_json::read_quantization(in, source, config);

@@ -3,21 +3,20 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/communicator.h"
 #include "kernels/cpu/ops/elementwise.h"
 #include "kernels/cpu/ops/linear.h"
 
 namespace hadal {
+namespace {
 
-KvCache::KvCache(int64_t num_layers, int64_t num_pages, KvLayout layout)
-    : num_pages_(num_pages), layout_(layout) {
-  pools_.reserve(num_layers);
-  for (int64_t i = 0; i < num_layers; ++i)
-    pools_.emplace_back(static_cast<size_t>(num_pages * layout.page_bytes()));
+// Replaces dense rows by their sum over the ranks that share the model.
+void add_ranks(const Tensor& rows, ExecContext& exec) {
+  if (exec.comm == nullptr) return;
+  exec.comm->all_reduce({rows.ptr<float>(), static_cast<size_t>(rows.num_elements())});
 }
 
-void ForwardBatch::clear() {
-  *this = ForwardBatch{};
-}
+}  // namespace
 
 Deepseek::Deepseek(ModelConfig config, ModelWeights weights)
     : config_(std::move(config)),
@@ -26,6 +25,7 @@ Deepseek::Deepseek(ModelConfig config, ModelWeights weights)
       router_(make_router(config_)) {}
 
 void Deepseek::forward(const ForwardBatch& batch, KvCache& cache, float* logits, ExecContext& exec) {
+  HADAL_CHECK_EQ(cache.layout().index != KvIndex::kNone, config_.has_indexer());
   const AttentionStep step = begin_step(batch);
   const Arena::Scope scope(exec.workspace);
   const float eps = step.norm_eps;
@@ -43,7 +43,7 @@ void Deepseek::forward(const ForwardBatch& batch, KvCache& cache, float* logits,
     const LayerWeights& layer = weights_.layers[layer_idx];
     const bool is_last = layer_idx + 1 == num_layers;
 
-    attention_block(layer.attention, x, cache.layer(layer_idx), cache, step, out, exec);
+    attention_block(layer.attention, x, cache, layer_idx, step, out, exec);
     if (is_last) {  // from here on only rows whose logits are wanted are needed
       if (num_logits == 0) return;
       const Tensor all_residual = residual;
@@ -54,13 +54,17 @@ void Deepseek::forward(const ForwardBatch& batch, KvCache& cache, float* logits,
       gather_rows(all_residual, batch.logit_rows, residual, exec);
       gather_rows(all_out, batch.logit_rows, out, exec);
     }
+    add_ranks(out, exec);
     add_rms_norm(out, residual, layer.post_attention_norm, eps, x, exec);
 
     feed_forward(layer, x, out, exec);
+    add_ranks(out, exec);
     add_rms_norm(out, residual, is_last ? weights_.final_norm : weights_.layers[layer_idx + 1].input_norm,
                  eps, x, exec);
   }
-  linear(x, weights_.lm_head, Tensor::of(logits, {num_logits, config_.vocab_size}), exec);
+  Tensor columns = Tensor::of(logits, {num_logits, weights_.lm_head.n});
+  columns.stride[0] = config_.vocab_size;
+  linear(x, weights_.lm_head, columns, exec);
 }
 
 AttentionStep Deepseek::begin_step(const ForwardBatch& batch) {
@@ -76,7 +80,7 @@ AttentionStep Deepseek::begin_step(const ForwardBatch& batch) {
           .cos_sin = rope_table_.up_to(int64_t{last} + 1),
           .softmax_scale = static_cast<float>(config_.softmax_scale()),
           .norm_eps = static_cast<float>(config_.rms_norm_eps),
-          .num_heads = config_.num_attention_heads};
+          .selection = plan_selection(batch, config_.index_topk)};
 }
 
 void Deepseek::embed(const ForwardBatch& batch, const Tensor& hidden, ExecContext& exec) const {
@@ -91,16 +95,6 @@ void Deepseek::feed_forward(const LayerWeights& layer, const Tensor& x, const Te
   } else {
     mlp(x, *layer.mlp, y, exec);
   }
-}
-
-Result<std::unique_ptr<Model>> make_model(ModelConfig config, ModelWeights weights) {
-  if (config.architecture == Architecture::kDeepseekV32) {
-    return unsupported(
-        "architectures: {} has no forward pass in this version; DeepseekV2ForCausalLM and "
-        "DeepseekV3ForCausalLM have",
-        to_string(config.architecture));
-  }
-  return std::unique_ptr<Model>(std::make_unique<Deepseek>(std::move(config), std::move(weights)));
 }
 
 }  // namespace hadal

@@ -1,5 +1,5 @@
-// Deepseek is the base of the family's models: it owns config, weights, RoPE table and router, and has
-// the small pieces of a forward pass.
+// Deepseek is the base of the family's models: it owns config, weights, RoPE table and router, and implements
+// the small pieces of a forward pass. V2, V3 and V3.2 differ in data alone.
 #pragma once
 
 #include <span>

@@ -62,7 +62,7 @@ Result<fs::path> find_model_dir(const std::string& model_path, const HubEnvironm
   std::error_code error;
   if (fs::is_directory(model_path, error)) return fs::path(model_path);
   if (fs::exists(model_path, error)) {
-    return not_found("{}: not a directory; allowed: a directory with config.json and safetensors files",
+    return not_found("{}: is not a directory; allowed: a directory with config.json and safetensors files",
                      model_path);
   }
   if (!is_hub_id(model_path)) {

@@ -3,61 +3,87 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
-#include <utility>
 
+#include "kernels/params/matrix_window.h"
+#include "model/loaded_types.h"
+#include "model/shard_tensors.h"
 #include "model/tensor_list.h"
 
 namespace hadal {
 namespace {
 
-// For the weight or the scale of a gate_proj or up_proj, returns the module of the other of the two; else
-// empty.
-std::string partner_module(std::string_view name) {
-  for (const auto& [own, other] : {std::pair{".gate_proj.", ".up_proj"}, {".up_proj.", ".gate_proj"}}) {
-    if (const size_t at = name.find(own); at != std::string_view::npos)
-      return std::string(name.substr(0, at)) + other;
-  }
-  return {};
-}
+// LoadedTypes tells the types of matrices once loaded, for a checkpoint that is stored as its config says.
+// The matrices of an MLP are asked for one after another, so that its types are found once.
+class LoadedTypes {
+ public:
+  LoadedTypes(const ModelConfig& config, const WeightLoadOptions& options)
+      : config_(config), options_(options) {}
 
-// Returns the bytes of a tensor after loading, by the table at the top of weights.h.
-int64_t loaded_bytes(const ModelConfig& config, const TensorSpec& spec, const WeightLoadOptions& options) {
-  const int64_t count = spec.num_elements();
-  if (spec.role == TensorRole::kNorm || spec.role == TensorRole::kGateBias) {
-    return count * dtype_bytes(DType::kF32);
+  WeightType of(const TensorSpec& spec) {
+    if (!select_mlp(spec)) return by_itself(spec.name, spec.role);
+    const std::string_view module = std::string_view(spec.name).substr(prefix_.size());
+    return module.starts_with("down") ? down_ : gate_up_;
   }
-  const int64_t compute_bytes =
-      dtype_bytes(options.compute_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32);
-  const bool of_linear = spec.role == TensorRole::kLinear || spec.role == TensorRole::kScale;
-  const bool of_kv_b = of_linear && is_kv_b(spec.name);
-  if (config.quantization && of_linear) {
-    const WeightQuantization& quantization = *config.quantization;
-    const bool is_coded = spec.role == TensorRole::kScale || dtype_bytes(spec.dtype) == 1;
-    const std::string partner = partner_module(spec.name);
-    const bool widens = (is_coded && of_kv_b && is_channel_scaled(quantization.type)) ||
-                        (!partner.empty() && quantization.covers(partner) != is_coded);
-    if (spec.role == TensorRole::kScale) return widens ? 0 : count * dtype_bytes(DType::kF32);
-    if (widens) return count * compute_bytes;
-    // A single scale of a matrix is repeated for its rows; the next kScale counts the one in the file.
-    if (is_coded) return count + (quantization.one_scale ? spec.shape[0] - 1 : 0) * dtype_bytes(DType::kF32);
+
+  // Returns where the MLP of the matrix may be cut; 1 for other tensors.
+  int64_t unit_of(const TensorSpec& spec) {
+    return select_mlp(spec) ? mlp_unit(gate_up_, gate_up_, down_) : 1;
   }
-  if (spec.role == TensorRole::kLinear && options.quantization != LoadQuantization::kNone &&
-      !config.quantization) {
-    const WeightType type = weight_type_of(options.quantization);
-    const auto blocks = [](int64_t size) { return (size + kFp8BlockSize - 1) / kFp8BlockSize; };
-    if (is_block_scaled(type))
-      return count + blocks(spec.shape[0]) * blocks(spec.shape[1]) * dtype_bytes(DType::kF32);
-    if (!of_kv_b) return count + spec.shape[0] * dtype_bytes(DType::kF32);
+
+ private:
+  WeightType by_itself(std::string_view name, TensorRole role) const {
+    const bool codes = role == TensorRole::kLinear && is_quantised(config_, name);
+    const DType stored = codes ? code_dtype(config_.quantization->type) : config_.torch_dtype;
+    return loaded_type(config_, options_, name, role, stored);
   }
-  const bool rounded = options.compute_dtype == DType::kBF16 && spec.role != TensorRole::kGate;
-  const bool bf16 = spec.dtype == DType::kBF16 || rounded;
-  return count * dtype_bytes(bf16 ? DType::kBF16 : DType::kF32);
+
+  // Makes the MLP to which the matrix belongs the current one; returns false if it belongs to none.
+  bool select_mlp(const TensorSpec& spec) {
+    const std::string_view prefix = mlp_prefix(spec.name);
+    if (prefix.empty()) return false;
+    if (prefix == prefix_) return true;
+    prefix_ = prefix;
+    gate_up_ =
+        common_type(by_itself(prefix_ + "gate_proj.weight", TensorRole::kLinear),
+                    by_itself(prefix_ + "up_proj.weight", TensorRole::kLinear), options_.compute_dtype);
+    down_ = by_itself(prefix_ + "down_proj.weight", TensorRole::kLinear);
+    return true;
+  }
+
+  const ModelConfig& config_;
+  const WeightLoadOptions& options_;
+  std::string prefix_;  // of the current MLP
+  WeightType gate_up_ = WeightType::kF32, down_ = WeightType::kF32;
+};
+
+// Returns the bytes of a rank's part of a tensor after loading, with its scales.
+int64_t held_bytes(const ModelConfig& config, const TensorSpec& spec, LoadedTypes& types, ModelSplit split,
+                   int64_t rank) {
+  if (spec.role == TensorRole::kScale) return 0;  // counted with its matrix
+  if (spec.role == TensorRole::kNorm || spec.role == TensorRole::kGateBias)
+    return spec.num_elements() * dtype_bytes(DType::kF32);
+  const WeightType type = types.of(spec);
+  const TensorPart part = tensor_part(config, spec, split, rank, type, types.unit_of(spec));
+  return matrix_bytes(type, part.rows, part.cols);
 }
 
 }  // namespace
 
 int64_t kv_bytes_per_token(const ModelConfig& config, const KvLayout& kv_layout) {
-  return config.num_hidden_layers * kv_layout.row_bytes();
+  return config.num_hidden_layers * kv_layout.token_bytes();
+}
+
+RankBytes rank_bytes(const ModelConfig& config, const WeightLoadOptions& options, ModelSplit split,
+                     int64_t rank) {
+  LoadedTypes types(config, options);
+  RankBytes bytes;
+  for (const TensorSpec& spec : expected_tensors(config)) {
+    if (spec.optional || spec.nextn) continue;
+    const int64_t held = held_bytes(config, spec, types, split, rank);
+    bytes.all += held;
+    if (spec.expert) bytes.experts += held;
+  }
+  return bytes;
 }
 
 ModelInfo model_info(const ModelConfig& config, const WeightLoadOptions& options, const KvLayout& kv_layout,
@@ -65,9 +91,10 @@ ModelInfo model_info(const ModelConfig& config, const WeightLoadOptions& options
   ModelInfo info;
   info.architecture = to_string(config.architecture);
   int64_t num_expert_parameters = 0;  // over all routed experts
+  LoadedTypes types(config, options);
   for (const TensorSpec& spec : expected_tensors(config)) {
     if (spec.optional) continue;
-    if (!spec.nextn || options.load_nextn) info.weight_bytes += loaded_bytes(config, spec, options);
+    if (!spec.nextn || options.load_nextn) info.weight_bytes += held_bytes(config, spec, types, {}, 0);
     if (spec.role == TensorRole::kScale) continue;
     const int64_t count = spec.num_elements();
     if (spec.nextn) {
@@ -86,6 +113,7 @@ ModelInfo model_info(const ModelConfig& config, const WeightLoadOptions& options
         num_expert_parameters / config.n_routed_experts * config.num_experts_per_tok;
   }
   info.kv_bytes_per_token = kv_bytes_per_token(config, kv_layout);
+  info.index_bytes_per_token = config.num_hidden_layers * kv_layout.index_row_bytes();
   const int64_t left = std::max<int64_t>(memory_bytes - info.weight_bytes, 0);
   info.max_total_num_tokens = left / (info.kv_bytes_per_token * kPageSize) * kPageSize;
   return info;

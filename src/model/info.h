@@ -7,6 +7,7 @@
 
 #include "kernels/params/kv_layout.h"
 #include "model/config.h"
+#include "model/shard.h"
 #include "model/weights_loader.h"
 
 namespace hadal {
@@ -22,8 +23,9 @@ struct ModelInfo {
   int64_t num_nextn_parameters = 0;  // in the NextN layer, without what it shares with the target
   // Counts the bytes in memory once loaded, including scales and (if it is loaded) the NextN layer.
   int64_t weight_bytes = 0;
-  int64_t kv_bytes_per_token = 0;    // over all layers, in the given format
-  int64_t max_total_num_tokens = 0;  // whole pages that fit beside the weights in memory_bytes; 0 if none
+  int64_t kv_bytes_per_token = 0;     // over all layers, in the given format, with index keys
+  int64_t index_bytes_per_token = 0;  // of index keys, over all layers; 0 without an indexer
+  int64_t max_total_num_tokens = 0;   // whole pages that fit beside the weights in memory_bytes; 0 if none
 };
 
 // `options` tells how loading would convert the weights (compute_dtype, quantization, load_nextn).
@@ -31,7 +33,18 @@ struct ModelInfo {
 ModelInfo model_info(const ModelConfig& config, const WeightLoadOptions& options, const KvLayout& kv_layout,
                      int64_t memory_bytes);
 
-// Returns the bytes that one token needs in the cache: one record in every layer.
+struct RankBytes {
+  int64_t all = 0;
+  int64_t experts = 0;  // of routed experts; 0: the rank holds none of them
+};
+
+// Returns the bytes of the weights that a rank holds once loaded (shard_weights.h), without the NextN layer.
+// The split has been checked (check_split); `options` are as above.
+RankBytes rank_bytes(const ModelConfig& config, const WeightLoadOptions& options, ModelSplit split,
+                     int64_t rank);
+
+// Returns the bytes that one token needs in the cache: one record in every layer, and one index key if the
+// layout has them.
 int64_t kv_bytes_per_token(const ModelConfig& config, const KvLayout& kv_layout);
 
 }  // namespace hadal

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,17 +17,29 @@
 
 namespace hadal {
 
-// KvCache holds the KV pools of all layers, [num_pages, kPageSize, row_bytes] each. The system commits the
-// memory as it is touched.
+// Returns the layout of a model's KV cache in a format: one with index keys has V3.2's scales by default,
+// other models have one scale per token. The error (kUnsupported) is a format that has no room for what a
+// model with an indexer needs.
+Result<KvLayout> cache_layout(const ModelConfig& config, KvFormat format,
+                              std::optional<KvScales> scales = {});
+
+// KvCache holds the KV pools of all layers, [num_pages, kPageSize, row_bytes] each, and the pools of index
+// keys of a model with an indexer, [num_pages, index_page_bytes] each. A page has the same id in both. The
+// system commits the memory as it is touched.
 class KvCache {
  public:
   KvCache(int64_t num_layers, int64_t num_pages, KvLayout layout);
   std::byte* layer(int64_t layer_idx) const { return pools_[layer_idx].data(); }
+  // Null if the layout has no index keys.
+  std::byte* index_layer(int64_t layer_idx) const {
+    return index_pools_.empty() ? nullptr : index_pools_[layer_idx].data();
+  }
   int64_t num_pages() const { return num_pages_; }
   const KvLayout& layout() const { return layout_; }
 
  private:
   std::vector<Buffer> pools_;
+  std::vector<Buffer> index_pools_;
   int64_t num_pages_;
   KvLayout layout_;
 };
@@ -61,7 +74,12 @@ class Model {
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
   virtual const ModelWeights& weights() const = 0;
-  // Computes logits float32 [logit_rows.size(), vocab_size] and writes the step's records to the cache.
+  // Computes logits float32 [logit_rows.size(), lm_head.n] and writes the step's records to the cache. The
+  // rows are vocab_size apart, so `logits` is the first column of this rank in a buffer [logit_rows.size(),
+  // vocab_size], into which the ranks of one process write side by side.
+  //
+  // A model that holds the weights of one rank (shard_weights.h) exchanges sums through exec.comm: all ranks
+  // run the same batch at the same time.
   virtual void forward(const ForwardBatch& batch, KvCache& cache, float* logits, ExecContext& exec) = 0;
   virtual const ExpertStats& expert_stats() const = 0;
 };

@@ -11,7 +11,8 @@
 
 namespace hadal {
 
-// Returns "v2-lite", "coder-v2-lite", "v2", "v2.5", "v3", "r1", "v3.1".
+// Returns "v2-lite", "coder-v2-lite", "v2", "v2.5", "v3", "r1", "v3.1", "v3.2" and some published
+// conversions.
 std::vector<std::string> preset_names();
 
 // Returns the text of the config.json of one of preset_names(). An unknown name is an error, which lists the

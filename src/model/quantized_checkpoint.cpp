@@ -23,16 +23,12 @@ namespace fs = std::filesystem;
 constexpr int64_t kStripRows = kFp8BlockSize;
 constexpr int64_t kCopyBytes = int64_t{4} << 20;
 
-bool is_codes(DType dtype) {
-  return dtype == DType::kF8E4M3 || dtype == DType::kI8;
-}
-
 // SourceMatrix is a linear in its source format, read by rows.
 class SourceMatrix {
  public:
   SourceMatrix(const Checkpoint& checkpoint, const ModelConfig& config, const Checkpoint::Entry& entry)
       : entry_(entry), dtype_(*entry.info.dtype), cols_(entry.info.shape[1]) {
-    if (!is_codes(dtype_)) return;
+    if (!is_code(dtype_)) return;
     type_ = config.quantization->type;
     scales_ = checkpoint.find(scale_name(*config.quantization, entry.info.name));
     HADAL_CHECK(scales_ != nullptr, "{} passed matching without its scales", entry.info.name);
@@ -42,7 +38,7 @@ class SourceMatrix {
   // `scratch`.
   std::pair<DType, const std::byte*> rows(int64_t row, int64_t num_rows, std::vector<float>& scratch) const {
     const std::byte* stored = entry_.data.data() + row * cols_ * dtype_bytes(dtype_);
-    if (!is_codes(dtype_)) return {dtype_, stored};
+    if (!is_code(dtype_)) return {dtype_, stored};
     scratch.resize(static_cast<size_t>(num_rows * cols_));
     const std::vector<float> scales = strip_scales(row, num_rows);
     dequantize_rows(type_, stored, num_rows, cols_, scales.data(), scratch.data());
@@ -104,15 +100,15 @@ class Converter {
       if (spec.role != TensorRole::kScale) {
         const Checkpoint::Entry* source = checkpoint_.find(spec.name);
         if (source == nullptr) continue;  // an optional one
-        if (!is_codes(spec.dtype)) {
-          spec.dtype = !is_codes(*source->info.dtype)    ? *source->info.dtype
+        if (!is_code(spec.dtype)) {
+          spec.dtype = !is_code(*source->info.dtype)     ? *source->info.dtype
                        : out_.torch_dtype == DType::kF32 ? DType::kF32
                                                          : DType::kBF16;
         }
       }
       total_bytes_ += spec.num_bytes();
-      num_quantised_ += is_codes(spec.dtype) ? 1 : 0;
-      if (is_codes(spec.dtype)) copies_all_codes_ &= is_copied(spec, *checkpoint_.find(spec.name));
+      num_quantised_ += is_code(spec.dtype) ? 1 : 0;
+      if (is_code(spec.dtype)) copies_all_codes_ &= is_copied(spec, *checkpoint_.find(spec.name));
       specs.push_back(std::move(spec));
     }
     return specs;
@@ -163,7 +159,7 @@ class Converter {
     const int64_t total = copies ? static_cast<int64_t>(source->data.size()) : spec.shape[0];
     int64_t step = copies ? kCopyBytes : kStripRows;
     // The scale of a whole matrix can be computed only from all of it.
-    if (!copies && is_codes(spec.dtype) && out_.quantization->one_scale) step = total;
+    if (!copies && is_code(spec.dtype) && out_.quantization->one_scale) step = total;
     for (int64_t begin = 0; begin < total; begin += step)
       pieces.push_back({{source, idx}, begin, std::min(step, total - begin)});
   }
@@ -178,13 +174,13 @@ class Converter {
           source.data.subspan(static_cast<size_t>(piece.begin), static_cast<size_t>(piece.count));
       HADAL_RETURN_IF_ERROR(writer.write(piece.target.idx, piece.begin, bytes));
       advise_dont_need(bytes);
-      if (!is_codes(spec.dtype) || piece.begin > 0) return piece.count;
+      if (!is_code(spec.dtype) || piece.begin > 0) return piece.count;
       HADAL_ASSIGN_OR_RETURN(const int64_t written, copy_scales(writer, specs, piece.target.idx));
       return piece.count + written;
     }
     const SourceMatrix matrix(checkpoint_, in_, source);
     int64_t written = 0;
-    if (!is_codes(spec.dtype)) {
+    if (!is_code(spec.dtype)) {
       HADAL_ASSIGN_OR_RETURN(written, write_widened(writer, spec, piece, matrix));
     } else if (out_.quantization->one_scale) {
       HADAL_ASSIGN_OR_RETURN(written, write_whole(writer, spec, piece.target.idx, matrix));
@@ -198,8 +194,8 @@ class Converter {
   // Tells whether values do not change: those of a float type, or codes whose scales mean the same in the new
   // format.
   bool is_copied(const TensorSpec& spec, const Checkpoint::Entry& source) const {
-    if (!is_codes(spec.dtype)) return spec.dtype == *source.info.dtype;
-    return is_codes(*source.info.dtype) && in_.quantization->type == out_.quantization->type &&
+    if (!is_code(spec.dtype)) return spec.dtype == *source.info.dtype;
+    return is_code(*source.info.dtype) && in_.quantization->type == out_.quantization->type &&
            in_.quantization->one_scale == out_.quantization->one_scale;
   }
 

@@ -190,6 +190,7 @@ struct Distribution {
 
 Distribution real_distribution(std::string_view name, int64_t fan_in, const RandomWeightOptions& options) {
   if (name.ends_with("norm.weight")) return {1.0, 0.1};
+  if (name.ends_with("norm.bias")) return {0.0, 0.1};
   if (name.ends_with("embed_tokens.weight")) return {0.0, std::sqrt(3.0)};
   if (name.ends_with("e_score_correction_bias")) return {0.0, options.gate_bias_amplitude};
   return {0.0, std::sqrt(3.0) * linear_gain(name, options) / std::sqrt(static_cast<double>(fan_in))};

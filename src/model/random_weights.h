@@ -20,6 +20,7 @@
 // These are the recipes (by the end of the name; fan_in = last dimension; uniform on ±√3·σ has standard
 // deviation σ)
 //   *norm.weight                    1 ± 0.1
+//   *norm.bias                      ± 0.1
 //   embed_tokens.weight             ± √3
 //   gate.e_score_correction_bias    ± gate_bias_amplitude
 //   o_proj, down_proj               ± √3·g/√fan_in with g = 1/√(2·num_hidden_layers)

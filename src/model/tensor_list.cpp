@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/params/indexer.h"
 
 namespace hadal {
 namespace {
@@ -68,10 +69,19 @@ class ListBuilder {
       add(prefix + "q_a_layernorm.weight", {config_.q_lora_rank}, TensorRole::kNorm);
       add_linear(prefix + "q_b_proj.weight", heads * kQkHeadDim, config_.q_lora_rank);
     }
+    if (config_.has_indexer()) add_indexer(prefix + "indexer.");
     add_linear(prefix + "kv_a_proj_with_mqa.weight", kKvLoraRank + kQkRopeHeadDim, hidden);
     add(prefix + "kv_a_layernorm.weight", {kKvLoraRank}, TensorRole::kNorm);
     add_linear(prefix + "kv_b_proj.weight", heads * (kQkNopeHeadDim + kVHeadDim), kKvLoraRank);
     add_linear(prefix + "o_proj.weight", hidden, heads * kVHeadDim);
+  }
+
+  void add_indexer(const std::string& prefix) {
+    add_linear(prefix + "wq_b.weight", config_.index_n_heads * kIndexHeadDim, config_.q_lora_rank);
+    add_linear(prefix + "wk.weight", kIndexHeadDim, config_.hidden_size);
+    add(prefix + "k_norm.weight", {kIndexHeadDim}, TensorRole::kNorm);
+    add(prefix + "k_norm.bias", {kIndexHeadDim}, TensorRole::kNorm);
+    add(prefix + "weights_proj.weight", {config_.index_n_heads, config_.hidden_size}, TensorRole::kGate);
   }
 
   void add_moe(const std::string& prefix) {
@@ -155,6 +165,10 @@ bool is_quantised(const ModelConfig& config, std::string_view weight_name) {
 DType code_dtype(WeightType type) {
   HADAL_CHECK(has_scales(type), "only types with scales have codes");
   return type == WeightType::kFp8Block || type == WeightType::kFp8Channel ? DType::kF8E4M3 : DType::kI8;
+}
+
+bool is_code(std::optional<DType> dtype) {
+  return dtype == DType::kF8E4M3 || dtype == DType::kI8;
 }
 
 bool is_kv_b(std::string_view tensor_name) {

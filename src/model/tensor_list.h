@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,10 +17,10 @@ namespace hadal {
 enum class TensorRole : uint8_t {
   kEmbedding,  // [vocab, hidden], read by row
   kHead,       // [vocab, hidden], a matrix product
-  kNorm,       // [size] of an RMSNorm
+  kNorm,       // [size] of an RMSNorm; the weight or bias of an indexer's LayerNorm
   kLinear,     // [n, k]; quantised by quantization_config or by --quantization
   kScale,      // f32, belongs to the preceding kLinear: [ceil(n/128), ceil(k/128)], [n, 1] or [1]
-  kGate,       // [n_routed_experts, hidden]: the router; never quantised
+  kGate,       // [n, hidden]: a router, or an indexer's weights_proj; never quantised
   kGateBias,   // [n_routed_experts] f32: e_score_correction_bias
   kEhProj,     // [hidden, 2·hidden] of a NextN layer; never quantised
 };
@@ -57,6 +58,8 @@ bool is_quantised(const ModelConfig& config, std::string_view weight_name);
 
 // Returns F8_E4M3 or I8, the stored type of the codes of a type with scales.
 DType code_dtype(WeightType type);
+// Returns true for these two; false also for a stored type without a name here (nullopt).
+bool is_code(std::optional<DType> dtype);
 
 // Returns true if the tensor is kv_b_proj's weight or scale. The loader widens it where each row has its own
 // scale, because one half of it is multiplied along its rows.

@@ -13,8 +13,9 @@
 //                  the scales of one of its halves lie along the sum, where the matmul cannot apply them
 //   … of a gate_proj or up_proj whose partner has another type (because a config leaves out one of the two,
 //                  or one is stored without scales): code · scale in the same way, and the partner in that
-//                  type too (BF16 is widened for float32 and float16), since the two are read side by side
-// The router (gate) is never rounded: F16 is widened to f32. Norms, the gate's bias and scales are float32.
+//                  type too (BF16 is widened for float32 and float16), because the two are read side by side
+// The router (gate) and an indexer's weights_proj are never rounded: F16 is widened to f32. Norms, the gate's
+// bias and scales are float32.
 // --quantization converts the linears stored as BF16, F16 or F32 to codes and scales (quantization.h), in the
 // checkpoint's own format if it has one, except kv_b_proj when the scales would belong to rows. "As is" is a
 // view into the file's mapping without a copy, unless the tensor is misaligned in the file.
@@ -31,22 +32,37 @@
 
 namespace hadal {
 
+// IndexerWeights are V3.2's indexer of one layer (kernels/params/indexer.h). Every rank has all of it.
+struct IndexerWeights {
+  MatrixWeight wq_b;                   // [index_n_heads·128, q_lora_rank]
+  MatrixWeight wk;                     // [128, hidden]
+  MatrixWeight weights_proj;           // [index_n_heads, hidden], f32 or bf16
+  const float* norm_weight = nullptr;  // [128]: k_norm
+  const float* norm_bias = nullptr;    // [128]
+};
+
+// In the shapes below `heads` and `width` are those of the rank: its part of a model that ranks share, else
+// all.
 struct AttentionWeights {
-  MatrixWeight q_proj;               // [heads·192, hidden]; data is set only when q_lora_rank is 0
+  MatrixWeight q_proj;               // [q_skip + heads·192, hidden]; data is set only when q_lora_rank is 0
   MatrixWeight q_a;                  // [q_lora_rank, hidden]
-  MatrixWeight q_b;                  // [heads·192, q_lora_rank]
+  MatrixWeight q_b;                  // [q_skip + heads·192, q_lora_rank]
+  int64_t q_skip = 0;                // rows of q_proj or q_b before the rank's first head
   MatrixWeight kv_a;                 // [512 + 64, hidden]: latent, then rope
   MatrixWeight kv_b;                 // [heads·(128 + 128), 512]: per head W_UK rows, then W_UV rows
   MatrixWeight o;                    // [hidden, heads·128]
   const float* q_a_norm = nullptr;   // [q_lora_rank]; null when q_lora_rank is 0
   const float* kv_a_norm = nullptr;  // [512]
+  std::optional<IndexerWeights> indexer;  // V3.2
 };
 
+// The experts' width may be 0 for some of them, but the shared expert's is not.
 struct MoeWeights {
   MatrixWeight gate;                       // [n_routed_experts, hidden], f32 or bf16; computed in float32
   const float* correction_bias = nullptr;  // [n_routed_experts]; null unless topk_method is noaux_tc
-  std::vector<MlpWeights> experts;         // [n_routed_experts], each moe_intermediate_size wide
-  std::optional<MlpWeights> shared;        // one MLP, n_shared_experts · moe_intermediate_size wide
+  int64_t first_expert = 0;                // experts[0] is this one of n_routed_experts
+  std::vector<MlpWeights> experts;   // the rank's; all n_routed_experts of them if it has the whole model
+  std::optional<MlpWeights> shared;  // n_shared_experts as one MLP
 };
 
 // Exactly one of mlp and moe is set.
@@ -54,7 +70,7 @@ struct LayerWeights {
   const float* input_norm = nullptr;           // [hidden]
   const float* post_attention_norm = nullptr;  // [hidden]
   AttentionWeights attention;
-  std::optional<MlpWeights> mlp;  // a dense layer, of intermediate_size
+  std::optional<MlpWeights> mlp;  // a dense layer; its width may be 0
   std::optional<MoeWeights> moe;
 };
 
@@ -73,8 +89,8 @@ struct MtpWeights {
 class WeightStorage;  // mappings of the shards, converted and generated buffers
 
 struct ModelWeights {
-  MatrixWeight embedding;             // [vocab, hidden], f32 or bf16
-  MatrixWeight lm_head;               // [vocab, hidden], f32 or bf16; the embedding when tied
+  MatrixWeight embedding;  // [vocab, hidden], f32 or bf16
+  MatrixWeight lm_head;    // [the rank's part of vocab, hidden], f32 or bf16; the embedding when tied
   const float* final_norm = nullptr;  // [hidden]
   std::vector<LayerWeights> layers;   // [num_hidden_layers]
   std::optional<MtpWeights> mtp;

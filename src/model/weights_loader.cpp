@@ -7,6 +7,7 @@
 
 #include "base/available_memory.h"
 #include "base/log.h"
+#include "model/loaded_types.h"
 #include "model/tensor_list.h"
 #include "model/weights_jobs.h"
 #include "model/weights_sources.h"
@@ -16,10 +17,6 @@ namespace hadal {
 namespace {
 
 using SourceMap = std::unordered_map<std::string, TensorSource>;
-
-bool is_code(DType dtype) {
-  return dtype == DType::kF8E4M3 || dtype == DType::kI8;
-}
 
 // Turns sources into the structs of weights.h, and records the necessary conversions as jobs.
 class WeightsBuilder {
@@ -137,25 +134,8 @@ class WeightsBuilder {
     return weight;
   }
 
-  // Returns the compute type of matrices in 16 and 32 bits, unless an exception applies.
-  WeightType compute_type() const {
-    return options_.compute_dtype == DType::kBF16 ? WeightType::kBF16 : WeightType::kF32;
-  }
-
-  // Returns the type that a matrix gets by itself, from the table at the top of weights.h.
   WeightType type_of(const std::string& name, TensorRole role) const {
-    const DType stored = source(name).dtype;
-    if (is_code(stored)) {
-      const WeightType type = config_.quantization->type;
-      return is_channel_scaled(type) && is_kv_b(name) ? compute_type() : type;
-    }
-    const bool quantises =
-        role == TensorRole::kLinear && quantises_at_load(config_, options_.quantization, name);
-    const WeightType codes = linear_type(config_, options_.quantization);
-    // kv_b_proj with one scale per row would have to be widened again.
-    if (quantises && !(is_channel_scaled(codes) && is_kv_b(name))) return codes;
-    if (stored == DType::kBF16) return WeightType::kBF16;
-    return role == TensorRole::kGate ? WeightType::kF32 : compute_type();
+    return loaded_type(config_, options_, name, role, source(name).dtype);
   }
 
   MatrixWeight matrix_of(const std::string& name, WeightType type) {
@@ -178,15 +158,13 @@ class WeightsBuilder {
 
   MatrixWeight linear(const std::string& name) { return matrix(name, TensorRole::kLinear); }
 
-  // Gate and up are read side by side, so they have one type: the compute type, if they would differ.
   MlpWeights mlp(const std::string& prefix) {
     const std::string gate = prefix + "gate_proj.weight";
     const std::string up = prefix + "up_proj.weight";
-    WeightType gate_type = type_of(gate, TensorRole::kLinear);
-    WeightType up_type = type_of(up, TensorRole::kLinear);
-    if (gate_type != up_type) gate_type = up_type = compute_type();
-    return {.gate = matrix_of(gate, gate_type),
-            .up = matrix_of(up, up_type),
+    const WeightType type = common_type(type_of(gate, TensorRole::kLinear), type_of(up, TensorRole::kLinear),
+                                        options_.compute_dtype);
+    return {.gate = matrix_of(gate, type),
+            .up = matrix_of(up, type),
             .down = linear(prefix + "down_proj.weight")};
   }
 
@@ -203,7 +181,16 @@ class WeightsBuilder {
     weights.kv_a_norm = vector(prefix + "kv_a_layernorm.weight");
     weights.kv_b = linear(prefix + "kv_b_proj.weight");
     weights.o = linear(prefix + "o_proj.weight");
+    if (config_.has_indexer()) weights.indexer = indexer(prefix + "indexer.");
     return weights;
+  }
+
+  IndexerWeights indexer(const std::string& prefix) {
+    return {.wq_b = linear(prefix + "wq_b.weight"),
+            .wk = linear(prefix + "wk.weight"),
+            .weights_proj = matrix(prefix + "weights_proj.weight", TensorRole::kGate),
+            .norm_weight = vector(prefix + "k_norm.weight"),
+            .norm_bias = vector(prefix + "k_norm.bias")};
   }
 
   MoeWeights moe(const std::string& prefix) {
@@ -259,10 +246,17 @@ class WeightsBuilder {
 }  // namespace
 
 Result<DType> resolve_compute_dtype(std::string_view flag, const ModelConfig& config) {
-  if (flag == "auto") return config.torch_dtype;
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    if (flag == to_string(dtype)) return dtype;
+  std::optional<DType> dtype;
+  if (flag == "auto") dtype = config.torch_dtype;
+  for (const DType candidate : {DType::kF32, DType::kF16, DType::kBF16}) {
+    if (flag == to_string(candidate)) dtype = candidate;
   }
+  if (dtype == DType::kF16 && config.has_indexer()) {
+    return unsupported("--dtype {}{}: {} does not run in float16; allowed: bfloat16, float32", flag,
+                       flag == "auto" ? ", which is float16 in config.json" : "",
+                       to_string(config.architecture));
+  }
+  if (dtype) return *dtype;
   return invalid_argument("--dtype: \"{}\" is unknown; allowed: auto, float32, float16, bfloat16", flag);
 }
 

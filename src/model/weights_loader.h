@@ -32,7 +32,8 @@ struct WeightLoadOptions {
   LoadProgress progress;
 };
 
-// Resolves --dtype: "auto" (config.torch_dtype), "float32", "bfloat16" or "float16". Any other is an error.
+// Resolves --dtype: "auto" (config.torch_dtype), "float32", "bfloat16" or "float16". Any other is an error,
+// and so is float16 for a model with an indexer.
 Result<DType> resolve_compute_dtype(std::string_view flag, const ModelConfig& config);
 
 // Loads the weights, whose quantisation has been resolved already (apply_quantization_flag). `model_dir`

@@ -4,8 +4,8 @@
 //
 // A client that holds at least an eighth of the slots or pages leaves an eighth of both to others, if there
 // are any (client_shares.h); from the first of its requests that would not, all are passed over. Short
-// requests of clients that have no prompt under way start ahead of that order (prompt_turns.cpp). The pages
-// that the first request of such a client needs are kept for it if it is too long for that.
+// requests of clients that have no prompt under way start ahead of that order (prompt_turns.cpp). If the
+// first request of such a client is not short, the pages that it needs are kept for it.
 //
 // Beside generating requests of other clients, what a step computes of prompts is limited by its cost, too
 // (prompt_budget.h); a request of whose prompt nothing may be computed is not admitted.

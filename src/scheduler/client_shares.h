@@ -22,7 +22,7 @@ class ClientShares {
     bool operator==(const Held&) const = default;
   };
 
-  // A request starts with so many pages, gets one more, or gives all of its own back.
+  // These note that a request starts with `num_pages` pages, gets one more, or gives all of its own back.
   void start(uint64_t client, int64_t num_pages);
   void grow(uint64_t client) { ++held_[client].pages; }
   void stop(uint64_t client, int64_t num_pages);

@@ -8,7 +8,7 @@ double PromptBudget::cost_of(const RequestState& request, int64_t begin, int64_t
   double cost = static_cast<double>(end - begin);
   const int64_t per_row = absorbed ? costs_.absorbed_positions_per_row : costs_.positions_per_row;
   if (per_row > 0) {
-    // The sum of all positions from `begin` to `end`, each of which is read once.
+    // This is the sum of all positions from `begin` to `end`, each of which is read once.
     cost += 0.5 * static_cast<double>(end - begin) * static_cast<double>(begin + end) /
             static_cast<double>(per_row);
   }

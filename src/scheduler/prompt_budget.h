@@ -43,7 +43,7 @@ class PromptBudget {
   void set_half_aside();
   void give_back();
 
-  // A step needs nearly the same time for so many rows as for one, because it reads the same weights.
+  // A step needs nearly the same time for this many rows as for one, because it reads the same weights.
   static constexpr double kLeastCost = 16.0;
 
  private:

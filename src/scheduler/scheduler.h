@@ -38,7 +38,7 @@ Result<SchedulePolicy> parse_schedule_policy(std::string_view name, std::string_
 // unit is that row.
 struct PromptCosts {
   int64_t positions_per_row = 0;  // positions whose attention costs as much as one row; 0: attention is free
-  int64_t rows_per_score = 0;     // a token whose logits are computed costs so much more, ≥ 0
+  int64_t rows_per_score = 0;     // a token whose logits are computed costs this much more, ≥ 0
   // The un-absorbed path computes keys and values of all earlier positions of the prompt anew in each step:
   // this is what 1,024 of them cost, ≥ 0. The absorbed path reads their records instead, of which fewer
   // positions cost as much as a row. Chunks that delay another client's generation take the cheaper path;

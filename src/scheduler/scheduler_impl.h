@@ -111,8 +111,8 @@ struct Scheduler::Impl {
   int64_t match_length(RequestState& request);
   // Returns the budget of a step in prompt and recomputed tokens.
   int64_t prefill_budget() const;
-  // A pass ends after so many requests that it only passes over: in admit() those of clients that must leave
-  // room, in admit_newcomers() all that it looks at.
+  // A pass ends after this many requests that it only passes over: in admit() those of clients that must
+  // leave room, in admit_newcomers() all that it looks at.
   static constexpr int64_t kMaxLookups = 1024;
 
   // retraction.cpp defines these. secure_decode_pages gives every decoding request the page that its next

@@ -4,6 +4,7 @@
 
 #include <new>
 
+#include "base/printable.h"
 #include "server/json_writer.h"
 
 namespace hadal::server {
@@ -74,21 +75,12 @@ void append_openai_error(std::string& out, int status, std::string_view message,
   out += fmt::format(",\"code\":{}}}", openai_code(status));
 }
 
-// An answer carries no longer message than this: a value or two, and what is allowed instead.
+// Longer messages are cut. This leaves room for a value or two and for what is allowed instead.
 constexpr size_t kMaxMessageChars = 1000;
+// A field's name has a prefix that the server makes, and at most kShownChars of the client's.
+constexpr size_t kMaxParamChars = 4 * kShownChars;
 
 }  // namespace
-
-std::string cut_text(std::string_view text, size_t max_chars) {
-  size_t at = 0;
-  for (size_t chars = 0; at < text.size(); ++at) {
-    const bool begins = (static_cast<unsigned char>(text[at]) & 0xC0U) != 0x80U;
-    if (begins && ++chars > max_chars) break;
-  }
-  std::string out(text.substr(0, at));
-  if (at < text.size()) out += "…";
-  return out;
-}
 
 int http_status(StatusCode code) {
   switch (code) {
@@ -128,7 +120,7 @@ std::optional<int> abort_status(ErrorStyle style, AbortReason reason) {
 HttpResponse error_response(ErrorStyle style, int status, std::string_view whole_message,
                             std::string_view whole_param) {
   const std::string message = cut_text(whole_message, kMaxMessageChars);
-  const std::string param = cut_text(whole_param);
+  const std::string param = cut_text(whole_param, kMaxParamChars);
   HttpResponse response;
   response.status = status;
   std::string& out = response.body;

@@ -44,7 +44,7 @@ HttpResponse error_response(ErrorStyle style, const Status& status, std::string_
 
 // A client is told only this about an exception; the log has its text.
 inline constexpr std::string_view kInternalError = "internal error; the server's log has the details";
-// What a client is told when an allocation for its request has failed.
+// A client is told this when an allocation for its request has failed.
 inline constexpr std::string_view kOutOfMemory =
     "the server has no memory left for this request; try again later";
 // Returns what a client is told of an exception of its request: kResourceExhausted (503) for std::bad_alloc,
@@ -53,10 +53,6 @@ Status status_of(const std::exception& error);
 inline HttpResponse exception_response(ErrorStyle style, const std::exception& error) {
   return error_response(style, status_of(error));
 }
-
-// Returns the first `max_chars` characters of a client's text (UTF-8), with an ellipsis where something was
-// cut. Everything that an error repeats goes through it, because an answer must not grow with the request.
-std::string cut_text(std::string_view text, size_t max_chars = 100);
 
 // Returns the JSON of an error event inside a stream: {"error": {…}}, which is the same in both styles.
 std::string error_event(int status, std::string_view message);

@@ -27,8 +27,8 @@ std::string error_text(int error) {
   return error == kTooSlow ? "the disk is too slow" : std::system_category().message(error);
 }
 
-// Does a piece of the thread's work. Each of them ends with its line in the log, so only that line is missing
-// where there is no memory for it.
+// Does a piece of the thread's work. Each piece writes its line to the log last, so if memory runs out, only
+// that line is missing.
 template <typename Work>
 void survive(Work work) noexcept {
   try {

@@ -26,7 +26,7 @@ class AuditLog {
   AuditLog(const AuditLog&) = delete;
   AuditLog& operator=(const AuditLog&) = delete;
 
-  // Starts the thread, which no lack of memory ends. Lines that came before wait for it.
+  // Starts the thread, which continues even when memory runs out. Lines that came before wait for it.
   void start();
   // Appends a line, which has no line break. What cannot be written is lost: the log says so once, and again
   // how many lines were lost when writing works again. Any thread may call it; it never waits for the disk.
@@ -53,7 +53,7 @@ class AuditLog {
   std::condition_variable wake_;
   std::condition_variable idle_;
   std::string waiting_;              // guarded by mutex_, as everything below
-  std::optional<size_t> reopen_at_;  // after so many bytes of waiting_ the file is opened again
+  std::optional<size_t> reopen_at_;  // after this many bytes of waiting_ the file is opened again
   bool busy_ = false;                // the thread works on what it has taken
   bool stop_ = false;
   bool failing_ = false;     // the log has said that lines are lost

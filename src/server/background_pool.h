@@ -1,4 +1,4 @@
-// Runs work that is too slow for an I/O thread and does not belong to the engine on a few threads: one pool
+// Runs, on a few threads, work that is too slow for an I/O thread and does not belong to the engine: one pool
 // compiles grammars, another parses large bodies, a third executes operators' requests. Any thread may post.
 #pragma once
 

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/memory_reserve.h"
+#include "base/printable.h"
 #include "server/api_error.h"
 #include "server/cache_salt.h"
 #include "server/chunk_router.h"
@@ -43,9 +44,9 @@ void append_all(std::vector<T>& to, std::vector<T>&& from) {
 // RidReservation is a reserved rid, which is freed again unless a request uses it.
 class RidReservation {
  public:
-  RidReservation(RequestRegistry& requests, std::string rid) : requests_(requests), rid_(std::move(rid)) {
-    ok_ = rid_.empty() || requests_.reserve(rid_);
-    held_ = ok_ && !rid_.empty();
+  RidReservation(RequestRegistry& requests, ClientRid rid) : requests_(requests), rid_(std::move(rid)) {
+    ok_ = rid_.rid.empty() || requests_.reserve(rid_);
+    held_ = ok_ && !rid_.rid.empty();
   }
   ~RidReservation() {
     if (held_) requests_.remove(rid_, 0);
@@ -60,7 +61,7 @@ class RidReservation {
 
  private:
   RequestRegistry& requests_;
-  const std::string rid_;
+  const ClientRid rid_;
   bool ok_ = false;
   bool held_ = false;
 };
@@ -79,7 +80,7 @@ class EngineGeneration final : public Generation,
                    std::shared_ptr<const StopPatterns> stops, OnDelta on_delta)
       : context_(context),
         io_(io),
-        rid_(request.rid),
+        rid_{.rid = request.rid, .key_name = request.key_name},
         on_delta_(std::move(on_delta)),
         text_(context.tokenizer, std::move(stops),
               {.skip_special_tokens = request.skip_special_tokens, .no_stop_trim = request.no_stop_trim}),
@@ -329,13 +330,13 @@ class EngineGeneration final : public Generation,
   }
 
   void leave() {
-    if (!rid_.empty()) context_.requests.remove(rid_, id_);
+    if (!rid_.rid.empty()) context_.requests.remove(rid_, id_);
   }
 
   ServerContext& context_;
   IoThread& io_;
   RequestId id_ = 0;
-  std::string rid_;
+  const ClientRid rid_;
   OnDelta on_delta_;
   TextStream text_;
   GenerationTally tally_;
@@ -370,8 +371,9 @@ uint64_t engine_client(const HttpRequest& from) {
 void set_origin(GenerationRequest& request, const ServerContext& context, const HttpRequest& from) {
   request.tally = from.tally;
   request.client = engine_client(from);
+  request.key_name = key_name_of(from.client);
   if (context.options.isolate_cache_by_key)
-    request.cache_salt = salt_of_key(key_name_of(from.client), request.cache_salt);
+    request.cache_salt = salt_of_key(request.key_name, request.cache_salt);
 }
 
 Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, IoThread& io,
@@ -381,9 +383,9 @@ Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, Io
   if (stops != nullptr && context.tokenizer == nullptr) {
     return unsupported("stop: the server runs without a tokenizer (--skip-tokenizer-init)");
   }
-  RidReservation reservation(context.requests, request.rid);
+  RidReservation reservation(context.requests, {.rid = request.rid, .key_name = request.key_name});
   if (!reservation.ok()) {
-    return invalid_argument("rid '{}' is in use by a request that is still running", request.rid);
+    return invalid_argument("rid '{}' is in use by a request that is still running", cut_text(request.rid));
   }
   auto generation = std::make_shared<EngineGeneration>(context, io, request, stops, std::move(on_delta));
   const auto prompt_tokens = request.further_choice ? 0 : std::ssize(request.input_ids);

@@ -22,10 +22,11 @@ class StopPatterns;
 namespace hadal::server {
 
 struct GenerationRequest {
-  // This is the client's name for the request, which /abort_request finds; two requests must not share one at
-  // a time. An empty one is not registered.
+  // This is the client's name for the request, which /abort_request finds; two requests of one client must
+  // not share one at a time (request_registry.h). An empty one is not registered.
   std::string rid;
-  TokenIds input_ids;  // shared by the choices of a prompt
+  std::string key_name;  // set_origin(): the name of the client's key, if it has one
+  TokenIds input_ids;    // shared by the choices of a prompt
   SamplingParams sampling;
   std::shared_ptr<const StopPatterns> stops;  // searched for in the generated text; null: none
   bool skip_special_tokens = true;
@@ -72,15 +73,15 @@ struct GenerationDelta {
 // Returns the number by which the engine tells clients apart (HttpRequest::client); never 0.
 uint64_t engine_client(const HttpRequest& from);
 
-// Sets who is behind the request: its tally, its engine_client, and with --cache-isolation key the salt of
-// that client's key.
+// Sets who is behind the request: its tally, its engine_client, the name of that client's key, and with
+// --cache-isolation key the key's salt.
 void set_origin(GenerationRequest& request, const ServerContext& context, const HttpRequest& from);
 
 class Generation {
  public:
   using OnDelta = std::function<void(GenerationDelta delta)>;
 
-  // Submits to the engine, on one of `places`, which are of request.client. The errors are those of
+  // Submits to the engine, on one of `places`, which belong to request.client. The errors are those of
   // Engine::submit, stops without a tokenizer, a rid in use. After an error nothing was started. `on_delta`
   // is destroyed with its last call or with cancel().
   static Result<std::shared_ptr<Generation>> start(ServerContext& context, IoThread& io, QueuePlaces& places,

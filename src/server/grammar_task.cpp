@@ -62,7 +62,7 @@ class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
     for (bool has_compiled = false; next_ < specs_.size(); ++next_) {
       const GrammarSpec* spec = specs_[next_].get();
       if (spec == nullptr) continue;
-      // Equal objects have equal texts, and usually it is the same object.
+      // Equal pointers mean equal texts, and most of them are equal.
       if (next_ > 0 && specs_[next_ - 1].get() == spec) {
         compiled_[next_] = compiled_[next_ - 1];
         continue;

@@ -38,6 +38,7 @@ struct HttpRequest {
   std::shared_ptr<const void> body_charge;  // the body's memory is counted for the client while a copy exists
   std::shared_ptr<RequestTally> tally;      // what the request costs; null: nobody counts
   HeaderList answer_headers;                // HttpAdmission::answer_headers of the gate
+  bool always_logged = false;               // HttpAdmission::always_logged of the gate
 
   // Returns the first header of this name (lower case), or nothing.
   std::optional<std::string_view> header(std::string_view name) const;
@@ -61,7 +62,8 @@ inline std::string_view key_name_of(std::string_view client) {
 struct HttpAdmission {
   std::optional<HttpResponse> refusal;  // the whole answer; the connection is closed after it
   Refusal reason = Refusal::kPath;      // why it was refused, for the counter in /metrics
-  size_t max_body_bytes = SIZE_MAX;     // more: 413. 0: the path needs no body; a short one is discarded
+  size_t max_body_bytes = SIZE_MAX;     // more: 413. 0: the path needs no body, so none is read; after a
+                                        // request that has one the connection is closed
   std::string client;                   // "key:<name>" once that is known; empty: the peer
   bool has_key = false;                 // it has a key that is known, whether that is enough or not
   bool is_admin = false;                // that is the admin key
@@ -69,6 +71,9 @@ struct HttpAdmission {
   ErrorStyle style = ErrorStyle{};      // the route's, for what the transport refuses later
   std::shared_ptr<RequestTally> tally;  // null: nobody counts
   HeaderList answer_headers;            // of the answer; a refusal has headers of its own
+  // It has a line in the access log, unless it is refused without a key. Otherwise it shares the lines that
+  // strangers may cause (server/line_budget.h).
+  bool always_logged = false;
 };
 
 // A gate is called on the connection's I/O thread with a request that has neither body nor id; its client is

@@ -1,8 +1,5 @@
 #include "server/http_connection.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <exception>
 #include <new>
 #include <utility>
@@ -21,7 +18,6 @@ constexpr std::chrono::seconds kLinger{2};
 // A buffer that grew beyond this for one answer is freed when it is empty.
 constexpr size_t kKeepCapacity = 32 << 10;
 constexpr size_t kPipelineSlack = 4 << 10;
-constexpr size_t kDiscardedBody = 64 << 10;  // bytes of a body that is read but not needed
 
 void clear_buffer(std::string& buffer) {
   if (buffer.capacity() > kKeepCapacity)
@@ -50,6 +46,7 @@ HttpConnection::HttpConnection(std::shared_ptr<HttpIoThread> thread, HttpPeer pe
 
 HttpConnection::~HttpConnection() {
   thread_->note_busy(*this);
+  thread_->leave_turns(*this);
 }
 
 // ---- input ---------------------------------------------------------------------------------------------
@@ -69,138 +66,116 @@ void HttpConnection::on_open() {
 
 bool HttpConnection::wants_data() const {
   if (closed_ || ended_) return false;
-  if (closing_) return true;  // and discards the data
+  if (closing_) return discarded_ < max_discarded_;
+  if (surplus_) return false;
+  const size_t next_read = waiting_bytes(thread_->scratch().size());
+  if ((exchange_ || requests_wait()) && !HeadCharge::has_room(*thread_->transport().memory(), next_read))
+    return false;
   return input_.size() - input_begin_ < thread_->transport().options.limits.header_bytes + kPipelineSlack;
 }
 
 void HttpConnection::on_data(std::string_view data) {
+  if (closing_) discarded_ += data.size();
   if (closed_ || closing_) return;
   const bool direct = input_begin_ == input_.size();  // nothing is waiting, so a large body is not copied
   if (direct) data.remove_prefix(parse(data));
   if (!idle()) thread_->note_busy(*this);
   if (closed_ || closing_ || data.empty()) return;
+  if (exchange_ && !exchange_->keep_alive_) {
+    surplus_ = true;
+    return;
+  }
   if (input_begin_ != 0) {
     input_.erase(0, input_begin_);
     input_begin_ = 0;
   }
-  if (!keep_input(data)) return fail(Refusal::kMemory, 503, kOutOfMemory);
-  if (!direct) process_input();
+  if (!keep_input(data)) {
+    if (!exchange_) return fail(Refusal::kMemory, 503, kOutOfMemory);
+    // The request that is being answered must not end because of those behind it. They are dropped, and the
+    // client learns from the end of the connection that they had no answer (RFC 9112, 9.3.2).
+    thread_->transport().ledger->count(Refusal::kMemory);
+    exchange_->keep_alive_ = false;
+    surplus_ = true;
+    return drop_input();
+  }
+  if (!direct && parser_.started()) return process_input();
+  ask_for_turn();
 }
 
-// Keeps bytes that the parser cannot read yet. False means that there is no memory for them. A request that
-// is being answered must not end because of those behind it, so what it lets wait is always kept:
-// wants_data() bounds it.
+// Keeps bytes that the parser cannot read yet; returns false if there is no memory for them. That is rare,
+// because wants_data() has seen room before they were read.
 bool HttpConnection::keep_input(std::string_view data) {
-  const size_t bytes = waiting_bytes(input_.size() + data.size());
-  if (exchange_)
-    waiting_.grow_always_to(bytes);
-  else if (!waiting_.grow_to(bytes))
-    return false;
+  if (!waiting_.grow_to(waiting_bytes(input_.size() + data.size()))) return false;
   input_.append(data);
   return true;
 }
 
+void HttpConnection::drop_input() {
+  std::string().swap(input_);
+  waiting_.clear();
+  input_begin_ = 0;
+}
+
+// Returns false while so much waits for the client that its further requests have to wait, too.
+bool HttpConnection::client_reads() const {
+  return queued() <= thread_->transport().options.limits.stream_high_water;
+}
+
+void HttpConnection::ask_for_turn() {
+  if (requests_wait() && !exchange_ && !closing_ && !closed_ && client_reads()) thread_->queue_turn(*this);
+}
+
+void HttpConnection::take_turn() {
+  if (opening_) return resume_opening();
+  process_input();
+  if (ended_) on_end();  // which waited for the requests before it
+  mark_dirty();          // also where only empty lines were read, because the connection may be idle now
+}
+
 void HttpConnection::process_input() {
   if (closed_ || closing_ || exchange_ || input_begin_ == input_.size()) return;
-  if (queued() > thread_->transport().options.limits.stream_high_water) {
-    held_back_ = true;
-    return;
-  }
-  const bool was_paused = !wants_data();
-  input_begin_ += parse(std::string_view(input_).substr(input_begin_));
-  if (input_begin_ == input_.size()) {
-    std::string().swap(input_);
-    waiting_.clear();
-    input_begin_ = 0;
-  }
-  if (was_paused && wants_data()) resume_reading();
+  const std::string_view waiting = std::string_view(input_).substr(input_begin_);
+  input_begin_ = input_.size();  // nothing waits behind what the parser reads now
+  const size_t used = parse(waiting);
+  if (closed_ || closing_) return;
+  input_begin_ -= waiting.size() - used;
+  surplus_ = exchange_ && !exchange_->keep_alive_ && input_begin_ != input_.size();
+  if (surplus_ || input_begin_ == input_.size()) drop_input();
+  if (wants_data()) resume_reading();
+  ask_for_turn();
 }
 
-// Feeds the parser and runs complete requests, as long as each answer is complete at once and the client
-// reads the answers. Returns the number of bytes used.
+// Feeds the parser and runs the request if it is complete. Returns the number of bytes used, which belong to
+// one request.
 size_t HttpConnection::parse(std::string_view data) {
-  const size_t high_water = thread_->transport().options.limits.stream_high_water;
+  const bool started = parser_.started();
+  if (exchange_ || (!started && !client_reads())) return 0;
   size_t used = 0;
-  while (used < data.size() && !exchange_ && !closing_ && !closed_ && queued() <= high_water) {
-    const bool started = parser_.started();
-    try {
-      const MemoryReserve::Pause own;  // the body is the request's
-      used += parser_.feed(data.substr(used));
-    } catch (const std::bad_alloc&) {
-      fail(Refusal::kMemory, 503, kOutOfMemory);
-      break;
-    }
-    if (!started && parser_.started()) received_at_ = Clock::now();
-    if (parser_.state() == HttpRequestParser::State::kNeedMore) {
+  try {
+    const MemoryReserve::Pause own;  // the body is the request's
+    used = parser_.feed(data);
+  } catch (const std::bad_alloc&) {
+    fail(Refusal::kMemory, 503, kOutOfMemory);
+    return used;
+  }
+  if (!started && parser_.started()) received_at_ = Clock::now();
+  switch (parser_.state()) {
+    case HttpRequestParser::State::kNeedMore:
       if (parser_.take_expect_continue()) buffer().append("HTTP/1.1 100 Continue\r\n\r\n");
       break;
-    }
-    if (parser_.state() == HttpRequestParser::State::kFailed)
+    case HttpRequestParser::State::kFailed:
+      if (parser_.error_status() == 413) discard_a_body();
       fail(parser_.error_status() == 413 ? Refusal::kBodySize : Refusal::kMalformed, parser_.error_status(),
            parser_.error_message());
-    else if (parser_.state() == HttpRequestParser::State::kRefused)
+      break;
+    case HttpRequestParser::State::kRefused:
       refuse(admission_.reason, *std::exchange(admission_.refusal, std::nullopt));
-    else
+      break;
+    case HttpRequestParser::State::kComplete:
       dispatch();
+      break;
   }
-  if (used < data.size() && queued() > high_water) held_back_ = true;
   return used;
-}
-
-// Decides about a request whose headers are complete. If it returns nothing, admission_ has the answer that
-// refuses it.
-std::optional<HttpRequestParser::BodyRule> HttpConnection::admit(const HttpRequest& request) {
-  const HttpServerOptions& options = thread_->transport().options;
-  admission_ = {};
-  const bool preflight = !options.cors_allow_origin.empty() && request.method == "OPTIONS";
-  if (preflight)
-    admission_.max_body_bytes = 0;
-  else if (options.gate) {
-    parser_.request().client = peer_.slot.account()->name;
-    parser_.request().peer = peer_.address;
-    admission_ = options.gate(request);
-  }
-  const std::string& client = admission_.client;
-  if (client.empty())
-    account_ = peer_.slot.account();
-  else if (account_->name != client)  // usually the key of the connection's last request
-    account_ = thread_->transport().ledger->account(client);
-  if (admission_.refusal) return std::nullopt;
-  if (admission_.max_body_bytes == 0)
-    return HttpRequestParser::BodyRule{.limit = kDiscardedBody, .keep = false};
-  return HttpRequestParser::BodyRule{.limit = std::min(admission_.max_body_bytes, options.limits.body_bytes)};
-}
-
-// Counts the memory of request line and headers before it is taken.
-bool HttpConnection::charge_head(size_t bytes) {
-  if (head_.grow_to(bytes)) return true;
-  admission_ = {};
-  admission_.reason = Refusal::kMemory;
-  admission_.refusal = error_response(
-      admission_.style, memory_exhausted(*thread_->transport().memory(), MemoryKind::kHeader, bytes));
-  return false;
-}
-
-// Counts the body's memory before it is taken.
-bool HttpConnection::charge_body(size_t bytes) {
-  const HttpTransport& transport = thread_->transport();
-  const HttpLimits& limits = transport.options.limits;
-  if (!charge_) charge_ = std::make_shared<BodyCharge>(*transport.ledger, account_);
-  const auto outcome = charge_->grow_to(bytes, limits.total_body_bytes, limits.client_body_bytes());
-  if (outcome == BodyCharge::Outcome::kGranted) return true;
-  if (outcome == BodyCharge::Outcome::kMemoryReached) {
-    admission_.reason = Refusal::kMemory;
-    admission_.refusal =
-        error_response(admission_.style, memory_exhausted(*transport.memory(), MemoryKind::kBody, bytes));
-    return false;
-  }
-  const bool total = outcome == BodyCharge::Outcome::kTotalReached;
-  admission_.reason = total ? Refusal::kBodies : Refusal::kClientBodies;
-  admission_.refusal = error_response(
-      admission_.style, 503,
-      fmt::format("the {} is reached; try again later", total ? "server's limit for bodies of all requests"
-                                                              : "limit for bodies of one client's requests"));
-  return false;
 }
 
 void HttpConnection::dispatch() {
@@ -210,7 +185,6 @@ void HttpConnection::dispatch() {
   HttpRequest request = take_request();
   parser_.reset();
   request.body_charge = std::move(charge_);
-  request.route = admission_.route;
   account_ = peer_.slot.account();  // until the key of the next request is known
   exchange_ =
       std::make_shared<Exchange>(shared_from_this(), std::move(request), take_head(), http11, keep_alive);
@@ -241,6 +215,8 @@ void HttpConnection::dispatch() {
 
 HttpRequest HttpConnection::take_request() {
   HttpRequest request = std::move(parser_.request());
+  request.route = admission_.route;
+  request.always_logged = std::exchange(admission_.always_logged, false);
   request.tally = std::exchange(admission_.tally, nullptr);
   request.answer_headers = std::exchange(admission_.answer_headers, {});
   const auto client_id = request.header("x-request-id");
@@ -261,6 +237,7 @@ void HttpConnection::fail(Refusal reason, int status, std::string_view message) 
 
 void HttpConnection::refuse(Refusal reason, HttpResponse response) {
   thread_->transport().ledger->count(reason);
+  admission_.always_logged = admission_.always_logged && admission_.has_key;
   HttpRequest request = take_request();
   std::string().swap(request.body);
   charge_.reset();
@@ -287,8 +264,10 @@ void HttpConnection::on_fault(const std::exception& error) noexcept {
 void HttpConnection::on_end() {
   if (closed_) return;
   ended_ = true;
+  // A half-closed client still gets the answers to requests that wait for their turns, and complete answers.
+  if (requests_wait() && !exchange_ && !closing_) return;
   if (exchange_ || queued() == 0 || opening_) return cut("client closed the connection");
-  close_after_flush();  // a half-closed client still gets the complete answer
+  close_after_flush();
 }
 
 // ---- output --------------------------------------------------------------------------------------------
@@ -308,7 +287,6 @@ std::string& HttpConnection::buffer() {
 void HttpConnection::flush() {
   dirty_ = false;
   if (closed_) return;
-  process_input();
   flushing_ = true;
   while (!send_in_flight_ && !closed_) {
     if (sent_ == sending_.size()) {
@@ -335,10 +313,7 @@ void HttpConnection::on_sent(size_t n) {
   const size_t high_water = thread_->transport().options.limits.stream_high_water;
   if (exchange_ && exchange_->writable_callback_ && queued() <= high_water / 2)
     thread_->post([exchange = exchange_] { exchange->run_writable(); });
-  if (held_back_ && queued() <= high_water) {
-    held_back_ = false;
-    mark_dirty();  // requests that waited until the client had read its answers
-  }
+  ask_for_turn();  // for requests that waited until the client had read its answers
   if (!flushing_) mark_dirty();
 }
 
@@ -357,14 +332,13 @@ void HttpConnection::exchange_done(bool keep_alive) {
   exchange_.reset();
   since_ = Clock::now();
   if (!keep_alive || thread_->draining()) return close_after_flush();
-  if (input_begin_ != input_.size()) mark_dirty();  // the next pipelined request, once this task has ended
+  if (wants_data()) resume_reading();
+  ask_for_turn();
 }
 
 void HttpConnection::close_after_flush() {
   closing_ = true;
-  std::string().swap(input_);
-  waiting_.clear();
-  input_begin_ = 0;
+  drop_input();
   resume_reading();
   mark_dirty();
 }
@@ -381,13 +355,16 @@ void HttpConnection::check_deadlines(Clock::time_point now) {
   } else if (queued() != 0 && now - progress_at_ > limits.write_timeout) {
     cut("client does not read");
   } else if (exchange_) {
-    if (!wants_data() && peer_has_closed()) on_end();
+    if (wants_data())
+      resume_reading();  // there is memory again
+    else if (peer_has_closed())
+      on_end();
   } else if (closing_ || queued() != 0) {
     return;  // the write time-out above is its deadline
   } else if (parser_.started()) {
     if (now - received_at_ > limits.read_timeout)
       fail(Refusal::kTimeout, 408, "the request did not arrive in time");
-  } else if (now - since_ > limits.idle_timeout) {
+  } else if (idle() && now - since_ > limits.idle_timeout) {
     cut("idle");
   }
 }
@@ -406,6 +383,7 @@ void HttpConnection::cut(const char* why) {
   closed_ = true;
   const auto self = shared_from_this();
   close_socket();
+  thread_->leave_turns(*this);  // needs the slot
   peer_.slot.release();
   charge_.reset();
   head_.clear();

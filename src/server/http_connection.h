@@ -1,11 +1,13 @@
 // HttpConnection is the protocol half of one client's connection. It parses requests, runs one exchange at a
 // time, frames and buffers answers and enforces the time-outs. The socket half (http_connection_plain.cpp,
 // http_connection_tls.cpp) derives from it and only moves bytes. Everything runs on the connection's I/O
-// thread.
+// thread. A request that arrives alone is read and run at once. Each request behind it (pipelining) waits
+// for a turn of its own (HttpIoThread::queue_turn), so that it delays other connections by one request only.
 //
 // The life cycle is opening → (idle → receiving → answering)* → flushing the last answer → lingering →
-// closed. In lingering our side is shut and the client's further data are discarded for a moment, so that a
-// reset does not destroy the answer on its way. Any failure leads straight to closed.
+// closed. While it lingers, our side is shut and whatever the client still sends is discarded for a moment,
+// up to a limit, so that a reset does not destroy the answer on its way. Any failure leads straight to
+// closed.
 #pragma once
 
 #include <chrono>
@@ -67,12 +69,13 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   std::shared_ptr<HttpConnection> connection_;  // null once the answer is complete or the client is gone
   HttpRequest request_;
   const HeadCharge head_;  // the memory of its line and its headers
-  // These are copies, because the handler may take the request apart; they serve the log and the head.
+  // These copies serve the log and the head, because the handler may take the request apart.
   std::string method_, path_, id_, key_;  // key_: the name of the client's key, or empty
   bool cors_;
   bool head_only_;  // the method is HEAD
   bool http11_;
   bool keep_alive_;
+  const bool always_logged_;
   bool streaming_ = false;
   bool chunked_ = false;
   bool bodiless_ = false;
@@ -95,6 +98,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   // HttpIoThread calls these.
   void flush();
+  void take_turn();
   void check_deadlines(HttpIoThread::Clock::time_point now);
   bool idle() const;  // open and without a request, whole or in part
   void close_if_idle();
@@ -104,7 +108,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // The socket half calls these, inside a Batch. `data` is read before on_data returns.
   void on_open();
   void on_data(std::string_view data);
-  // Memory has run out, or something else was thrown: answers 503 if no answer has begun, otherwise cuts.
+  // Handles an exception, lack of memory included: answers 503 if no answer has begun, otherwise cuts the
+  // connection.
   void on_fault(const std::exception& error) noexcept;
   void on_end();           // the client closed, or the connection broke
   void on_sent(size_t n);  // n bytes given to send() have reached the kernel; the rest is given again
@@ -112,13 +117,18 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpIoThread& thread() { return *thread_; }
   bool closed() const { return closed_; }
   bool lingering() const { return lingering_; }
-  // Returns false while enough pipelined bytes are waiting: reading pauses until resume_reading().
+  // Returns false while the client has to keep the bytes that follow a request: enough of them wait here,
+  // there is no memory for more, or none of them will be read. After the last answer it returns false once
+  // enough was discarded. Reading pauses until resume_reading().
   bool wants_data() const;
+  // Asks for a turn in which resume_opening() is called.
+  void ask_for_opening_turn() { thread_->queue_turn(*this); }
 
   // The socket half implements these. After send, on_sent() or on_end() follows, within the call or later.
   // `data` stays valid until then.
   virtual void send(std::string_view data) = 0;
   virtual void resume_reading() = 0;
+  virtual void resume_opening() {}
   virtual void shut_down_writing() = 0;
   virtual void close_socket() = 0;
   virtual bool peer_has_closed() = 0;  // called from time to time while reading is paused
@@ -130,12 +140,19 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   size_t queued() const { return pending_.size() + sending_.size() - sent_; }
   std::string& buffer();  // answers are appended to it, and the connection will be flushed
   void mark_dirty();
+  bool requests_wait() const { return input_begin_ != input_.size() && !parser_.started(); }
+  bool client_reads() const;
+  void ask_for_turn();
   void process_input();
   size_t parse(std::string_view data);
   std::optional<HttpRequestParser::BodyRule> admit(const HttpRequest& request);
   bool charge_head(size_t bytes);
   bool charge_body(size_t bytes);
+  // Lets a client that may send bodies, but not this one, send all of it before it reads the refusal, as most
+  // clients do.
+  void discard_a_body();
   bool keep_input(std::string_view data);
+  void drop_input();
   void dispatch();
   void fail(Refusal reason, int status, std::string_view message);
   // Returns the request as far as it has arrived, with its id, its client and what its admission decided.
@@ -167,19 +184,25 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool opening_ = true;
   bool dirty_ = false;
   bool flushing_ = false;
-  bool held_back_ = false;  // requests wait until the client has read earlier answers
-  bool ended_ = false;      // the client sends nothing more
-  bool closing_ = false;    // closes once the buffers are empty
+  bool surplus_ = false;  // the client has sent more behind its last request
+  size_t discarded_ = 0;  // bytes that came after the last answer
+  // So many of them are read and discarded; what exceeds them stays with the client.
+  size_t max_discarded_ = size_t{1} << 20;
+  bool ended_ = false;    // the client sends nothing more
+  bool closing_ = false;  // closes once the buffers are empty
   bool lingering_ = false;
   bool closed_ = false;
   HttpIoThread::Clock::time_point since_;        // begin of the phase: accepted, idle, lingering
   HttpIoThread::Clock::time_point received_at_;  // time of the request's first byte
   HttpIoThread::Clock::time_point progress_at_;  // when the client last received a byte
   size_t slot_ = 0;                              // index in the thread's list
-  // The node of the thread's list of idle connections: here while the connection is busy, and idle_at_ for
-  // ever refers to it.
+  // This holds the node of the thread's list of idle connections while the connection is busy. idle_at_
+  // always refers to that node.
   std::list<HttpConnection*> idle_place_{this};
   const std::list<HttpConnection*>::iterator idle_at_ = idle_place_.begin();
+  // The same for the thread's lists of connections that wait for a turn.
+  std::list<HttpConnection*> turn_place_{this};
+  const std::list<HttpConnection*>::iterator turn_at_ = turn_place_.begin();
 };
 
 // TlsContext holds loaded TLS certificates and keys; it is opaque here.

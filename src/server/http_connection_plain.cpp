@@ -69,6 +69,7 @@ class PlainConnection final : public HttpConnection {
       }
       co_await c->socket_.async_wait(tcp::socket::wait_read, token);
       if (c->closed()) break;
+      if (!c->wants_data()) continue;  // other connections may have taken the memory
       std::vector<char>& scratch = c->thread().scratch();
       size_t n = 0;
       if (!ec) n = c->socket_.read_some(asio::buffer(scratch), ec);

@@ -1,10 +1,16 @@
 // This is the socket half of a TLS connection, and the server's certificates. OpenSSL has its own buffers, so
 // reads and writes are asynchronous operations of the stream, at most one of each at a time.
+//
+// A handshake costs up to a millisecond of computation, and needs no key. It is computed when the bytes for
+// it are read, so each read of a handshake waits for a turn of the I/O thread (HttpIoThread::queue_turn):
+// however many clients shake hands at once, others wait for one computation at most.
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -79,6 +85,52 @@ Result<std::shared_ptr<TlsContext>> load_tls(const HttpServerOptions& options) {
 
 namespace {
 
+// TurnSocket is the socket below the stream. While it has a function that asks for a turn, every read calls
+// it when there is something to read, and begins with take_turn().
+class TurnSocket {
+ public:
+  using executor_type = tcp::socket::executor_type;
+  using lowest_layer_type = tcp::socket::lowest_layer_type;
+
+  explicit TurnSocket(asio::io_context& context) : socket_(context), turn_(context) {}
+
+  void read_in_turns(std::function<void()> ask) { ask_ = std::move(ask); }
+  void take_turn() { turn_.cancel(); }
+  void close() {
+    error_code ignored;
+    socket_.close(ignored);
+    take_turn();
+  }
+  tcp::socket& socket() { return socket_; }
+
+  // The stream needs these.
+  executor_type get_executor() { return socket_.get_executor(); }
+  lowest_layer_type& lowest_layer() { return socket_.lowest_layer(); }
+  template <typename Buffers, typename Token>
+  auto async_write_some(const Buffers& buffers, Token&& token) {
+    return socket_.async_write_some(buffers, std::forward<Token>(token));
+  }
+  template <typename Buffers, typename Handler>
+  void async_read_some(const Buffers& buffers, Handler&& handler) {
+    if (!ask_) return socket_.async_read_some(buffers, std::forward<Handler>(handler));
+    socket_.async_wait(tcp::socket::wait_read, [this, buffers, handler = std::forward<Handler>(handler)](
+                                                   const error_code&) mutable {
+      turn_.expires_at(asio::steady_timer::time_point::max());
+      turn_.async_wait([this, buffers, handler = std::move(handler)](const error_code&) mutable {
+        socket_.async_read_some(buffers, std::move(handler));  // tells the error of a closed socket, too
+      });
+      socket_.is_open() ? ask_() : take_turn();
+    });
+  }
+
+ private:
+  tcp::socket socket_;
+  asio::steady_timer turn_;
+  std::function<void()> ask_;
+};
+
+constexpr int kMaxKeyUpdates = 32;  // between two pieces of data
+
 class TlsConnection final : public HttpConnection {
  public:
   TlsConnection(std::shared_ptr<HttpIoThread> owner, int fd, HttpPeer peer, std::optional<Refusal> refuse,
@@ -89,17 +141,30 @@ class TlsConnection final : public HttpConnection {
     error_code ignored;
     socket().assign(tcp::v4(), fd, ignored);
     socket().set_option(tcp::no_delay(true), ignored);
+    stream_.next_layer().read_in_turns([this] { ask_for_opening_turn(); });
+    SSL_set_msg_callback(stream_.native_handle(), &count_key_update);
+    SSL_set_msg_callback_arg(stream_.native_handle(), this);
   }
 
   void start() override { asio::co_spawn(thread().context(), serve(self()), asio::detached); }
 
  private:
-  using Stream = asio::ssl::stream<tcp::socket>;
+  using Stream = asio::ssl::stream<TurnSocket>;
 
   std::shared_ptr<TlsConnection> self() {
     return std::static_pointer_cast<TlsConnection>(shared_from_this());
   }
-  tcp::socket& socket() { return stream_.next_layer(); }
+  tcp::socket& socket() { return stream_.next_layer().socket(); }
+
+  // A change of keys (RFC 8446, 4.6.3) costs computation and brings no data, so the library goes on reading.
+  // A client that only changes keys is cut off by the end of its input.
+  static void count_key_update(int is_sent, int, int type, const void* message, size_t size, SSL*,
+                               void* connection) {
+    if (is_sent != 0 || type != SSL3_RT_HANDSHAKE || size == 0) return;
+    if (*static_cast<const unsigned char*>(message) != SSL3_MT_KEY_UPDATE) return;
+    auto& c = *static_cast<TlsConnection*>(connection);
+    if (++c.key_updates_ > kMaxKeyUpdates) ::shutdown(c.socket().native_handle(), SHUT_RDWR);
+  }
 
   static asio::awaitable<void> serve(std::shared_ptr<TlsConnection> c) {
     try {
@@ -109,11 +174,20 @@ class TlsConnection final : public HttpConnection {
     }
   }
 
+  // Waits until resume_reading().
+  asio::awaitable<void> wait_for_gate() {
+    error_code ignored;
+    gate_.emplace(thread().context(), asio::steady_timer::time_point::max());
+    co_await gate_->async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    gate_.reset();
+  }
+
   static asio::awaitable<void> converse(TlsConnection& connection) {
     TlsConnection* const c = &connection;
     error_code ec;
     auto token = asio::redirect_error(asio::use_awaitable, ec);
     co_await c->stream_.async_handshake(asio::ssl::stream_base::server, token);
+    c->stream_.next_layer().read_in_turns(nullptr);
     {
       const HttpIoThread::Batch batch(c->thread());
       if (ec) {
@@ -124,9 +198,7 @@ class TlsConnection final : public HttpConnection {
     }
     while (!c->closed() && !c->shutting_down_) {
       if (!c->wants_data()) {
-        c->gate_.emplace(c->thread().context(), asio::steady_timer::time_point::max());
-        co_await c->gate_->async_wait(token);
-        c->gate_.reset();
+        co_await c->wait_for_gate();
         continue;
       }
       c->reading_ = true;
@@ -138,6 +210,7 @@ class TlsConnection final : public HttpConnection {
         c->on_end();
         co_return;
       }
+      c->key_updates_ = 0;
       c->on_data({c->received_.data(), n});
     }
     if (c->closed()) co_return;
@@ -145,8 +218,13 @@ class TlsConnection final : public HttpConnection {
     if (c->closed()) co_return;
     c->socket().shutdown(tcp::socket::shutdown_send, ec);
     while (!c->closed()) {
-      co_await c->socket().async_read_some(asio::buffer(c->received_), token);
+      if (!c->wants_data()) {
+        co_await c->wait_for_gate();
+        continue;
+      }
+      const size_t n = co_await c->socket().async_read_some(asio::buffer(c->received_), token);
       if (ec) break;
+      c->on_data({c->received_.data(), n});  // which counts and discards it
     }
     const HttpIoThread::Batch batch(c->thread());
     c->on_end();
@@ -165,6 +243,8 @@ class TlsConnection final : public HttpConnection {
     if (gate_) gate_->cancel();
   }
 
+  void resume_opening() override { stream_.next_layer().take_turn(); }
+
   // The stream's shutdown must not overlap a read, so the read is cancelled, and serve() does the rest.
   void shut_down_writing() override {
     shutting_down_ = true;
@@ -172,10 +252,7 @@ class TlsConnection final : public HttpConnection {
     if (reading_) socket().cancel(ignored);
   }
 
-  void close_socket() override {
-    error_code ignored;
-    socket().close(ignored);
-  }
+  void close_socket() override { stream_.next_layer().close(); }
 
   bool peer_has_closed() override {
     pollfd poll{socket().native_handle(), POLLRDHUP, 0};
@@ -187,6 +264,7 @@ class TlsConnection final : public HttpConnection {
   std::optional<asio::steady_timer> gate_;
   bool reading_ = false;
   bool shutting_down_ = false;
+  int key_updates_ = 0;  // since data came
   std::array<char, 16 << 10> received_;
 };
 

@@ -12,8 +12,7 @@
 namespace hadal::server {
 namespace {
 
-// Appending removes from a buffer what was appended to it unless everything was appended, because half an
-// answer must not be sent.
+// Appending restores the buffer's size unless complete() was called, because half an answer must not be sent.
 class Appending {
  public:
   explicit Appending(std::string& out) : out_(out), size_(out.size()) {}
@@ -45,7 +44,8 @@ Exchange::Exchange(std::shared_ptr<HttpConnection> connection, HttpRequest reque
       cors_(!thread_->transport().options.cors_allow_origin.empty() && request_.header("origin").has_value()),
       head_only_(request_.method == "HEAD"),
       http11_(http11),
-      keep_alive_(keep_alive) {}
+      keep_alive_(keep_alive),
+      always_logged_(request_.always_logged) {}
 
 std::shared_ptr<HttpExchange> Exchange::handle() {
   return {this, [self = shared_from_this()](HttpExchange*) mutable {
@@ -158,6 +158,7 @@ void Exchange::answered(int status, std::string_view note) {
   if (const auto tally = std::exchange(request_.tally, nullptr))
     tally->set_answered(status, seconds, id_, connection_->peer_.address);
   if (!thread_->transport().options.access_log || log_level() > LogLevel::kInfo) return;
+  if (!always_logged_ && !thread_->take_stranger_line()) return;
   log_info("http method={} path={} status={} bytes={} seconds={:.4f} peer={}{}{} id={}{}{}{}",
            for_log(method_), for_log(path_), status, body_bytes_, seconds, connection_->peer_.address,
            key_.empty() ? "" : " key=", key_, for_log(id_), note.empty() ? "" : " note=\"", note,

@@ -31,7 +31,7 @@ std::chrono::milliseconds sweep_period(const HttpLimits& limits) {
   return std::clamp(shortest / 4, std::chrono::milliseconds(5), std::chrono::milliseconds(500));
 }
 
-// A task that throws has a bug, or has had no memory; the others continue.
+// A task that throws has a bug or has run out of memory; the others continue.
 void run_task(std::function<void()>& task) {
   try {
     const MemoryReserve::Pause own;  // tasks are the work of requests
@@ -69,13 +69,14 @@ asio::io_context& HttpIoThread::context() {
 
 void HttpIoThread::start() {
   thread_ = std::thread([this] {
-    const MemoryReserve::Scope reserve;  // what the thread itself needs, and error answers
+    const MemoryReserve::Scope reserve;  // used for the thread itself and for error answers
     id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
     const std::string name = fmt::format("hadal-io-{}", index_);
     pthread_setname_np(pthread_self(), name.c_str());
     for (;;) {
       try {
-        // Also after an exception, which may have come between a timer's handler and its next wait.
+        // The timers are armed after an exception as well, because it may have come between a timer's handler
+        // and its next wait.
         arm_sweep();
         arm_delayed();
         loop_->context.run();
@@ -95,7 +96,7 @@ void HttpIoThread::request_stop() {
     closed_ = true;
     std::swap(*dropped, queue_);
   }
-  if (!thread_.joinable()) return run_released();  // it was never started, so the caller plays its part
+  if (!thread_.joinable()) return run_released();  // it was never started, so the caller does its work
   asio::post(loop_->context, [this, dropped] {
     dropped->clear();  // here, because the tasks' contents belong to this thread
     run_released();
@@ -114,6 +115,7 @@ void HttpIoThread::shut_down() {
     const auto connections = connections_;
     for (const auto& connection : connections) connection->cut("server stops");
   }
+  tell_left_out_lines(Clock::time_point::max());
   std::exchange(delayed_, {});
   loop_->delay_timer.cancel();
   loop_->sweep_timer.cancel();
@@ -203,7 +205,7 @@ void HttpIoThread::run_delayed() {
 }
 
 void HttpIoThread::flush_dirty() {
-  // A flush may start the next pipelined request, whose answer marks the connection again.
+  // A flush may find that a client has gone, and what its request's end calls may mark connections.
   while (!dirty_.empty()) {
     std::swap(dirty_, flushing_);
     for (auto& connection : flushing_) {
@@ -215,6 +217,50 @@ void HttpIoThread::flush_dirty() {
     }
     flushing_.clear();
   }
+}
+
+void HttpIoThread::queue_turn(HttpConnection& connection) {
+  const MemoryReserve::Scope reserve;  // the turns are everybody's
+  std::list<HttpConnection*>& own = connection.turn_place_;
+  if (own.empty()) return;
+  std::list<HttpConnection*>& of_client = turns_[connection.peer_.slot.account().get()];
+  of_client.splice(of_client.end(), own, own.begin());
+  arm_turns();
+}
+
+void HttpIoThread::leave_turns(HttpConnection& connection) {
+  std::list<HttpConnection*>& own = connection.turn_place_;
+  if (!own.empty()) return;
+  const auto of_client = turns_.find(connection.peer_.slot.account().get());
+  own.splice(own.end(), of_client->second, connection.turn_at_);
+  if (of_client->second.empty()) turns_.erase(of_client);
+}
+
+void HttpIoThread::arm_turns() {
+  if (turns_.empty() || turn_posted_) return;
+  try {
+    asio::post(loop_->context, [this] { serve_turn(); });
+    turn_posted_ = true;
+  } catch (const std::bad_alloc&) {
+    // The next call does it, or the sweep.
+  }
+}
+
+void HttpIoThread::serve_turn() {
+  turn_posted_ = false;
+  auto of_client = turns_.upper_bound(last_turn_);
+  if (of_client == turns_.end()) of_client = turns_.begin();
+  if (of_client == turns_.end()) return;
+  const Batch batch(*this);
+  last_turn_ = of_client->first;
+  const auto connection = of_client->second.front()->shared_from_this();
+  leave_turns(*connection);
+  try {
+    connection->take_turn();
+  } catch (const std::exception& error) {
+    connection->on_fault(error);
+  }
+  arm_turns();
 }
 
 void HttpIoThread::add(std::shared_ptr<HttpConnection> connection) {
@@ -291,13 +337,27 @@ void HttpIoThread::arm_sweep() {
     if (ec || stopped_) return;
     MemoryReserve::refill();
     drain_queue();  // a post that had no memory to wake the thread
+    arm_turns();
     sweep();
     arm_sweep();
   });
 }
 
+bool HttpIoThread::take_stranger_line() {
+  const auto now = Clock::now();
+  tell_left_out_lines(now);
+  return transport_->stranger_lines.take(now);
+}
+
+void HttpIoThread::tell_left_out_lines(Clock::time_point now) {
+  if (const int64_t count = transport_->stranger_lines.take_left_out(now); count != 0)
+    log_info("http_lines_left_out count={} limit_per_second={} of=\"refused, or no key needed\"", count,
+             LineBudget::kLinesPerSecond);
+}
+
 void HttpIoThread::sweep() {
   now_ = Clock::now();
+  tell_left_out_lines(now_);
   const Batch batch(*this);
   sweeping_ = connections_;  // a copy, because a connection that times out removes itself
   for (const auto& connection : sweeping_) connection->check_deadlines(now_);

@@ -20,6 +20,7 @@
 
 #include "server/http.h"
 #include "server/http_server.h"
+#include "server/line_budget.h"
 
 namespace boost::asio {
 class io_context;
@@ -43,6 +44,7 @@ struct HttpTransport {
   HttpHandler handler;
   const std::shared_ptr<HttpLedger> ledger;
   std::atomic<int64_t> num_connections{0};
+  LineBudget stranger_lines;  // of the access log
 };
 
 class HttpIoThread final : public IoThread, public std::enable_shared_from_this<HttpIoThread> {
@@ -87,6 +89,12 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   // Flushes the connection at the end of the batch.
   void mark_dirty(std::shared_ptr<HttpConnection> connection) { dirty_.push_back(std::move(connection)); }
 
+  // Calls the connection's take_turn() once; a connection that waits for its turn already changes nothing.
+  // One turn is taken between two looks at what has arrived on other connections, which therefore go first.
+  // Clients have their turns in a circle, and so have the connections of each client.
+  void queue_turn(HttpConnection& connection);
+  void leave_turns(HttpConnection& connection);  // may be repeated
+
   void add(std::shared_ptr<HttpConnection> connection);
   void remove(HttpConnection& connection);
   int num_connections() const { return num_connections_.load(std::memory_order_relaxed); }
@@ -110,6 +118,9 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
         .count();
   }
 
+  // Returns true if the access log may have one more line of those that strangers may cause.
+  bool take_stranger_line();
+
   HttpTransport& transport() { return *transport_; }
   boost::asio::io_context& context();
   // Returns the current time, at most one sweep (half a second) old, for time-outs.
@@ -128,9 +139,12 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   void wake();
   void run_released();
   void publish_idlest();
+  void arm_turns();
+  void serve_turn();
   void drain_queue();
   void flush_dirty();
   void sweep();
+  void tell_left_out_lines(Clock::time_point now);
   void arm_sweep();
   void arm_delayed();
   void run_delayed();
@@ -156,6 +170,10 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   std::vector<std::shared_ptr<HttpConnection>> dirty_;
   std::vector<std::shared_ptr<HttpConnection>> flushing_;
   std::list<HttpConnection*> idle_;  // all are in connections_
+  // The connections that wait for a turn, by client, in order; all are in connections_, no list is empty.
+  std::map<const ClientAccount*, std::list<HttpConnection*>> turns_;
+  const ClientAccount* last_turn_ = nullptr;  // the client that has had the last turn; it may be gone
+  bool turn_posted_ = false;
   std::atomic<int> num_connections_{0};
   std::atomic<int> num_idle_{0};
   std::atomic<int> num_cuts_{0};  // ordered and not yet made

@@ -30,8 +30,7 @@ std::shared_ptr<ClientAccount> HttpLedger::account(const std::string& client) {
                                                {
                                                  const std::lock_guard again(ledger->mutex_);
                                                  const auto at = ledger->accounts_.find(account->name);
-                                                 // Another thread may have made a new account of this name in
-                                                 // the meantime.
+                                                 // Another thread may have made a new account meanwhile.
                                                  if (at != ledger->accounts_.end() && at->second.expired())
                                                    ledger->accounts_.erase(at);
                                                }
@@ -53,11 +52,11 @@ bool HeadCharge::grow_to(size_t bytes) noexcept {
   const size_t blocks = (bytes + kBlock - 1) / kBlock * kBlock;
   if (memory_.bytes(MemoryKind::kHeader) == 0) memory_.set(MemoryKind::kHeader, kBlock);
   const size_t counted = memory_.bytes(MemoryKind::kHeader);
-  return blocks <= counted || memory_.try_add(MemoryKind::kHeader, blocks - counted);
-}
-
-void HeadCharge::grow_always_to(size_t bytes) noexcept {
-  if (bytes > memory_.bytes(MemoryKind::kHeader)) memory_.set(MemoryKind::kHeader, bytes);
+  if (blocks <= counted || memory_.memory() == nullptr) return true;
+  using Taken = RequestMemory::Taken;
+  const Taken taken = memory_.add_within(MemoryKind::kHeader, blocks - counted, limit(*memory_.memory()));
+  if (taken == Taken::kKindReached) memory_.memory()->count_refusal(MemoryKind::kHeader);
+  return taken == Taken::kTaken;
 }
 
 BodyCharge::Outcome BodyCharge::grow_to(size_t wanted, size_t total_limit, size_t client_limit) {

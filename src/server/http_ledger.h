@@ -95,17 +95,23 @@ inline size_t waiting_bytes(size_t size) {
 
 // HeadCharge is the memory of one request's line and headers, or of bytes that wait to be parsed. It is
 // counted in blocks. The first block is granted whatever the limit says, because a server without memory must
-// still answer small requests: /health, and errors that say that memory is missing.
+// still answer small requests: /health, and errors that say that memory is missing. All heads together have
+// an eighth of the memory, because whoever can connect may send headers, and must not leave clients with a
+// key without memory for what they ask.
 class HeadCharge {
  public:
   static constexpr size_t kBlock = size_t{8} << 10;
+  static size_t limit(const RequestMemory& memory) { return memory.limit() / 8; }
+  // Says whether `bytes` more of all heads would fit now.
+  static bool has_room(const RequestMemory& memory, size_t bytes) {
+    const size_t taken = memory.bytes(MemoryKind::kHeader);
+    return memory.has_room(bytes) && taken <= limit(memory) && bytes <= limit(memory) - taken;
+  }
 
   explicit HeadCharge(std::shared_ptr<RequestMemory> memory) : memory_(std::move(memory)) {}
 
   // Counts at least `bytes` in all. Otherwise it returns false, and at least the first block stays counted.
   bool grow_to(size_t bytes) noexcept;
-  // Does the same whatever the limit says.
-  void grow_always_to(size_t bytes) noexcept;
   void clear() noexcept { memory_.clear(); }
 
  private:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
 
+#include "server/http_parse_error.h"
 #include "text/utf8.h"
 
 namespace hadal::server {
@@ -22,6 +24,7 @@ using beast::error_code;
 using beast::string_view;
 
 constexpr size_t kMaxHeaders = 1000;
+constexpr size_t kMaxChunkExtras = size_t{16} << 10;
 // A body gets this much memory before any of it has arrived, because a size that a client merely announces
 // must not cost memory.
 constexpr size_t kFirstReserve = size_t{64} << 10;
@@ -69,24 +72,38 @@ struct Failure {
   std::string message;
 };
 
-// Beast finds the structure, and its parts go straight into an HttpRequest.
+// Says whether this may be the beginning of the last chunk ("0", two ends of lines), but not yet all of it.
+// Beast asserts that it has so many bytes when it looks at the last chunk again.
+bool may_be_cut_end(std::string_view data) {
+  return data.size() < 5 && (data.starts_with("0") || data.starts_with("\r\n0"));
+}
+
+// Returns the bytes that a chunk of this size needs besides its data: the size and two ends of lines. The
+// last chunk needs as many.
+size_t chunk_frame_bytes(uint64_t size) {
+  size_t digits = 1;
+  while (size >>= 4) ++digits;
+  return digits + 4;
+}
+
+// Beast finds the structure, and its parts go straight into an HttpRequest. One call of put() reads either
+// the head, or data of the body, or the head of one chunk.
 class BeastParser final : public http::basic_parser<true> {
  public:
   BeastParser(HttpRequest& request, Failure& failure, size_t header_limit, size_t body_limit,
               const HttpRequestParser::Hooks& hooks)
-      : request_(request),
-        failure_(failure),
-        hooks_(hooks),
-        header_limit_bytes_(header_limit),
-        rule_{.limit = body_limit} {
+      : request_(request), failure_(failure), hooks_(hooks), rule_{.limit = body_limit} {
     this->header_limit(static_cast<uint32_t>(std::min<size_t>(header_limit, UINT32_MAX)));
     this->body_limit(
         boost::none);  // set when the headers are complete: a wrong key is told before a wrong size
-    eager(true);
   }
 
   bool version_11() const { return version_11_; }
-  size_t header_bytes() const { return header_bytes_; }
+  // Views of `data` are given to put() next.
+  void about_to_read(std::string_view data) { data_ = data; }
+  bool body_unread() const { return body_unread_; }
+  // Returns how many bytes of a body its data and the least framing have taken so far.
+  size_t needed_body_bytes() const { return needed_body_bytes_; }
   bool expect_continue() const { return expect_continue_; }
   void answered_expect() { expect_continue_ = false; }
   size_t body_limit_bytes() const { return rule_.limit; }
@@ -97,12 +114,14 @@ class BeastParser final : public http::basic_parser<true> {
     ec = http::error::bad_value;  // any error ends the parse; the failure has the details
   }
 
-  // Beast limits the start line and the fields separately; the sum is limited here.
-  bool count_header(size_t bytes, error_code& ec) {
-    header_bytes_ += bytes;
-    if (header_bytes_ <= header_limit_bytes_) return true;
-    ec = http::error::header_limit;
-    return false;
+  // Beast joins a field of several lines (obs-fold; RFC 9112, 5.2) in a buffer of its own, unless all of them
+  // but the last are empty. Any other value is a view of what is read, on the line of its name.
+  bool is_folded(string_view name, string_view value) const {
+    const std::less_equal<const char*> not_after;
+    const char* const line = name.data() + name.size();
+    if (!not_after(line, value.data()) || !not_after(value.data(), data_.data() + data_.size())) return true;
+    return std::string_view(line, static_cast<size_t>(value.data() - line)).find('\n') !=
+           std::string_view::npos;
   }
 
   bool reserve_head(size_t bytes, error_code& ec) {
@@ -115,7 +134,6 @@ class BeastParser final : public http::basic_parser<true> {
   void on_request_impl(http::verb, string_view method, string_view target, int version,
                        error_code& ec) override {
     version_11_ = version >= 11;
-    if (!count_header(method.size() + target.size() + 12, ec)) return;
     if (!reserve_head(request_line_bytes(method.size(), target.size()), ec)) return;
     request_.method = std::string(method);
     std::string_view rest(target.data(), target.size());
@@ -132,13 +150,15 @@ class BeastParser final : public http::basic_parser<true> {
     auto path = decode_path(rest.substr(0, mark));
     if (path && path->empty()) path->push_back('/');
     if (!path || ((*path)[0] != '/' && *path != "*"))
-      return fail(ec, 400, "the request target is not a valid path");
+      return fail(ec, 400,
+                  "the request's path must begin with / and be UTF-8, with % only before two hexadecimal "
+                  "digits and without control characters");
     request_.path = std::move(*path);
   }
 
   void on_field_impl(http::field field, string_view name, string_view value, error_code& ec) override {
+    if (is_folded(name, value)) return fail(ec, 400, "a header of several lines (obs-fold) is not allowed");
     if (in_body_) return;  // trailers are not used
-    if (!count_header(name.size() + value.size() + 4, ec)) return;
     if (!reserve_head(header_field_bytes(name.size(), value.size()), ec)) return;
     if (request_.headers.size() >= kMaxHeaders)
       return fail(ec, 431, fmt::format("more than {} header fields", kMaxHeaders));
@@ -153,6 +173,9 @@ class BeastParser final : public http::basic_parser<true> {
         ++num_encodings_;
         if (!beast::iequals(value, "chunked"))
           return fail(ec, 501, "unsupported Transfer-Encoding: only \"chunked\" is allowed");
+        break;
+      case http::field::authorization:
+        ++num_authorizations_;
         break;
       case http::field::expect:
         if (!beast::iequals(value, "100-continue"))
@@ -169,6 +192,8 @@ class BeastParser final : public http::basic_parser<true> {
     in_body_ = true;
     const bool http11 = version_11();
     if (num_hosts_ > 1) return fail(ec, 400, "more than one Host header");
+    // A proxy in front of this server may look at another of them than this server.
+    if (num_authorizations_ > 1) return fail(ec, 400, "more than one Authorization header");
     if (http11 && num_hosts_ == 0) return fail(ec, 400, "no Host header, which HTTP/1.1 requires");
     if (!http11 && num_encodings_ > 0) return fail(ec, 400, "Transfer-Encoding in an HTTP/1.0 request");
     if (!http11) expect_continue_ = false;
@@ -176,6 +201,11 @@ class BeastParser final : public http::basic_parser<true> {
       const auto rule = hooks_.on_headers(request_);
       if (!rule) return refuse(ec);
       rule_ = *rule;
+    }
+    if (!rule_.read) {
+      body_unread_ = chunked() || content_length().value_or(0) != 0;
+      if (body_unread_) ec = http::error::unexpected_body;  // which ends the parse
+      return;
     }
     const auto length = content_length();
     if (length && *length > rule_.limit) {
@@ -187,14 +217,17 @@ class BeastParser final : public http::basic_parser<true> {
   }
 
   void on_body_init_impl(const boost::optional<uint64_t>&, error_code& ec) override {
-    if (rule_.keep && announced_ != 0) grow(std::min(announced_, kFirstReserve), ec);
+    if (announced_ != 0) grow(std::min(announced_, kFirstReserve), ec);
   }
   size_t on_body_impl(string_view data, error_code& ec) override {
     expect_continue_ = false;
     append(data, ec);
     return data.size();
   }
-  void on_chunk_header_impl(uint64_t, string_view, error_code&) override { expect_continue_ = false; }
+  void on_chunk_header_impl(uint64_t size, string_view, error_code&) override {
+    expect_continue_ = false;
+    needed_body_bytes_ += chunk_frame_bytes(size);
+  }
   size_t on_chunk_body_impl(uint64_t, string_view data, error_code& ec) override {
     append(data, ec);
     return data.size();
@@ -208,7 +241,7 @@ class BeastParser final : public http::basic_parser<true> {
   }
 
   void append(std::string_view data, error_code& ec) {
-    if (!rule_.keep) return;
+    needed_body_bytes_ += data.size();
     const size_t needed = request_.body.size() + data.size();
     if (needed > reserved_) {
       // An announced body gets all of its memory once a quarter has arrived. The other sizes are doubled, as
@@ -230,16 +263,18 @@ class BeastParser final : public http::basic_parser<true> {
   HttpRequest& request_;
   Failure& failure_;
   const HttpRequestParser::Hooks& hooks_;
-  size_t header_limit_bytes_;
   HttpRequestParser::BodyRule rule_;
-  size_t announced_ = 0;  // Content-Length
-  size_t reserved_ = 0;   // memory of the body
-  size_t header_bytes_ = 0;
+  std::string_view data_;  // what put() reads
+  size_t announced_ = 0;   // Content-Length
+  size_t reserved_ = 0;    // memory of the body
+  size_t needed_body_bytes_ = 0;
   size_t head_memory_ = 0;
   int num_hosts_ = 0;
   int num_encodings_ = 0;
+  int num_authorizations_ = 0;
   bool version_11_ = true;
   bool in_body_ = false;
+  bool body_unread_ = false;
   bool expect_continue_ = false;
 };
 
@@ -256,41 +291,60 @@ class HttpRequestParser::Impl {
     request_ = {};
     failure_ = {};
     scanned_ = 0;
+    head_bytes_ = body_bytes_ = 0;
     started_ = false;
+    in_line_ = false;
     state_ = State::kNeedMore;
     parser_.emplace(request_, failure_, header_limit_, body_limit_, hooks_);
   }
 
   size_t feed(std::string_view data) {
-    size_t used = 0;
-    if (!started_)  // empty lines before a request are ignored (RFC 9112, 2.2)
-      while (used < data.size() && (data[used] == '\r' || data[used] == '\n')) ++used;
+    size_t used = in_line_ ? 0 : skip_empty_lines(data);
     while (used < data.size() && state_ == State::kNeedMore) {
-      started_ = true;
+      started_ = in_line_ = true;
       error_code ec;
+      const bool in_head = !parser_->is_header_done();
+      if (!in_head && parser_->chunked() && may_be_cut_end(data.substr(used))) break;
+      parser_->about_to_read(data.substr(used));
       const size_t taken = parser_->put({data.data() + used, data.size() - used}, ec);
       used += taken;
-      if (ec == http::error::need_more) {
-        // Data that waits for the end of its line belongs to the header or to a chunk's head: both are
-        // limited.
-        const size_t waiting = data.size() - used;
-        if (!parser_->is_header_done() && parser_->header_bytes() + waiting > header_limit_)
-          fail_with(http::error::header_limit);
-        else if (!parser_->is_header_done() && has_bare_line_feed(data.substr(used), taken != 0))
-          fail(400, "malformed request: a line that does not end in CR LF");
-        else if (waiting > header_limit_)
-          fail(400, "a chunk's header is too long");
-        break;
-      }
+      (in_head ? head_bytes_ : body_bytes_) += taken;
+      // Data that waits for the end of its line belongs to the head or to a chunk's head.
+      const bool waits = ec == http::error::need_more;
+      const size_t waiting = waits ? data.size() - used : 0;
       if (failure_.refused)
         state_ = State::kRefused;
-      else if (ec)
-        failure_.status != 0 ? set_failed() : fail_with(ec);
+      else if (failure_.status != 0)
+        set_failed();
+      else if (in_head && head_bytes_ + waiting > header_limit_)
+        fail_with(http::error::header_limit);
+      else if (!in_head && body_bytes_ + waiting > parser_->needed_body_bytes() + max_chunk_extras())
+        fail(400, fmt::format("chunk extensions and trailers exceed {} bytes", max_chunk_extras()));
+      else if (waits && in_head && has_bare_line_feed(data.substr(used), taken != 0))
+        fail_with(http::error::bad_line_ending);
+      else if (parser_->body_unread())
+        state_ = State::kComplete;
+      else if (ec && !waits)
+        fail_with(ec);
       else if (parser_->is_done())
         state_ = State::kComplete;
+      if (waits) break;
     }
     return used;
   }
+  // Empty lines before a request are ignored (RFC 9112, 2.2). One of them may be the end of the last request,
+  // which some clients send after a body; more of them begin a request and count to its headers.
+  size_t skip_empty_lines(std::string_view data) {
+    constexpr size_t kOneLine = 2;
+    size_t used = 0;
+    while (used < data.size() && (data[used] == '\r' || data[used] == '\n')) ++used;
+    head_bytes_ += used;
+    if (head_bytes_ > kOneLine) started_ = true;
+    if (head_bytes_ > header_limit_)
+      fail(431, fmt::format("the empty lines before a request exceed {} bytes", header_limit_));
+    return used;
+  }
+  size_t max_chunk_extras() const { return std::min(header_limit_, kMaxChunkExtras); }
 
   // Beast searches only for the end of the headers, so a client without carriage returns would wait for ever.
   // `waiting` begins where it began at the last call, unless `moved`.
@@ -312,10 +366,8 @@ class HttpRequestParser::Impl {
       fail(431, fmt::format("request line and headers exceed {} bytes", header_limit_));
     else if (ec == http::error::body_limit)
       fail(413, fmt::format("the request's body exceeds {} bytes", parser_->body_limit_bytes()));
-    else if (ec == http::error::bad_version)
-      fail(400, "malformed request: only HTTP/1.0 and HTTP/1.1 are supported");
     else
-      fail(400, fmt::format("malformed request: {}", ec.message()));
+      fail(400, fmt::format("malformed request: {}", malformed_reason(ec)));
   }
 
   size_t header_limit_;
@@ -324,8 +376,11 @@ class HttpRequestParser::Impl {
   HttpRequest request_;
   Failure failure_;
   std::optional<BeastParser> parser_;
-  size_t scanned_ = 0;  // scanned bytes of the waiting data, for bare line feeds
+  size_t head_bytes_ = 0;  // bytes read of the head and of empty lines before it
+  size_t body_bytes_ = 0;  // bytes read of the body, with all that belongs to its chunks
+  size_t scanned_ = 0;     // scanned bytes of the waiting data, for bare line feeds
   bool started_ = false;
+  bool in_line_ = false;  // a byte of the request line has been read
   State state_ = State::kNeedMore;
 };
 
@@ -354,7 +409,7 @@ bool HttpRequestParser::http11() const {
   return impl_->parser_->version_11();
 }
 bool HttpRequestParser::keep_alive() const {
-  return impl_->parser_->keep_alive();
+  return impl_->parser_->keep_alive() && !impl_->parser_->body_unread();
 }
 int HttpRequestParser::error_status() const {
   return impl_->failure_.status;

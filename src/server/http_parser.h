@@ -20,7 +20,8 @@ class HttpRequestParser {
 
   struct BodyRule {
     size_t limit = 0;  // bytes of the decoded body (more: 413)
-    bool keep = true;  // false: the body is discarded as it arrives
+    bool read =
+        true;  // false: the request is complete without its body, and keep_alive() is false if it has one
   };
   // Hooks decide about a request while it arrives; each may be absent. A refusal makes the state kRefused,
   // and no more of the request is read.
@@ -34,8 +35,10 @@ class HttpRequestParser {
     std::function<bool(size_t bytes)> on_growth;
   };
 
-  // `header_limit` is the limit in bytes of request line and headers (more: 431), `body_limit` that of the
-  // decoded body (more: 413) where no hook sets another one.
+  // `header_limit` is the limit in bytes of request line and headers, with empty lines before them (more:
+  // 431), `body_limit` that of the decoded body (more: 413) where no hook sets another one. What chunks add
+  // to a body (extensions, leading zeros and trailers) may take at most 16 KiB and at most `header_limit`
+  // (more: 400).
   HttpRequestParser(size_t header_limit, size_t body_limit, Hooks hooks = {});
   ~HttpRequestParser();
 
@@ -43,7 +46,7 @@ class HttpRequestParser {
   // given again with more data after it; after kComplete it belongs to the next request.
   size_t feed(std::string_view data);
   State state() const;
-  // Returns true once a byte of the request has been read.
+  // Returns true once a byte of the request has been read, or more than one empty line before it.
   bool started() const;
   // Returns true if the headers are complete, the client waits for "100 Continue" and none of the body has
   // arrived. Returns true once per request.

@@ -315,8 +315,9 @@ class HttpServerImpl final : public HttpServer {
                fmt::format("limit={} limit_of_peer={} last_peer={}", connection_limit_,
                            limits.max_connections_per_peer, peer));
     }
-    // Connections that get a 503 also cost a descriptor for a moment, so beyond a margin they are just
-    // closed. One for which another is closed may be above the margin until that has happened.
+    // A connection that gets a 503 also takes a descriptor for a moment, so beyond a margin it is closed
+    // without an answer. The margin is wider for a connection that replaces an idle one, which may not be
+    // closed yet.
     const int64_t margin = std::min<int64_t>(refuse ? reserved_ / 2 : reserved_ * 3 / 4, 1024);
     if (connections >= connection_limit_ + margin || left <= reserved_ - margin ||
         of_peer >= limits.max_connections_per_peer + kRefusedOfPeer) {
@@ -336,7 +337,8 @@ class HttpServerImpl final : public HttpServer {
     in_transit_.fetch_add(1);
   }
 
-  // Has the idlest connection closed; false if none has been idle for long enough.
+  // Asks the thread of the connection that has been idle for longest to close it; returns false if none has
+  // been idle for long enough.
   bool make_room() {
     HttpIoThread* idlest = nullptr;
     auto since = Clock::time_point::max();

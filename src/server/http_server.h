@@ -18,18 +18,19 @@ namespace hadal::server {
 struct HttpLimits {
   size_t header_bytes = 64 << 10;        // request line and headers; more: 431
   size_t body_bytes = size_t{64} << 20;  // more: 413
-  // Limits the memory of all bodies together that are arriving or being read by their handlers; more: 503.
+  // The memory that all bodies together may have while they arrive or are read by their handlers; more: 503.
   size_t total_body_bytes = size_t{1} << 30;
   double client_body_share = 0.25;         // one client's share of total_body_bytes; more: 503
   size_t stream_high_water = 256 << 10;    // bytes buffered for a slow reader before writers must pause
   std::chrono::seconds read_timeout{30};   // from the first byte of a request to its last (slow loris)
   std::chrono::seconds idle_timeout{75};   // keep-alive without a request
-  std::chrono::seconds write_timeout{60};  // a client that reads nothing for so long is cut off
-  // When so many are open, or the process is about to run out of descriptors, the connection that has been
-  // idle for longest is closed for a new one. If none is idle, the new one gets 503 with Retry-After.
+  std::chrono::seconds write_timeout{60};  // a client that reads nothing for this long is cut off
+  // When this many connections are open, or the process is about to run out of descriptors, the connection
+  // that has been idle for longest is closed to make room for a new one. If none is idle, the new one gets
+  // 503 with Retry-After.
   int max_connections = 16384;
-  std::chrono::milliseconds min_idle{1000};  // shorter idle connections are not closed for new ones
-  int max_connections_per_peer = 4096;       // the same, for one address (IPv6: one network of 64 bits)
+  std::chrono::milliseconds min_idle{1000};  // connections idle for less are not closed for new ones
+  int max_connections_per_peer = 4096;       // as above, from one address (IPv6: one /64 network)
 
   size_t client_body_bytes() const {
     return static_cast<size_t>(client_body_share * static_cast<double>(total_body_bytes));
@@ -45,7 +46,9 @@ struct HttpServerOptions {
   std::string tls_keyfile_password;
   HttpLimits limits;
   std::string cors_allow_origin = "*";  // empty: no CORS headers, OPTIONS is not answered
-  bool access_log = true;  // one line per request: method, path, status, bytes, seconds, peer, id
+  // One line per request: method, path, status, bytes, seconds, peer, id. Those that need no key are bounded
+  // (server/line_budget.h).
+  bool access_log = true;
   std::shared_ptr<RequestMemory>
       memory;     // counts headers, bodies and unread answers; null: only HttpLimits bound them
   HttpGate gate;  // none: every request is admitted

@@ -1,5 +1,8 @@
 #include "server/json_fields.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <new>
@@ -7,15 +10,15 @@
 #include <boost/json.hpp>
 
 #include "base/nearest_word.h"
-#include "server/api_error.h"
+#include "base/printable.h"
+#include "server/json_error.h"
 #include "server/json_writer.h"
 #include "server/memory_costs.h"
+#include "text/utf8.h"
 
 namespace hadal::server {
 namespace json = boost::json;
 namespace {
-
-constexpr size_t kShownChars = 100;
 
 // Returns an integer, even if it was written as 16.0; nullopt if it is not an integer or beyond int64.
 std::optional<int64_t> as_integer(const json::value& value) {
@@ -36,11 +39,11 @@ std::optional<double> as_number(const json::value& value) {
   return std::nullopt;
 }
 
-// LimitedMemory gives memory up to a limit, beyond which it throws. What has been in use is counted until the
-// end.
+// LimitedMemory gives memory up to a limit, beyond which it throws. Its charge only grows: memory that is
+// freed stays charged until the object ends.
 class LimitedMemory final : public json::memory_resource {
  public:
-  // Tells after std::bad_alloc which limit was reached: the request's own, or that of all requests.
+  // After std::bad_alloc this tells which limit was reached: the request's own, or that of all requests.
   struct Limits {
     bool is_full = false;
     size_t refused_bytes = 0;
@@ -88,11 +91,6 @@ std::string_view view(const json::string& text) {
   return {text.data(), text.size()};
 }
 
-std::string integer_range(int64_t min, int64_t max) {
-  if (max == std::numeric_limits<int64_t>::max()) return fmt::format("an integer, {} or more", min);
-  return fmt::format("an integer in [{}, {}]", min, max);
-}
-
 }  // namespace
 
 Result<json::object> parse_json_object(std::string_view body, MemoryCharge* reading) {
@@ -133,7 +131,13 @@ Result<json::object> parse_json_object(std::string_view body, MemoryCharge* read
     if (error == json::error::too_deep) {
       return invalid_argument("the body is nested deeper than {} levels", kMaxJsonDepth);
     }
-    return invalid_argument("the body is not JSON: {} near byte {}", error.message(), taken);
+    // The parser calls both a syntax error.
+    if (const size_t valid = valid_utf8_bytes(body); valid < body.size() && valid <= taken) {
+      return invalid_argument(
+          "the body is invalid UTF-8 at byte {} (0x{:02x}); must be a JSON object in UTF-8", valid,
+          static_cast<unsigned char>(body[valid]));
+    }
+    return invalid_argument("the body is not JSON: {}", json_syntax_error(body, taken));
   }
   json::value value = parser.release();
   if (!value.is_object()) return invalid_argument("the body is {}; must be a JSON object", shown(value));
@@ -141,7 +145,11 @@ Result<json::object> parse_json_object(std::string_view body, MemoryCharge* read
 }
 
 std::string shown(const json::value& value) {
-  if (const double* number = value.if_double()) return fmt::format("{}", *number);  // 0.5, not 5E-1
+  if (const double* number = value.if_double()) {
+    if (std::isfinite(*number)) return fmt::format("{}", *number);  // 0.5, not 5E-1
+    return *number > 0 ? "a number above 1.8e308" : "a number below -1.8e308";
+  }
+  if (const json::string* text = value.if_string()) return shown_text(view(*text));
   if (const json::array* list = value.if_array(); list != nullptr && list->size() > 16) {
     return fmt::format("a list of {} values", list->size());
   }
@@ -176,7 +184,7 @@ bool FieldReader::has(std::string_view name) const {
 
 void FieldReader::fail(std::string_view name, std::string_view message) {
   if (status_) return;
-  failed_field_ = cut_text(prefix_ + cut_text(name));
+  failed_field_ = prefix_ + cut_text(name);
   status_ = invalid_argument("{}: {}", failed_field_, message);
 }
 
@@ -194,7 +202,7 @@ void FieldReader::refuse(std::string_view name, const Status& status) {
 
 void FieldReader::must_be(std::string_view name, const json::value& value, std::string_view allowed) {
   if (status_) return;
-  failed_field_ = cut_text(prefix_ + cut_text(name));
+  failed_field_ = prefix_ + cut_text(name);
   status_ = invalid_argument("{} is {}; must be {}", failed_field_, shown(value), allowed);
 }
 
@@ -214,7 +222,7 @@ void FieldReader::integer(std::string_view name, std::optional<int64_t>& out, in
   if (value == nullptr || status_) return;
   const std::optional<int64_t> number = as_integer(*value);
   if (!number || *number < min || *number > max) {
-    const std::string range = integer_range(min, max);
+    const std::string range = fmt::format("an integer in [{}, {}]", min, max);
     must_be(name, *value, because.empty() ? range : fmt::format("{} ({})", range, because));
     return;
   }
@@ -228,19 +236,15 @@ void FieldReader::integer(std::string_view name, int64_t& out, int64_t min, int6
   if (number) out = *number;
 }
 
-void FieldReader::number(std::string_view name, float& out, double min, double max, bool min_open) {
+void FieldReader::number(std::string_view name, float& out, double min, double max) {
   const json::value* value = find(name);
   if (value == nullptr || status_) return;
   const std::optional<double> number = as_number(*value);
-  if (!number || !(*number >= min && *number <= max) || (min_open && *number == min)) {
-    if (max >= 1e30) {
-      must_be(name, *value, fmt::format("a number, {:g} or more", min));
-    } else {
-      must_be(name, *value, fmt::format("a number in {}{:g}, {:g}]", min_open ? "(" : "[", min, max));
-    }
-    return;
-  }
-  out = static_cast<float>(*number);
+  const bool is_float = number && std::abs(*number) <= std::numeric_limits<float>::max();
+  const float rounded = is_float ? static_cast<float>(*number) : 0.0F;
+  if (!is_float || rounded < static_cast<float>(min) || rounded > static_cast<float>(max))
+    return must_be(name, *value, fmt::format("a number in [{:g}, {:g}]", min, max));
+  out = rounded;
 }
 
 void FieldReader::text(std::string_view name, std::optional<std::string>& out) {
@@ -259,23 +263,53 @@ void FieldReader::text(std::string_view name, std::string& out) {
   if (found) out = std::move(*found);
 }
 
-void FieldReader::texts(std::string_view name, std::vector<std::string>& out, size_t max_count) {
+void FieldReader::choice(std::string_view name, std::string& out,
+                         std::initializer_list<std::string_view> choices) {
   const json::value* value = find(name);
   if (value == nullptr || status_) return;
-  const std::string allowed = max_count == std::numeric_limits<size_t>::max()
-                                  ? "a string or a list of strings"
-                                  : fmt::format("a string or a list of at most {} strings", max_count);
-  if (const json::string* text = value->if_string()) {
-    out.assign(1, std::string(view(*text)));
+  const json::string* text = value->if_string();
+  const std::string_view given = text == nullptr ? std::string_view() : view(*text);
+  if (text != nullptr && std::find(choices.begin(), choices.end(), given) != choices.end()) {
+    out = std::string(given);
     return;
   }
-  const json::array* list = value->if_array();
-  if (list == nullptr || list->size() > max_count) return must_be(name, *value, allowed);
-  std::vector<std::string> found;
-  for (const json::value& item : *list) {
+  std::vector<std::string_view> told(choices);
+  std::erase(told, std::string_view());
+  std::string allowed = fmt::format("{}", fmt::join(told.begin(), told.end() - 1, ", "));
+  allowed += fmt::format(" or {}", told.back());
+  if (const std::string_view nearest = nearest_word(given, told); !nearest.empty())
+    allowed += fmt::format("; the nearest one is {}", nearest);
+  must_be(name, *value, allowed);
+}
+
+void FieldReader::texts(std::string_view name, std::vector<std::string>& out, size_t max_count,
+                        size_t max_bytes) {
+  const json::value* value = find(name);
+  if (value == nullptr || status_) return;
+  constexpr size_t kAny = std::numeric_limits<size_t>::max();
+  const std::string bytes = max_bytes == kAny ? "" : fmt::format(" of at most {} bytes", max_bytes);
+  const auto text_in = [max_bytes](const json::value& item) {
     const json::string* text = item.if_string();
-    if (text == nullptr) return must_be(name, *value, allowed);
+    return text != nullptr && text->size() <= max_bytes ? text : nullptr;
+  };
+  const auto refuse = [&](const std::string& field, const json::value& item) {
+    if (!item.is_string()) return must_be(field, item, "a string" + bytes);
+    fail(field, fmt::format("has {} bytes; must be a string{}", item.get_string().size(), bytes));
+  };
+  std::vector<std::string> found;
+  if (value->is_string()) {
+    const json::string* text = text_in(*value);
+    if (text == nullptr) return refuse(std::string(name), *value);
     found.emplace_back(view(*text));
+  } else if (const json::array* list = value->if_array(); list != nullptr && list->size() <= max_count) {
+    for (size_t i = 0; i < list->size(); ++i) {
+      const json::string* text = text_in((*list)[i]);
+      if (text == nullptr) return refuse(fmt::format("{}[{}]", name, i), (*list)[i]);
+      found.emplace_back(view(*text));
+    }
+  } else {
+    const std::string count = max_count == kAny ? "" : fmt::format("at most {} ", max_count);
+    return must_be(name, *value, fmt::format("a string{}, or a list of {}such strings", bytes, count));
   }
   out = std::move(found);
 }

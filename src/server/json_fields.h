@@ -23,10 +23,10 @@ inline constexpr size_t kMaxJsonDepth = 100;
 inline constexpr size_t kMaxJsonMemory = size_t{256} << 20;
 
 // Parses a request's body. It is an error (kInvalidArgument) if the body is empty, not JSON (with the
-// offset), not UTF-8, nested deeper than kMaxJsonDepth, has more values than kMaxJsonMemory holds, or is not
-// an object. If a key occurs twice, the last one counts. The memory of the values is counted as long as
-// `reading` and they exist (null: nowhere), with the texts that a handler copies out of them; the error is
-// kResourceExhausted when there is no room for it.
+// offset), not UTF-8 (with the byte), nested deeper than kMaxJsonDepth, has more values than kMaxJsonMemory
+// holds, or is not an object. If a key occurs twice, the last one counts. The memory of the values is counted
+// as long as `reading` and they exist (null: nowhere), with the texts that a handler copies out of them; the
+// error is kResourceExhausted when there is no room for it.
 Result<boost::json::object> parse_json_object(std::string_view body, MemoryCharge* reading = nullptr);
 
 // Formats `value` as a short text for an error line.
@@ -56,12 +56,15 @@ class FieldReader {
   void integer(std::string_view name, int64_t& out, int64_t min, int64_t max, std::string_view because = {});
   void integer(std::string_view name, std::optional<int64_t>& out, int64_t min, int64_t max,
                std::string_view because = {});
-  // Reads a number in [min, max], or (min, max] when min_open.
-  void number(std::string_view name, float& out, double min, double max, bool min_open = false);
+  // Reads a number in [min, max], after it and the bounds are rounded to float32.
+  void number(std::string_view name, float& out, double min, double max);
   void text(std::string_view name, std::string& out);
   void text(std::string_view name, std::optional<std::string>& out);
-  // Reads one string, or a list of at most `max_count`.
-  void texts(std::string_view name, std::vector<std::string>& out, size_t max_count);
+  // Reads one of `choices`, of which an empty one is not told. The error names the nearest.
+  void choice(std::string_view name, std::string& out, std::initializer_list<std::string_view> choices);
+  // Reads one string, or a list of at most `max_count`, each of at most `max_bytes`.
+  void texts(std::string_view name, std::vector<std::string>& out, size_t max_count,
+             size_t max_bytes = std::numeric_limits<size_t>::max());
   // Reads a list of integers in [min, max]; a single integer counts as a list.
   void integers(std::string_view name, std::vector<int32_t>& out, int64_t min, int64_t max,
                 size_t max_count = std::numeric_limits<size_t>::max());

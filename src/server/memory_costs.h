@@ -1,8 +1,7 @@
-// Says what the parts of a request cost, in bytes; its head is in server/http_ledger.h, and no other place
-// says so. The figures are upper estimates
-// for the whole process (the request, the engine's and the scheduler's state, and the answer's JSON), with
-// what containers keep in reserve when they grow. tests/server/request_memory_test.cpp compares them with
-// what is really allocated.
+// Says what the parts of a request cost, in bytes. Only the cost of its head is elsewhere, in
+// server/http_ledger.h. The figures are upper estimates for the whole process (the request, the engine's and
+// the scheduler's state, and the answer's JSON), with what containers keep in reserve when they grow.
+// tests/server/request_memory_test.cpp compares them with what is really allocated.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +14,9 @@
 
 namespace hadal::server {
 
-// Counts values and parser of a body's JSON per byte of the body. A list of digits costs most: two bytes
-// become a value of 24, which the parser's growing stack has up to three times. Larger bodies are counted
-// exactly while they are parsed (server/json_fields.h).
+// Counts the memory of the values and the parser of a body's JSON, per byte of the body. A list of digits
+// costs most: two bytes become a value of 24, which the parser's growing stack has up to three times. Larger
+// bodies are counted exactly while they are parsed (server/json_fields.h).
 inline constexpr size_t kJsonBytesPerByte = 40;
 // Counts texts that a parser copies out of the values: messages, the rendered prompt, tools.
 inline constexpr size_t kTextBytesPerByte = 3;

@@ -47,7 +47,8 @@ HttpResponse json_text(const json::value& value, int status = 200) {
   return response;
 }
 
-// Runs work that may wait for the engine or the disk on a background thread, and answers on the exchange's.
+// Runs work, which may wait for the engine or the disk, on a background thread, and answers on the exchange's
+// I/O thread.
 void answer_in_background(ServerContext& context, const Exchange& exchange,
                           std::function<HttpResponse()> work) {
   IoThread& io = exchange->io();
@@ -121,7 +122,7 @@ class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
     request.sampling.temperature = 0.0F;
     request.log_metrics = false;
     const int64_t steps = context_.engine.stats().num_steps;
-    // Not make_shared, with which the timer's pointer would keep the whole block.
+    // With make_shared the timer's weak pointer would keep the whole block.
     const std::shared_ptr<Pending> pending(new Pending(context_.memory));
     if (!charge_choices(pending->charge, request, 1, 0).ok())  // busy is not unhealthy
       return watch_steps(io, steps, Clock::now() + kHealthTimeout);
@@ -203,14 +204,25 @@ void abort_request(ServerContext& context, const Exchange& exchange) {
   if (!reader.ok()) {
     return exchange->respond(error_response(ErrorStyle::kSglang, reader.status(), reader.failed_field()));
   }
+  // A client without a named key may administer; otherwise the router would have refused the request.
+  const std::string_view key_name = key_name_of(exchange->request().client);
+  if (abort_all && !key_name.empty()) {
+    return exchange->respond(error_response(
+        ErrorStyle::kSglang, 403,
+        "abort_all is true; only the admin key (--admin-api-key) may abort the requests of all keys; a key "
+        "of --api-key-file must give the beginning of a rid of its own",
+        "abort_all"));
+  }
   // As in SGLang, this means every request whose id begins with this text.
-  const std::vector<RequestId> ids = context.requests.find_prefix(abort_all ? std::string_view() : rid);
+  const std::vector<RequestId> ids =
+      context.requests.find_prefix(abort_all ? std::string_view() : rid, key_name);
   if (abort_all) {
     context.engine.abort_all();
   } else {
     for (const RequestId id : ids) context.engine.abort(id);
   }
-  log_info("abort asked for rid={} all={} requests={}", for_log(rid), abort_all, ids.size());
+  log_info("abort asked for rid={} all={} requests={}{}{}", for_log(rid), abort_all, ids.size(),
+           key_name.empty() ? "" : " key=", key_name);
   exchange->respond(json_text({{"success", true}, {"num_requests", ids.size()}}));
 }
 
@@ -219,10 +231,7 @@ void pause_generation(ServerContext& context, const Exchange& exchange) {
   if (!body.ok()) return exchange->respond(error_response(ErrorStyle::kSglang, body.status()));
   FieldReader reader(body.value());
   std::string mode = "abort";
-  reader.text("mode", mode);
-  if (mode != "abort" && mode != "retract" && mode != "in_place") {
-    reader.fail("mode", fmt::format("is \"{}\"; must be abort, retract or in_place", cut_text(mode)));
-  }
+  reader.choice("mode", mode, {"abort", "retract", "in_place"});
   if (!reader.ok()) {
     return exchange->respond(error_response(ErrorStyle::kSglang, reader.status(), reader.failed_field()));
   }
@@ -318,7 +327,7 @@ void add_native_admin_routes(Router& router, ServerContext& context, Profiler& p
       answer_in_background(context, exchange, [&profiler] { return profile_written(profiler.stop()); });
     });
   }
-  add("POST", "/abort_request", Access::kAdmin, with_context(abort_request), kAdminBody);
+  add("POST", "/abort_request", Access::kOwn, with_context(abort_request), kAdminBody);
   add("POST", "/pause_generation", Access::kAdmin, with_context(pause_generation), kAdminBody);
   add("POST", "/continue_generation", Access::kAdmin, with_context(continue_generation));
   add("GET", "/metrics", Access::kOpen, [&served = context](const Exchange& exchange) {

@@ -80,7 +80,9 @@ json::object server_info(const ServerContext& context) {
   const int64_t places = context.engine.max_queued_requests();
   out["max_queued_requests"] = places > 0 ? json::value(places) : json::value();  // null: no limit
   out["max_total_tokens"] = stats.max_total_tokens;
-  for (const char* name : {"tp_size", "dp_size", "pp_size", "ep_size", "nnodes"}) out[name] = 1;
+  out["tp_size"] = options.tp_size;
+  out["ep_size"] = options.ep_size;
+  for (const char* name : {"dp_size", "pp_size", "nnodes"}) out[name] = 1;
   out["internal_states"] = json::array{state};
   out["version"] = options.version;
   return out;

@@ -1,10 +1,12 @@
 #include "server/native_request.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include <boost/json.hpp>
 
+#include "base/printable.h"
 #include "server/cache_salt.h"
 #include "server/json_fields.h"
 #include "server/memory_costs.h"
@@ -148,10 +150,16 @@ std::string read_rid(FieldReader& reader, size_t i, size_t count, bool numbered)
 // read again: the prompts share them, and so the grammar and the stops.
 class SamplingReader {
  public:
+  explicit SamplingReader(const FieldReader& reader)
+      : is_list_(reader.has(kName) && reader.find(kName)->is_array()) {}
+
+  // Returns the name of the parameters of prompt i, as errors tell it.
+  std::string name(size_t i) const { return is_list_ ? fmt::format("{}[{}]", kName, i) : std::string(kName); }
+
   // Never returns null; after an error the fields mean nothing.
   std::shared_ptr<const SamplingFields> read(FieldReader& reader, size_t i, size_t count,
                                              const NativeLimits& limits) {
-    const json::value* value = entry_of(reader, "sampling_params", i, count);
+    const json::value* value = entry_of(reader, kName, i, count);
     if (value == nullptr || value->is_null() || !reader.ok()) {
       if (last_ != nullptr || fields_ == nullptr) fields_ = std::make_shared<const SamplingFields>();
       last_ = nullptr;
@@ -163,10 +171,10 @@ class SamplingReader {
     fields_ = fields;
     const json::object* object = value->if_object();
     if (object == nullptr) {
-      reader.must_be("sampling_params", *value, "an object, or a list of objects");
+      reader.must_be(name(i), *value, is_list_ ? "an object" : "an object, or a list of objects");
       return fields_;
     }
-    FieldReader inner(*object, "sampling_params.");
+    FieldReader inner(*object, name(i) + ".");
     read_native_sampling(inner, limits.vocab_size, stop_regexes_, *fields);
     if (fields->stops != nullptr) num_regexes_ += fields->stops->num_regexes();
     if (num_regexes_ > kMaxBatchRegexes) {
@@ -177,6 +185,9 @@ class SamplingReader {
   }
 
  private:
+  static constexpr std::string_view kName = "sampling_params";
+
+  const bool is_list_;  // one object for each prompt
   const json::value* last_ = nullptr;
   std::shared_ptr<const SamplingFields> fields_;
   StopRegexBudget stop_regexes_;  // of all prompts together
@@ -213,7 +224,7 @@ std::vector<PromptFields> read_prompt_fields(FieldReader& reader, const NativeLi
   std::vector<PromptFields> out;
   const size_t count = prompts.ids.size();
   out.reserve(count);
-  SamplingReader sampling;
+  SamplingReader sampling(reader);
   RequestBudget budget(limits.request);
   size_t num_generations = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -225,13 +236,17 @@ std::vector<PromptFields> read_prompt_fields(FieldReader& reader, const NativeLi
     const auto length =
         fit_prompt(prompt, fields.sampling->max_new_tokens, kDefaultMaxNewTokens, limits.prompt);
     if (!length.ok()) {
-      reader.refuse(prompt_fits(prompt, limits.prompt) ? "sampling_params.max_new_tokens"
+      reader.refuse(prompt_fits(prompt, limits.prompt) ? sampling.name(i) + ".max_new_tokens"
                     : reader.has("text")               ? "text"
                                                        : "input_ids",
                     length.status());
       return out;
     }
     fields.max_new_tokens = *length;
+    if (fields.sampling->max_new_tokens && !limits.prompt.allow_auto_truncate) {
+      check_least_tokens(reader, sampling.name(i) + ".min_new_tokens", fields.sampling->params.min_new_tokens,
+                         *length, "max_new_tokens");
+    }
     const auto prompt_tokens = static_cast<int64_t>(prompt.size());
     if (fields.logprobs.start >= prompt_tokens) {
       reader.fail("logprob_start_len", fmt::format("is {}; must be less than the {} tokens of the prompt",
@@ -251,7 +266,7 @@ std::vector<PromptFields> read_prompt_fields(FieldReader& reader, const NativeLi
   return out;
 }
 
-// Adds the choices of one prompt. Errors are of `reader`'s whole body: the memory for them is in use.
+// Adds the choices of one prompt. The only errors come from the memory limit, and belong to the whole body.
 void add_choices(FieldReader& reader, const NativeLimits& limits, const PromptFields& fields, NativeItem item,
                  std::vector<int32_t> prompt, const std::string& rid, NativeRequest& out) {
   const SamplingFields& sampling = *fields.sampling;
@@ -296,6 +311,7 @@ void read_native(FieldReader& reader, const NativeLimits& limits, NativeRequest&
   out.is_list = prompts.is_list;
   const std::vector<PromptFields> fields = read_prompt_fields(reader, limits, prompts);
   const size_t count = prompts.ids.size();
+  std::vector<size_t> prompt_of;  // of each generation
   for (size_t i = 0; i < count && reader.ok(); ++i) {
     NativeItem item;
     item.request.priority = static_cast<int32_t>(priority);
@@ -305,10 +321,32 @@ void read_native(FieldReader& reader, const NativeLimits& limits, NativeRequest&
     const std::string rid = read_rid(reader, i, count, prompts.is_list);
     if (!reader.ok()) return;
     add_choices(reader, limits, fields[i], std::move(item), std::move(prompts.ids[i]), rid, out);
+    prompt_of.resize(out.items.size(), i);
   }
+  if (!reader.has("rid")) return;
+  check_rids_differ(
+      reader, out.items.size(), [&](size_t i) -> const std::string& { return out.items[i].request.rid; },
+      [&](size_t i) { return prompt_of[i]; });
 }
 
 }  // namespace
+
+void check_rids_differ(FieldReader& reader, size_t count,
+                       const std::function<const std::string&(size_t)>& rid_of,
+                       const std::function<size_t(size_t)>& prompt_of) {
+  if (!reader.ok() || count < 2) return;
+  std::vector<size_t> order(count);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const int less = rid_of(a).compare(rid_of(b));
+    return less != 0 ? less < 0 : a < b;
+  });
+  const auto twice = std::adjacent_find(order.begin(), order.end(),
+                                        [&](size_t a, size_t b) { return rid_of(a) == rid_of(b); });
+  if (twice == order.end()) return;
+  reader.fail("rid", fmt::format("prompts {} and {} have the id {}; the ids of one request must differ",
+                                 prompt_of(twice[0]), prompt_of(twice[1]), shown_text(rid_of(*twice))));
+}
 
 std::variant<NativeRequest, FieldError> parse_native_request(std::string_view body,
                                                              const NativeLimits& limits) {

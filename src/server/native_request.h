@@ -2,6 +2,7 @@
 // engine or sockets.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,8 @@
 
 namespace hadal::server {
 
+class FieldReader;  // server/json_fields.h
+
 struct NativeLimits {
   PromptLimits prompt;
   RequestLimits request;
@@ -30,7 +33,7 @@ inline constexpr size_t kMaxBatch = 16384;  // generations of one HTTP request, 
 inline constexpr size_t kMaxRidBytes = 256;
 inline constexpr int64_t kMaxPriority = 1'000'000'000;  // the limit in both directions
 
-// Why content_special_tokens is refused where a prompt is one text.
+// This says why content_special_tokens is refused where a prompt is one text.
 inline constexpr std::string_view kOnlyForMessages =
     "it is for the messages of /v1/chat/completions; here the whole prompt is the client's";
 
@@ -51,6 +54,12 @@ struct FieldError {
   Status status;
   std::string field;  // empty: the body as a whole
 };
+
+// Refuses two generations of one request that have the same id: the error names it, and the prompts of both.
+// `rid_of(i)` and `prompt_of(i)` tell the id of generation i of `count`, and the index of its prompt.
+void check_rids_differ(FieldReader& reader, size_t count,
+                       const std::function<const std::string&(size_t)>& rid_of,
+                       const std::function<size_t(size_t)>& prompt_of);
 
 // Errors name the field, its value and what is allowed. As in SGLang, unknown fields of the body are ignored,
 // and unknown sampling parameters are errors. What the request will hold is counted in limits.prompt.memory

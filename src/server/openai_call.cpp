@@ -18,7 +18,7 @@ struct Failure {
   std::string message;
 };
 
-// Returns what is an error for the client.
+// Returns the failure if an abort of this kind is an error for the client.
 std::optional<Failure> failure_of(const GenerationDelta& delta) {
   if (const auto status = abort_status(ErrorStyle::kOpenAi, delta.abort_reason))
     return Failure{*status, delta.matched};

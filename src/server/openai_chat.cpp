@@ -1,10 +1,12 @@
 #include "server/openai_chat.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
 #include "server/json_writer.h"
 #include "server/openai_route.h"
+#include "text/chat_markers.h"
 
 namespace hadal::server {
 namespace {
@@ -36,15 +38,21 @@ std::string_view finish_word(const GenerationDelta& delta, int num_calls) {
 }
 
 // A call that the end of the answer cuts off is content; the special tokens in it are not meant for readers.
-std::string without_markers(std::string text) {
-  constexpr std::string_view kMarkers[] = {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
-                                           "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"};
-  for (const std::string_view marker : kMarkers) {
-    for (size_t at = text.find(marker); at != std::string::npos; at = text.find(marker, at)) {
-      text.erase(at, marker.size());
+std::string without_markers(std::string_view text) {
+  constexpr std::string_view kMarkers[] = {kCallsBegin, kCallsEnd, kCallBegin, kCallEnd, kSep, dsml::kToken};
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const auto* const marker = std::find_if(std::begin(kMarkers), std::end(kMarkers),
+                                            [&](std::string_view m) { return text.starts_with(m); });
+    if (marker != std::end(kMarkers)) {
+      text.remove_prefix(marker->size());
+    } else {
+      out += text.front();
+      text.remove_prefix(1);
     }
   }
-  return text;
+  return out;
 }
 
 // This stands between the deltas of an event and its end.
@@ -90,7 +98,7 @@ ChatChoiceText::Piece ChatChoiceText::append(std::string text, bool last) {
   }
   if (last && tools_) {
     ToolCallParser::Piece rest = tools_->finish();
-    out.content += without_markers(std::move(rest.content));
+    out.content += without_markers(rest.content);
     for (ToolCallDelta& call : rest.calls) out.calls.push_back(std::move(call));
     for (const std::string& name : tools_->unknown_names()) {
       log_info("tool call dropped function=\"{}\" reason=\"not among the tools of the request\"", name);
@@ -105,8 +113,8 @@ ChatAnswer::ChatAnswer(const OpenAiChatRequest& request, const Tokenizer& tokeni
       include_usage_(request.common.include_usage),
       continuous_usage_(request.common.continuous_usage),
       logprobs_(request.logprobs),
-      think_id_(tokenizer.token_to_id("<think>")),
-      end_think_id_(tokenizer.token_to_id("</think>")),
+      think_id_(tokenizer.token_to_id(kThink)),
+      end_think_id_(tokenizer.token_to_id(kEndThink)),
       head_(openai_head(request.common.id, stream_mode_ ? "chat.completion.chunk" : "chat.completion",
                         request.common.model)),
       usage_(prompts_of(request.common), cache_report, true) {

@@ -6,28 +6,21 @@
 
 #include <boost/json.hpp>
 
-#include "server/api_error.h"
+#include "base/printable.h"
 #include "server/openai_messages.h"
+#include "text/chat_markers.h"
 #include "text/grammar_tools.h"
 
 namespace hadal::server {
 namespace json = boost::json;
 namespace {
 
-constexpr std::string_view kThink = "<think>";
-constexpr std::string_view kEndThink = "</think>";
-
 // Reads chat_template_kwargs, or else reasoning_effort, which tell whether the model should think: the models
 // here have no degrees of it. Other template arguments have no meaning for the formats here and are ignored,
 // as a template ignores arguments that it does not use.
 void read_thinking(FieldReader& reader, bool& thinking) {
   std::string effort;
-  reader.text("reasoning_effort", effort);
-  constexpr std::string_view kEfforts[] = {"", "none", "minimal", "low", "medium", "high", "xhigh", "max"};
-  if (reader.ok() && std::find(std::begin(kEfforts), std::end(kEfforts), effort) == std::end(kEfforts)) {
-    reader.fail("reasoning_effort",
-                fmt::format("is \"{}\"; must be none, minimal, low, medium, high, xhigh or max", effort));
-  }
+  reader.choice("reasoning_effort", effort, {"", "none", "minimal", "low", "medium", "high", "xhigh", "max"});
   if (!effort.empty()) thinking = effort != "none";
   const json::value* value = reader.find("chat_template_kwargs");
   if (value == nullptr || !reader.ok()) return;
@@ -92,17 +85,14 @@ void refuse_audio(FieldReader& reader) {
   reader.texts("modalities", modalities, 16);
   for (const std::string& name : modalities) {
     if (name != "text")
-      reader.fail("modalities", fmt::format("has \"{}\"; must be [\"text\"]: {}", name, kWhy));
+      reader.fail("modalities", fmt::format("has {}; must be [\"text\"]: {}", shown_text(name), kWhy));
   }
 }
 
 // Reads content_special_tokens: whether special tokens in messages and tools are found or are text.
 void read_content_special_tokens(FieldReader& reader, bool& as_text) {
   std::string mode = as_text ? "text" : "special";
-  reader.text("content_special_tokens", mode);
-  if (mode != "text" && mode != "special")
-    reader.fail("content_special_tokens",
-                fmt::format("is \"{}\"; must be \"text\" or \"special\"", cut_text(mode)));
+  reader.choice("content_special_tokens", mode, {"text", "special"});
   as_text = mode == "text";
 }
 
@@ -143,13 +133,15 @@ void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatReques
                                             tools.tools_json.size(), options.max_bytes));
   }
   const auto prompt = render_marked_chat(*limits.chat_format, messages, options);
-  if (!prompt.ok())
-    return reader.fail(tools.tools_json.empty() ? "messages" : "tools", prompt.status().message);
+  if (!prompt.ok()) {
+    const std::string& why = prompt.status().message;
+    return reader.fail(tools.tools_json.empty() || why.starts_with("messages") ? "messages" : "tools", why);
+  }
   const std::span<const TextRange> literal = content_as_text ? prompt->content : std::span<const TextRange>();
   auto ids = encode_prompt(*limits.tokenizer, prompt->text, false, limits.prompt, literal);
   if (!ids.ok()) return reader.fail("messages", ids.status());
 
-  // Tags that are text for the model are none here either.
+  // If the contents are plain text for the model, tags in them do not count here either.
   const std::string turns = content_as_text ? prompt->without_content() : prompt->text;
   const auto natural = resolve_reasoning_format("auto", *limits.chat_format);
   out.opened_thinking = natural.ok() && starts_in_reasoning(*natural, turns);

@@ -46,7 +46,7 @@ class OpenAiUsage {
   bool reasoning_;  // count it (chat only)
 };
 
-// What openai_tail() appends has about so many bytes.
+// openai_tail() appends about this many bytes.
 inline constexpr size_t kTailBytes = 512;
 
 // Ends what openai_head began: "]", the usage of all choices, `more` members, "}".

@@ -5,6 +5,7 @@
 
 #include <boost/json.hpp>
 
+#include "base/printable.h"
 #include "server/sampling_fields.h"
 
 namespace hadal::server {
@@ -12,6 +13,12 @@ namespace json = boost::json;
 namespace {
 
 constexpr size_t kMaxTools = 1024;
+
+// Returns what the client gave, or null.
+json::value given(std::string_view name, const FieldReader& reader) {
+  const json::value* value = reader.find(name);
+  return value == nullptr ? json::value(nullptr) : *value;
+}
 
 // Reads one part of a content list; its text is added to the message.
 void read_part(FieldReader& message, const std::string& prefix, size_t i, const json::value& value,
@@ -34,7 +41,7 @@ void read_part(FieldReader& message, const std::string& prefix, size_t i, const 
     part.text("thinking", text);
     out.reasoning_content += text;
   } else if (part.ok()) {
-    part.fail("type", fmt::format("is \"{}\"; must be text: the models here read text only", type));
+    part.must_be("type", given("type", part), "text: the models here read text only");
   }
   message.adopt(part);
 }
@@ -43,7 +50,7 @@ void read_content(FieldReader& message, const std::string& prefix, ChatMessage& 
   const json::value* value = message.find("content");
   if (!message.ok()) return;
   if (value == nullptr) {
-    if (out.role == "system" || out.role == "user") {
+    if (out.role == "system" || out.role == "developer" || out.role == "user") {
       message.fail("content", "is missing; must be a string or a list of parts");
     }
     return;
@@ -74,7 +81,7 @@ void read_tool_call(FieldReader& message, const std::string& prefix, size_t i, c
   outer.text("id", call.id);
   outer.text("type", call.type);
   if (outer.ok() && call.type != "function") {
-    outer.fail("type", fmt::format("is \"{}\"; must be \"function\"", call.type));
+    outer.must_be("type", given("type", outer), "\"function\"");
   }
   FieldReader fields(*function, prefix + name + ".function.");
   fields.text("name", call.name);
@@ -97,13 +104,7 @@ void read_message(FieldReader& message, const std::string& prefix, ChatMessage& 
   if (!message.has("role")) {
     message.fail("role", "is missing; must be system, developer, user, assistant or tool");
   }
-  message.text("role", out.role);
-  if (out.role == "developer") out.role = "system";
-  constexpr std::string_view kRoles[] = {"system", "user", "assistant", "tool"};
-  if (message.ok() && std::find(std::begin(kRoles), std::end(kRoles), out.role) == std::end(kRoles)) {
-    message.fail("role",
-                 fmt::format("is \"{}\"; must be system, developer, user, assistant or tool", out.role));
-  }
+  message.choice("role", out.role, {"system", "developer", "user", "assistant", "tool"});
   read_content(message, prefix, out);
   std::string name;  // the speaker's name, which no format of the family shows
   message.text("name", name);
@@ -137,7 +138,8 @@ void read_named_choice(FieldReader& reader, const json::value& value, ToolFields
   tools.choice = ToolFields::Choice::kNamed;
   tools.function = text_or_json(*name);
   if (std::find(tools.names.begin(), tools.names.end(), tools.function) == tools.names.end()) {
-    reader.fail("tool_choice", fmt::format("names \"{}\", which is not among the tools", tools.function));
+    reader.fail("tool_choice",
+                fmt::format("names {}, which is not among the tools", shown_text(tools.function)));
   }
 }
 

@@ -13,6 +13,8 @@ namespace hadal::server {
 namespace json = boost::json;
 namespace {
 
+constexpr size_t kMaxModelBytes = 256;
+
 void refuse_unsupported(FieldReader& reader) {
   reader.unsupported({"lora_path"}, "adapters are not supported; merge them into the checkpoint");
   reader.unsupported({"session_params"}, "there are no sessions; prefixes are reused without them");
@@ -76,7 +78,10 @@ void read_response_format(FieldReader& reader, std::shared_ptr<const GrammarSpec
   if (object == nullptr) return reader.must_be("response_format", *value, "an object with a type");
   FieldReader format(*object, "response_format.");
   std::string type;
-  format.text("type", type);
+  if (!format.has("type")) {
+    format.must_be("type", json::value(nullptr), "text, json_object, json_schema or structural_tag");
+  }
+  format.choice("type", type, {"text", "json_object", "json_schema", "structural_tag"});
   std::shared_ptr<const GrammarSpec> wanted;
   if (!format.ok() || type == "text") {
     // There is nothing to enforce.
@@ -85,14 +90,11 @@ void read_response_format(FieldReader& reader, std::shared_ptr<const GrammarSpec
         GrammarSpec{.kind = GrammarKind::kJsonObject, .text = {}, .field = "response_format"});
   } else if (type == "json_schema") {
     read_json_schema(format, wanted);
-  } else if (type == "structural_tag") {
+  } else {
     wanted = std::make_shared<const GrammarSpec>(
         GrammarSpec{.kind = GrammarKind::kStructuralTag,
                     .text = grammar_text(reader, "response_format", *value),
                     .field = "response_format"});
-  } else {
-    format.must_be("type", type.empty() ? json::value(nullptr) : json::value(type),
-                   "text, json_object, json_schema or structural_tag");
   }
   reader.adopt(format);
   if (!wanted) return;
@@ -116,6 +118,11 @@ void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiR
   refuse_unsupported(reader);
   request.model = limits.model_name;
   reader.text("model", request.model);
+  // Every event of a stream repeats it.
+  if (request.model.size() > kMaxModelBytes) {
+    reader.fail("model",
+                fmt::format("has {} bytes; must have at most {}", request.model.size(), kMaxModelBytes));
+  }
   reader.boolean("stream", request.stream);
   read_stream_options(reader, request);
   if (!request.stream) request.include_usage = request.continuous_usage = false;
@@ -151,11 +158,9 @@ std::vector<int64_t> fit_openai_prompts(FieldReader& reader, const OpenAiLimits&
     }
     // The client's bound is checked against the client's length only.
     const bool is_clients = sampling.max_new_tokens && !limits.prompt.allow_auto_truncate;
-    if (is_clients && sampling.params.min_new_tokens > *length) {
-      reader.fail("min_tokens", fmt::format("is {}; must be at most {}, which is {}",
-                                            sampling.params.min_new_tokens, length_field, *length));
-      return lengths;
-    }
+    if (is_clients)
+      check_least_tokens(reader, "min_tokens", sampling.params.min_new_tokens, *length, length_field);
+    if (!reader.ok()) return lengths;
     lengths.push_back(*length);
     budget.add(static_cast<int64_t>(prompt.size()), *length, logprobs, sampling.n);
   }
@@ -213,6 +218,11 @@ void name_openai_items(FieldReader& reader, const OpenAiFields& fields, std::str
       item.request.rid = request.items.size() == 1 ? request.id : fmt::format("{}_{}", request.id, i);
     }
   }
+  if (rids.size() < 2) return;
+  check_rids_differ(
+      reader, request.items.size(),
+      [&](size_t i) -> const std::string& { return request.items[i].request.rid; },
+      [&](size_t i) { return request.items[i].prompt; });
 }
 
 }  // namespace hadal::server

@@ -83,7 +83,7 @@ std::vector<int64_t> fit_openai_prompts(FieldReader& reader, const OpenAiLimits&
                                         std::span<std::vector<int32_t>> prompts);
 
 // Adds the n choices of one prompt to request.items. `prototype` contains logprobs, grammar, grammar_after
-// and the fitted prompt, `length` is that of its answers.
+// and the fitted prompt; `length` is that of its answers.
 void add_openai_choices(FieldReader& reader, const OpenAiLimits& limits, const OpenAiFields& fields,
                         OpenAiItem prototype, int64_t length, OpenAiRequest& request);
 

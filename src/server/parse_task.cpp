@@ -31,10 +31,9 @@ void finish(const std::shared_ptr<HttpExchange>& exchange, ErrorStyle style, con
   }
 }
 
-// Tells whether a key of the JSON may be "stop_regex". JSON may write a letter or the underscore (U+005F to
-// U+007A) as an escape.
-bool may_have_stop_regex(std::string_view body) {
-  if (body.find("stop_regex") != body.npos) return true;
+// Tells whether the JSON may write a key of lower-case letters and underscores (U+005F to U+007A) with
+// escapes.
+bool may_escape_a_key(std::string_view body) {
   for (size_t at = 0; (at = body.find("\\u00", at)) != body.npos; at += 4) {
     const char digit = at + 4 < body.size() ? body[at + 4] : '\0';
     if (digit >= '5' && digit <= '7') return true;
@@ -45,7 +44,9 @@ bool may_have_stop_regex(std::string_view body) {
 }  // namespace
 
 bool is_parsed_inline(std::string_view body) {
-  return body.size() <= kInlineBodyBytes && !may_have_stop_regex(body);
+  if (body.size() > kInlineBodyBytes || may_escape_a_key(body)) return false;
+  const auto has = [body](std::string_view key) { return body.find(key) != body.npos; };
+  return !has("stop_regex") && (body.size() <= kInlineToolsBytes || !has("tool"));
 }
 
 void parse_body(ServerContext& context, std::shared_ptr<HttpExchange> exchange, ErrorStyle style,

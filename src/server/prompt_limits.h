@@ -25,13 +25,13 @@ struct PromptLimits {
 // Returns true if the prompt, which must not be empty, leaves room for one token.
 bool prompt_fits(const std::vector<int32_t>& prompt, const PromptLimits& limits);
 
-// Tokenises a prompt of text in a time that the limits bound, whatever the text. A text that is too long by
-// its number of bytes is kInvalidArgument at once, with the wording of fit_prompt, and one whose tokens are
-// more than twice what is allowed when that many have been counted ("at least N tokens"); fit_prompt refuses
-// the others. With allow_auto_truncate a beginning of the text is encoded that is more than fits, and
-// fit_prompt cuts it. A text on which a pattern of the checkpoint takes too long is kInvalidArgument as well
-// (PatternLimitError), and kResourceExhausted is returned when limits.memory has no room for the work.
-// Tokenizer::encode explains `literal`.
+// Tokenises a prompt of text in a time that the limits bound, whatever the text. The errors are
+// kInvalidArgument, with the wording of fit_prompt, if the number of bytes alone says that the text is too
+// long, or as soon as more than twice the allowed tokens have been counted ("at least N tokens");
+// kInvalidArgument also if a pattern of the checkpoint takes too long on the text (PatternLimitError); and
+// kResourceExhausted when limits.memory has no room for the work. Up to twice the allowed tokens are encoded,
+// and fit_prompt refuses them. With allow_auto_truncate no text is too long: enough of its beginning is
+// encoded, which fit_prompt cuts. Tokenizer::encode explains `literal`.
 Result<std::vector<int32_t>> encode_prompt(const Tokenizer& tokenizer, std::string_view text,
                                            bool add_special_tokens, const PromptLimits& limits,
                                            std::span<const TextRange> literal = {});

@@ -37,14 +37,32 @@ void add_headers(HeaderList& headers, std::string_view what, double capacity, do
 }  // namespace
 
 Result<RateLimits> parse_rate_limits(std::string_view text, std::string_view field) {
-  const size_t comma = std::min(text.find(','), text.size());
-  const double requests = read_rate(text.substr(0, comma));
-  const double tokens = comma == text.size() ? -1 : read_rate(text.substr(comma + 1));
-  if (requests < 0 || tokens < 0 || (requests == 0 && tokens == 0) || (tokens > 0 && tokens < 1)) {
+  const size_t comma = text.find(',');
+  if (comma == text.npos || text.find(',', comma + 1) != text.npos) {
     return invalid_argument(
-        "{} is '{}'; must be two numbers, requests a second and tokens a minute, as in 5,60000; 0 stands for "
-        "no "
-        "limit, but one of them must be given, and of tokens at least 1",
+        "{} is '{}'; must be two numbers with a comma between them, requests a second and tokens a minute, "
+        "as in 5,60000",
+        field, text);
+  }
+  const std::string_view requests_text = text.substr(0, comma);
+  const std::string_view tokens_text = text.substr(comma + 1);
+  const double requests = read_rate(requests_text);
+  const double tokens = read_rate(tokens_text);
+  if (requests < 0) {
+    return invalid_argument(
+        "{} is '{}'; must begin with requests a second, a number in [0, {:g}] without an exponent, but there "
+        "is '{}'",
+        field, text, kMaxRate, requests_text);
+  }
+  if (tokens < 0 || (tokens > 0 && tokens < 1)) {
+    return invalid_argument(
+        "{} is '{}'; must end with tokens a minute, 0 (no limit) or a number in [1, {:g}] without an "
+        "exponent, but there is '{}'",
+        field, text, kMaxRate, tokens_text);
+  }
+  if (requests == 0 && tokens == 0) {
+    return invalid_argument(
+        "{} is '{}'; must have a number above 0, because 0 stands for no limit; leave the flag out for none",
         field, text);
   }
   return RateLimits{.requests_per_second = requests, .tokens_per_minute = tokens};

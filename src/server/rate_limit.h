@@ -35,8 +35,8 @@ class RateLimiter {
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kMaxClients = 65'536;
 
-  // Remembers at most `max_clients` clients. Full buckets are not remembered. When too many are not full, the
-  // clients that come last share one pair of buckets.
+  // Remembers at most `max_clients` clients. Full buckets are not remembered. When more buckets than that
+  // are not full, the clients that come last share one pair of buckets.
   explicit RateLimiter(const RateLimits& limits, size_t max_clients = kMaxClients);
 
   struct Decision {

@@ -22,8 +22,8 @@ HttpAdmission RequestGate::admit(const HttpRequest& request, RateLimiter::Clock:
   const bool limited = limiter_ && route != nullptr && route->access == Access::kUser &&
                        route->max_body_bytes > 0 && !admission.is_admin;
   if (limited) limit(client, now, admission);
-  // Whoever can connect can be refused as often as it likes, and the lines of others must not be lost for
-  // that. /metrics counts all refusals.
+  // A stranger without a key can be refused any number of times, and these lines must not displace those of
+  // others, so they are not written. /metrics counts all refusals.
   if (admission.refusal && !admission.has_key) return admission;
   admission.tally = std::make_shared<RequestTally>(
       AuditEntry{.when = std::chrono::system_clock::now(),

@@ -14,8 +14,8 @@ namespace hadal::server {
 class FieldReader;  // server/json_fields.h
 
 inline constexpr int64_t kMaxTopLogprobs = 128;  // the limit of LogprobOptions::top_num
-// A prompt of 163,840 tokens with 20 alternatives, or 64 of 4,096 tokens with 10, have less. Kept until the
-// answer is sent, so many take 1 GiB (kKeptLogprobBytes).
+// One prompt of 163,840 tokens with 20 alternatives needs less, and so do 64 of 4,096 tokens with 10. This
+// many log-probabilities take 1 GiB (kKeptLogprobBytes) until the answer is sent.
 inline constexpr int64_t kDefaultMaxPromptLogprobs = int64_t{1} << 22;
 
 struct RequestLimits {

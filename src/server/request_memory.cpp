@@ -27,18 +27,24 @@ bool RequestMemory::take(MemoryKind kind, size_t bytes) noexcept {
 
 RequestMemory::Taken RequestMemory::take_within(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept {
   if (bytes == 0) return Taken::kTaken;
-  const auto add = [bytes](std::atomic<size_t>& sum, size_t limit) {
-    const size_t before = sum.fetch_add(bytes, std::memory_order_relaxed);
-    if (bytes <= limit && before <= limit - bytes) return true;
-    sum.fetch_sub(bytes, std::memory_order_relaxed);
+  // Neither sum passes its limit even for a moment, because a reader would then see bytes that nobody has.
+  const auto fits = [bytes](size_t sum, size_t limit) { return bytes <= limit && sum <= limit - bytes; };
+  const auto add = [&](std::atomic<size_t>& sum, size_t limit) {
+    size_t before = sum.load(std::memory_order_relaxed);
+    while (fits(before, limit)) {
+      if (sum.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed)) return true;
+    }
     return false;
   };
   std::atomic<size_t>& of_kind = bytes_[index(kind)];
-  if (!add(of_kind, kind_limit)) return Taken::kKindReached;
-  if (add(total_, limit_)) return Taken::kTaken;
-  of_kind.fetch_sub(bytes, std::memory_order_relaxed);
-  refused_[index(kind)].fetch_add(1, std::memory_order_relaxed);
-  return Taken::kReached;
+  if (!fits(of_kind.load(std::memory_order_relaxed), kind_limit)) return Taken::kKindReached;
+  if (!add(total_, limit_)) {
+    refused_[index(kind)].fetch_add(1, std::memory_order_relaxed);
+    return Taken::kReached;
+  }
+  if (add(of_kind, kind_limit)) return Taken::kTaken;
+  total_.fetch_sub(bytes, std::memory_order_relaxed);
+  return Taken::kKindReached;
 }
 
 void RequestMemory::take_always(MemoryKind kind, size_t bytes) noexcept {

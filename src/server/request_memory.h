@@ -40,12 +40,19 @@ class RequestMemory {
   // Counts `bytes` more. If the limit forbids that, nothing changes but the number of refusals.
   bool take(MemoryKind kind, size_t bytes) noexcept;
   enum class Taken { kTaken, kKindReached, kReached };
-  // Does the same if this kind stays within `kind_limit`, too. What that forbids is no refusal of this
-  // ledger.
+  // Does the same if this kind stays within `kind_limit`, too. What that limit forbids is not counted as a
+  // refusal of this ledger.
   Taken take_within(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept;
+  // Counts a refusal by another limit than that of this ledger.
+  void count_refusal(MemoryKind kind) noexcept {
+    refused_[index(kind)].fetch_add(1, std::memory_order_relaxed);
+  }
   // Counts bytes that exist in any case.
   void take_always(MemoryKind kind, size_t bytes) noexcept;
   void give_back(MemoryKind kind, size_t bytes) noexcept;
+
+  // Says whether the limit would allow `bytes` more now.
+  bool has_room(size_t bytes) const { return total() <= limit_ && bytes <= limit_ - total(); }
 
   size_t limit() const { return limit_; }
   size_t total() const { return total_.load(std::memory_order_relaxed); }

@@ -8,6 +8,8 @@
 
 #include "base/log.h"
 #include "base/memory_reserve.h"
+#include "base/printable.h"
+#include "server/http_message.h"
 
 namespace hadal::server {
 namespace {
@@ -68,6 +70,15 @@ bool is_address_or_loopback(std::string_view name) {
   return ::inet_pton(AF_INET, std::string(name).c_str(), &address) == 1;
 }
 
+bool changes_state(Access access) {
+  return access == Access::kOwn || access == Access::kAdmin;
+}
+
+// A named key is one of several.
+bool is_one_of_many(const KeyRing::Match& match) {
+  return match.rights == KeyRing::Rights::kUser && !match.name.empty();
+}
+
 HttpAdmission refused(Refusal reason, HttpResponse response) {
   HttpAdmission out;
   out.reason = reason;
@@ -98,11 +109,36 @@ bool Router::host_allowed(const HttpRequest& request) const {
          });
 }
 
+bool Router::may_use(Access access, const KeyRing::Match& match) const {
+  if (access == Access::kOpen || match.rights == KeyRing::Rights::kAdmin) return true;
+  if (is_one_of_many(match)) return access != Access::kAdmin;
+  if (changes_state(access) && keys_->has_admin_key()) return false;
+  return match.rights == KeyRing::Rights::kUser || !keys_->needs_key();
+}
+
+HttpResponse Router::no_access(const Route& route, const HttpRequest& request,
+                               const KeyRing::Match& match) const {
+  if (is_one_of_many(match) && !keys_->has_admin_key()) {
+    return error_response(route.style, 403,
+                          fmt::format("{} needs the admin key, and this server has none: a key of "
+                                      "--api-key-file does not administer; start it with --admin-api-key",
+                                      route.path));
+  }
+  const bool needs_admin = changes_state(route.access) && keys_->has_admin_key();
+  return error_response(route.style, 401,
+                        fmt::format("{}: send the header Authorization: Bearer <{} key>",
+                                    needs_admin                   ? "this path needs the admin key"
+                                    : bearer_key(request).empty() ? "a key is needed"
+                                                                  : "the key is wrong",
+                                    needs_admin ? "admin" : "api"));
+}
+
 HttpAdmission Router::check(const HttpRequest& request) const {
   const KeyRing::Match match = keys_->find(bearer_key(request));
   HttpAdmission out = decide(request, match);
   out.has_key = match.rights != KeyRing::Rights::kNone;
   out.is_admin = match.rights == KeyRing::Rights::kAdmin;
+  out.always_logged = out.has_key || out.route < 0 || route(out.route).access != Access::kOpen;
   if (!match.name.empty()) out.client = std::string(kKeyPrefix) + match.name;
   return out;
 }
@@ -129,32 +165,22 @@ HttpAdmission Router::decide(const HttpRequest& request, const KeyRing::Match& m
         Refusal::kOrigin,
         error_response(style, 403,
                        fmt::format("the host '{}' is not allowed for browsers; --allowed-hosts adds it",
-                                   cut_text(request.header("host").value_or("")))));
+                                   for_log(request.header("host").value_or(""), kShownChars))));
   }
   if (found == nullptr && methods.empty()) {
     return refused(Refusal::kPath,
                    error_response(style, 404, fmt::format("no such path: {}", cut_text(path))));
   }
   if (found == nullptr) {
-    HttpResponse response = error_response(style, 405,
-                                           fmt::format("method {} is not allowed for {}; use {}",
-                                                       cut_text(request.method), cut_text(path), methods));
+    HttpResponse response =
+        error_response(style, 405,
+                       fmt::format("method {} is not allowed for {}; use {}",
+                                   for_log(request.method, kShownChars), cut_text(path), methods));
     response.headers.emplace_back("Allow", methods);
     return refused(Refusal::kMethod, std::move(response));
   }
-  const bool needs_admin = found->access == Access::kAdmin && keys_->has_admin_key();
-  const bool allowed = found->access == Access::kOpen || match.rights == KeyRing::Rights::kAdmin ||
-                       (!needs_admin && (match.rights == KeyRing::Rights::kUser || !keys_->needs_key()));
-  if (!allowed) {
-    return refused(Refusal::kKey,
-                   error_response(style, 401,
-                                  fmt::format("{}: send the header Authorization: Bearer <{} key>",
-                                              needs_admin                   ? "this path needs the admin key"
-                                              : bearer_key(request).empty() ? "a key is needed"
-                                                                            : "the key is wrong",
-                                              needs_admin ? "admin" : "api")));
-  }
-  if (found->access == Access::kAdmin && from_another_site(request)) {
+  if (!may_use(found->access, match)) return refused(Refusal::kKey, no_access(*found, request, match));
+  if (changes_state(found->access) && from_another_site(request)) {
     return refused(Refusal::kOrigin,
                    error_response(style, 403,
                                   "pages of another origin may not do this; call it without a "

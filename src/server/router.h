@@ -15,23 +15,26 @@
 
 namespace hadal::server {
 
-enum class Access { kOpen, kUser, kAdmin };  // no key, --api-key, --admin-api-key
+// Access says who may use a route: everybody, every key, a named key for what is its own and otherwise an
+// administrator, or an administrator alone.
+enum class Access { kOpen, kUser, kOwn, kAdmin };
 
 struct Route {
   std::string_view method;
   std::string_view path;  // exact; a last part "{name}" matches one path segment, "{name...}" all that follow
   Access access = Access::kUser;
   ErrorStyle style = ErrorStyle::kSglang;
-  size_t max_body_bytes = SIZE_MAX;  // 0, and always for GET: no body is needed, so none is kept
+  size_t max_body_bytes = SIZE_MAX;  // 0, and always for GET: no body is needed, so none is read
   std::function<void(std::shared_ptr<HttpExchange>)> handler;
 };
 
 class Router {
  public:
-  // Admin routes change the server's state. They refuse (403) what a browser sends from a page of another
-  // site. Without an admin key every key opens them too; the admin key opens everything. Without any key
-  // everything is open. What browsers send must name an allowed host: a loopback name, an address, or one of
-  // `allowed_hosts` ("*": any), because a site may let its own name point to this server's address.
+  // Routes of kOwn and kAdmin change the server's state. They refuse (403) what a browser sends from a page
+  // of another site. The admin key opens everything. Without an admin key a nameless key (--api-key)
+  // administers as well, but a named one (--api-key-file) never does, because others have keys too. Without
+  // any key everything is open. What browsers send must name an allowed host: a loopback name, an address, or
+  // one of `allowed_hosts` ("*": any), because a site may let its own name point to this server's address.
   Router(std::shared_ptr<const KeyRing> keys, std::vector<std::string> allowed_hosts);
   void add(Route route);
   // Returns the decision about a request whose headers are complete: its route, or the answer that refuses
@@ -45,6 +48,9 @@ class Router {
 
  private:
   HttpAdmission decide(const HttpRequest& request, const KeyRing::Match& match) const;
+  bool may_use(Access access, const KeyRing::Match& match) const;
+  // Returns the answer to a request that may not use `route`.
+  HttpResponse no_access(const Route& route, const HttpRequest& request, const KeyRing::Match& match) const;
   bool host_allowed(const HttpRequest& request) const;
 
   std::vector<Route> routes_;

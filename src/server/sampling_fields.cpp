@@ -4,6 +4,7 @@
 
 #include <boost/json.hpp>
 
+#include "base/printable.h"
 #include "text/grammar_schema.h"
 
 namespace hadal::server {
@@ -27,32 +28,23 @@ void read_logit_bias(FieldReader& reader, int64_t vocab_size, SamplingParams& pa
     int32_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= vocab_size) {
-      return reader.fail("logit_bias", fmt::format("'{}' is not a token id in [0, {})", key, vocab_size));
+      return reader.fail("logit_bias", fmt::format("has the key {}; must be a token id in [0, {}]",
+                                                   shown_text(key), vocab_size - 1));
     }
     float bias = 0.0F;
-    FieldReader one(*object, "logit_bias.");
+    FieldReader one(*object, reader.prefix() + "logit_bias.");
     one.number(key, bias, -100, 100);
-    if (!one.ok()) return reader.fail(fmt::format("logit_bias.{}", key), "must be a number in [-100, 100]");
+    if (entry.value().is_null()) one.must_be(key, entry.value(), "a number in [-100, 100]");
+    if (!one.ok()) return reader.adopt(one);
     params.logit_bias.emplace_back(id, bias);
-  }
-}
-
-void read_stop_texts(FieldReader& reader, std::string_view name, size_t max_count,
-                     std::vector<std::string>& out) {
-  reader.texts(name, out, max_count);
-  if (!reader.ok()) return;
-  for (const std::string& text : out) {
-    if (text.size() <= kMaxStopBytes) continue;
-    reader.fail(name,
-                fmt::format("has a text of {} bytes; at most {} are allowed", text.size(), kMaxStopBytes));
   }
 }
 
 void read_stops(FieldReader& reader, StopRegexBudget& budget, std::shared_ptr<const StopPatterns>& out) {
   std::vector<std::string> strings;
   std::vector<std::string> regexes;
-  read_stop_texts(reader, "stop", kMaxStops, strings);
-  read_stop_texts(reader, "stop_regex", kMaxStopRegexes, regexes);
+  reader.texts("stop", strings, kMaxStops, kMaxStopBytes);
+  reader.texts("stop_regex", regexes, kMaxStopRegexes, kMaxStopBytes);
   if (!reader.ok() || (strings.empty() && regexes.empty())) return;
   auto compiled = StopPatterns::compile(strings, regexes, budget);
   if (!compiled.ok()) return reader.fail("stop_regex", compiled.status().message);
@@ -93,6 +85,13 @@ void read_grammar(FieldReader& reader, std::shared_ptr<const GrammarSpec>& out) 
 
 }  // namespace
 
+void check_least_tokens(FieldReader& reader, std::string_view name, int64_t least, int64_t length,
+                        std::string_view length_name) {
+  if (least <= length) return;
+  reader.must_be(name, json::value(least),
+                 fmt::format("an integer in [0, {}], because {} is {}", length, length_name, length));
+}
+
 std::string text_or_json(const json::value& value) {
   if (const json::string* text = value.if_string()) return {text->data(), text->size()};
   return json::serialize(value);
@@ -113,14 +112,14 @@ std::string grammar_text(FieldReader& reader, std::string_view name, const json:
 void read_common_sampling(FieldReader& reader, int64_t vocab_size, StopRegexBudget& stop_regexes,
                           SamplingFields& fields) {
   SamplingParams& params = fields.params;
-  reader.number("temperature", params.temperature, 0, 1e30);
-  reader.number("top_p", params.top_p, 0, 1, true);
+  reader.number("temperature", params.temperature, 0, kMaxTemperature);
+  reader.number("top_p", params.top_p, kMinTopP, 1);
   reader.integer("top_k", params.top_k, -1, kMaxTokenCount);
   if (params.top_k == 0) reader.fail("top_k", "is 0; must be 1 or more, or -1 for all");
   reader.number("min_p", params.min_p, 0, 1);
   reader.number("frequency_penalty", params.frequency_penalty, -2, 2);
   reader.number("presence_penalty", params.presence_penalty, -2, 2);
-  reader.number("repetition_penalty", params.repetition_penalty, 0, 2, true);
+  reader.number("repetition_penalty", params.repetition_penalty, kMinRepetitionPenalty, 2);
   reader.boolean("ignore_eos", params.ignore_eos);
   reader.boolean("skip_special_tokens", fields.skip_special_tokens);
   reader.boolean("no_stop_trim", fields.no_stop_trim);
@@ -165,7 +164,8 @@ void read_native_sampling(FieldReader& reader, int64_t vocab_size, StopRegexBudg
   std::optional<int64_t> seed;
   reader.integer("sampling_seed", seed, 0, std::numeric_limits<int64_t>::max());
   if (seed) fields.params.seed = static_cast<uint64_t>(*seed);
-  // The value is checked and otherwise ignored: the server's own applies, since chunks may always be larger.
+  // The value is checked and otherwise ignored: the server's own applies, because chunks may always be
+  // larger.
   int64_t stream_interval = 1;
   reader.integer("stream_interval", stream_interval, 1, kMaxTokenCount);
   bool spaces = true;  // byte-level tokens contain their own spaces, so nothing is put between them

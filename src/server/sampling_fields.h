@@ -44,6 +44,11 @@ void read_common_sampling(FieldReader& reader, int64_t vocab_size, StopRegexBudg
 void read_native_sampling(FieldReader& reader, int64_t vocab_size, StopRegexBudget& stop_regexes,
                           SamplingFields& fields);
 
+// Refuses a min_new_tokens (`name`) above the client's own length of the answer, `length` (`length_name`). A
+// length that the server has chosen or cut lowers it instead.
+void check_least_tokens(FieldReader& reader, std::string_view name, int64_t least, int64_t length,
+                        std::string_view length_name);
+
 // Returns a JSON value that is given as text or as the value itself ("json_schema": "{…}" or {…}).
 std::string text_or_json(const boost::json::value& value);
 // Does the same for a grammar: beyond kMaxGrammarBytes it is an error of field `name`, before anything is

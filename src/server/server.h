@@ -1,5 +1,5 @@
-// Server is routes over a context, behind the HTTP transport. `hadal serve` uses it, and tests with any
-// engine. Its owner (main) calls its functions.
+// Server joins the routes, the context that they share and the HTTP transport. `hadal serve` uses it, and so
+// do tests, with any engine. Its owner (main) calls its functions.
 #pragma once
 
 #include <chrono>

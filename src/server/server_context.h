@@ -46,7 +46,7 @@ struct ServerOptions {
   bool isolate_cache_by_key = false;       // each named key has cached prefixes of its own
   std::string model_label;                 // label in /metrics; empty: served_model_name
   std::string reasoning_parser;            // resolved: "" (none), "deepseek-r1", "deepseek-v3"
-  std::string tool_call_parser;            // resolved: "" (none), "deepseekv3", "deepseekv31"
+  std::string tool_call_parser;            // resolved: "" (none), "deepseekv3", "deepseekv31", "deepseekv32"
   bool stream_output_incremental = false;  // /generate streams differences instead of cumulative text
   int64_t stream_interval = 1;
   std::string profile_dir;  // where /start_profile may write; empty: $SGLANG_TORCH_PROFILER_DIR, else "."
@@ -57,6 +57,8 @@ struct ServerOptions {
   bool allow_auto_truncate = false;
   bool content_as_text = false;  // the default of content_special_tokens is "text"
   int64_t max_running_requests = 0;
+  int64_t tp_size = 1;  // ranks that share the model
+  int64_t ep_size = 1;  // groups of them that divide the routed experts
   // Says what --log-requests writes, one line when a request arrives and one when it ends. -1: none; 0: ids
   // and token counts; 1: sampling parameters too; 2: the beginnings of its texts; 3: longer ones
   // (log_text_bytes).

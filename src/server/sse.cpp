@@ -52,7 +52,8 @@ void SseStream::write(std::string_view data) {
   });
 }
 
-// Needs no memory of its own: what stayed paused would be held for ever, because nothing else resumes it.
+// Resumes the generations. It needs no memory of its own, because nothing else would resume those that stayed
+// paused, and they would be held for ever.
 void SseStream::resume() {
   paused_ = false;
   try {

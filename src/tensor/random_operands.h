@@ -17,8 +17,8 @@
 
 namespace hadal {
 
-// A pattern has just under 4 MB, so that no two rows of a usual width are equal. The size is a multiple of 16
-// bytes.
+// A pattern is just under 4 MB long, so that no two rows of a usual width are equal. The size is a multiple
+// of 16 bytes.
 inline constexpr size_t kPatternBytes = (size_t{4} << 20) - 48;
 
 // Returns a buffer of `bytes`, filled with the pattern end to end.

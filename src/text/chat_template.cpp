@@ -1,34 +1,28 @@
 #include "text/chat_template.h"
 
+#include <algorithm>
+
+#include "text/chat_markers.h"
 #include "text/chat_tools.h"
+#include "text/chat_v32.h"
 
 namespace hadal {
 
 namespace {
 
-constexpr std::string_view kBos = "<｜begin▁of▁sentence｜>";
-constexpr std::string_view kEos = "<｜end▁of▁sentence｜>";
-constexpr std::string_view kUser = "<｜User｜>";
-constexpr std::string_view kAssistant = "<｜Assistant｜>";
-constexpr std::string_view kThink = "<think>";
-constexpr std::string_view kEndThink = "</think>";
-constexpr std::string_view kCallsBegin = "<｜tool▁calls▁begin｜>";
-constexpr std::string_view kCallsEnd = "<｜tool▁calls▁end｜>";
-constexpr std::string_view kCallBegin = "<｜tool▁call▁begin｜>";
-constexpr std::string_view kCallEnd = "<｜tool▁call▁end｜>";
-constexpr std::string_view kSep = "<｜tool▁sep｜>";
-constexpr std::string_view kOutputsBegin = "<｜tool▁outputs▁begin｜>";
-constexpr std::string_view kOutputsEnd = "<｜tool▁outputs▁end｜>";
-constexpr std::string_view kOutputBegin = "<｜tool▁output▁begin｜>";
-constexpr std::string_view kOutputEnd = "<｜tool▁output▁end｜>";
-
 struct FormatName {
   std::string_view name;
   ChatFormat format;
 };
-constexpr FormatName kFormatNames[] = {
-    {"v2", ChatFormat::kV2}, {"v2.5", ChatFormat::kV25}, {"r1", ChatFormat::kR1}, {"v3.1", ChatFormat::kV31}};
-constexpr std::string_view kAllowedNames = "v2, v2.5, r1, v3.1";
+constexpr FormatName kFormatNames[] = {{"v2", ChatFormat::kV2},
+                                       {"v2.5", ChatFormat::kV25},
+                                       {"r1", ChatFormat::kR1},
+                                       {"v3.1", ChatFormat::kV31},
+                                       {"v3.2", ChatFormat::kV32}};
+constexpr std::string_view kAllowedNames = "v2, v2.5, r1, v3.1, v3.2";
+
+// The architecture whose models ship without a template.
+constexpr std::string_view kV32Architecture = "DeepseekV32ForCausalLM";
 
 // Recognises the format of a template: the first row whose two texts both occur in it. The order matters,
 // because the texts of a row also occur in templates of earlier rows.
@@ -38,6 +32,7 @@ struct FormatMarker {
   ChatFormat format;
 };
 constexpr FormatMarker kFormatMarkers[] = {
+    {dsml::kCallsBegin, "<｜Assistant｜>", ChatFormat::kV32},   // templates that others have written for V3.2
     {"<｜Assistant｜></think>", "thinking", ChatFormat::kV31},  // V3.1, V3.1-Terminus: past turns are closed
     {"<｜Assistant｜><think>\\n", "<｜User｜>", ChatFormat::kR1},  // R1: opens <think> itself
     {"<｜Assistant｜><think>\n", "<｜User｜>", ChatFormat::kR1},   // the same, with the line break unescaped
@@ -172,20 +167,21 @@ MarkedText render_v31(const MarkedText& system, std::span<const ChatMessage> mes
 Result<void> check(ChatFormat format, std::span<const ChatMessage> messages, const ChatOptions& options) {
   const bool is_v2 = format == ChatFormat::kV2;
   if (is_v2 && !options.tools_json.empty())
-    return unsupported("the chat format v2 does not support tools; v2.5, r1 and v3.1 do");
+    return unsupported("the chat format v2 does not support tools; v2.5, r1, v3.1 and v3.2 do");
   for (size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
-    if (message.role != "system" && message.role != "user" && message.role != "assistant" &&
-        message.role != "tool")
-      return invalid_argument("messages[{}].role is \"{}\"; allowed are system, user, assistant, tool", i,
-                              message.role);
+    if (message.role != "system" && message.role != "developer" && message.role != "user" &&
+        message.role != "assistant" && message.role != "tool")
+      return invalid_argument(
+          "messages[{}].role is \"{}\"; allowed are system, developer, user, assistant, tool", i,
+          message.role);
     if (!message.tool_calls.empty() && message.role != "assistant")
       return invalid_argument(
           "messages[{}].tool_calls: only an assistant message may have them, but its role is \"{}\"", i,
           message.role);
     if (is_v2 && (message.role == "tool" || !message.tool_calls.empty()))
-      return unsupported("messages[{}]: the chat format v2 does not support tool calls; v2.5, r1 and v3.1 do",
-                         i);
+      return unsupported(
+          "messages[{}]: the chat format v2 does not support tool calls; v2.5, r1, v3.1 and v3.2 do", i);
   }
   if (!options.continue_final_message) return {};
   if (messages.empty() || messages.back().role != "assistant")
@@ -200,6 +196,7 @@ Result<void> check(ChatFormat format, std::span<const ChatMessage> messages, con
 Result<MarkedText> render_checked(ChatFormat format, std::span<const ChatMessage> messages,
                                   const ChatOptions& options, bool generate, bool thinking) {
   if (format == ChatFormat::kV2) return render_v2(messages, generate);
+  if (format == ChatFormat::kV32) return render_v32(messages, options, generate, thinking);
   HADAL_ASSIGN_OR_RETURN(const MarkedText system, system_text(format, messages, options));
   if (format == ChatFormat::kV31) return render_v31(system, messages, generate, thinking);
   const bool is_r1 = format == ChatFormat::kR1;
@@ -220,7 +217,8 @@ const char* to_string(ChatFormat format) {
   return "unknown";
 }
 
-Result<ChatFormat> detect_chat_format(std::string_view chat_template) {
+Result<ChatFormat> detect_chat_format(std::string_view chat_template, std::string_view architecture) {
+  if (chat_template.empty() && architecture == kV32Architecture) return ChatFormat::kV32;
   if (chat_template.empty())
     return not_found("the model has no chat_template; choose one with --chat-template (allowed: {})",
                      kAllowedNames);
@@ -236,6 +234,13 @@ Result<ChatFormat> detect_chat_format(std::string_view chat_template) {
 Result<MarkedText> render_marked_chat(ChatFormat format, std::span<const ChatMessage> messages,
                                       const ChatOptions& options) {
   HADAL_RETURN_IF_ERROR(check(format, messages, options));
+  const auto is_developer = [](const ChatMessage& message) { return message.role == "developer"; };
+  if (format != ChatFormat::kV32 && std::any_of(messages.begin(), messages.end(), is_developer)) {
+    std::vector<ChatMessage> known(messages.begin(), messages.end());
+    for (ChatMessage& message : known)
+      if (is_developer(message)) message.role = "system";
+    return render_marked_chat(format, known, options);
+  }
   if (!options.continue_final_message)
     return render_checked(format, messages, options, options.add_generation_prompt, options.thinking);
 
@@ -261,7 +266,8 @@ Result<std::string> render_chat(ChatFormat format, std::span<const ChatMessage> 
 }
 
 bool generation_starts_in_reasoning(ChatFormat format, const ChatOptions& options) {
-  return format == ChatFormat::kR1 || (format == ChatFormat::kV31 && options.thinking);
+  return format == ChatFormat::kR1 ||
+         ((format == ChatFormat::kV31 || format == ChatFormat::kV32) && options.thinking);
 }
 
 }  // namespace hadal

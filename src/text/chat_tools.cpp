@@ -1,41 +1,18 @@
 #include "text/chat_tools.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
 
 #include "text/json_reader.h"
+#include "text/json_spelling.h"
 
 namespace hadal {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Writes JSON on one line in the style of Python's json.dumps(ensure_ascii=False), with which templates were
-// run: it puts a space after each comma and colon and keeps the members in their order. The reader bounds the
-// depth.
-void dump_spaced(const Json& value, std::string& out) {
-  if (value.is_object()) {
-    out += '{';
-    bool first = true;
-    for (const auto& [key, member] : value.items()) {
-      if (!first) out += ", ";
-      first = false;
-      out += Json(key).dump() + ": ";
-      dump_spaced(member, out);
-    }
-    out += '}';
-  } else if (value.is_array()) {
-    out += '[';
-    for (size_t i = 0; i < value.size(); ++i) {
-      if (i > 0) out += ", ";
-      dump_spaced(value[i], out);
-    }
-    out += ']';
-  } else {
-    out += value.dump();
-  }
-}
 
 // Writes what value.dump(4) returns, but ends early once `out` has more than max_bytes.
 void dump_indented(const Json& value, size_t indent, size_t max_bytes, std::string& out) {
@@ -94,8 +71,9 @@ Result<MarkedText> announce_tools_v31(std::string_view tools_json, size_t max_by
     const bool has_description = function.contains("description") && function["description"].is_string();
     out.add("\n### ").add_content(function["name"].get<std::string>()).add("\nDescription: ");
     if (has_description) out.add_content(function["description"].get<std::string>());
-    std::string parameters;
-    dump_spaced(function.contains("parameters") ? function["parameters"] : Json::object(), parameters);
+    HADAL_ASSIGN_OR_RETURN(const std::string parameters,
+                           spell_json(function.contains("parameters") ? function["parameters"].dump() : "{}",
+                                      "parameters", max_bytes - std::min(max_bytes, out.text.size())));
     out.add("\n\nParameters: ").add_content(parameters).add("\n");
   }
   return out.add(
@@ -120,6 +98,43 @@ Result<MarkedText> announce_tools_v25(std::string_view tools_json, size_t max_by
     out.add_content(json).add("\n```\n");
   }
   return out;
+}
+
+Result<MarkedText> announce_tools_v32(std::string_view tools_json, size_t max_bytes) {
+  auto functions = functions_of(tools_json);
+  if (!functions.ok()) return Status{StatusCode::kInvalidArgument, functions.status().message};
+  MarkedText out;
+  out.add(
+      "## Tools\nYou have access to a set of tools you can use to answer the user's question.\n"
+      "You can invoke functions by writing a \"<｜DSML｜function_calls>\" block like the following as part "
+      "of "
+      "your reply to the user:\n"
+      "<｜DSML｜function_calls>\n"
+      "<｜DSML｜invoke name=\"$FUNCTION_NAME\">\n"
+      "<｜DSML｜parameter name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE"
+      "</｜DSML｜parameter>\n...\n"
+      "</｜DSML｜invoke>\n"
+      "<｜DSML｜invoke name=\"$FUNCTION_NAME2\">\n...\n"
+      "</｜DSML｜invoke>\n"
+      "</｜DSML｜function_calls>\n"
+      "String and scalar parameters should be specified as is without any escaping or quotes, while lists "
+      "and objects should use JSON format. The \"string\" attribute should be set to \"true\" for string "
+      "type parameters and \"false\" for other types (numbers, booleans, arrays, objects).\n"
+      "If the thinking_mode is enabled, then after function results you should strongly consider outputting "
+      "a thinking block. Here is an example:\n"
+      "<｜DSML｜function_calls>\n...\n</｜DSML｜function_calls>\n"
+      "<function_results>\n...\n</function_results>\n"
+      "<think>...thinking about results</think>\n"
+      "Here are the functions available in JSONSchema format:\n<functions>\n");
+  for (size_t i = 0; i < functions->size(); ++i) {
+    if (out.text.size() > max_bytes) return out;
+    HADAL_ASSIGN_OR_RETURN(const std::string function,
+                           spell_json((*functions)[i].dump(), fmt::format("tools[{}].function", i),
+                                      max_bytes - std::min(max_bytes, out.text.size())));
+    if (i > 0) out.add("\n");
+    out.add_content(function);
+  }
+  return out.add("\n</functions>\n");
 }
 
 }  // namespace hadal

@@ -22,4 +22,8 @@ Result<MarkedText> announce_tools_v31(std::string_view tools_json, size_t max_by
 // Renders the announcement of V2.5's model card: each function as an indented JSON object in a code fence.
 Result<MarkedText> announce_tools_v25(std::string_view tools_json, size_t max_bytes);
 
+// Renders the announcement of V3.2's encoder: the rules of a call, then each function as JSON on a line of
+// its own, with all members that the client gave it.
+Result<MarkedText> announce_tools_v32(std::string_view tools_json, size_t max_bytes);
+
 }  // namespace hadal

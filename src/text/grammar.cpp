@@ -31,7 +31,8 @@ const std::string& field_of(const GrammarSpec& spec, std::string& storage) {
 // Parentheses in classes and literals count too, because this only bounds the depth and does not parse.
 Result<void> check_bounds(const GrammarSpec& spec, std::string_view field) {
   if (spec.text.size() > kMaxGrammarBytes)
-    return invalid_argument("{}: {} bytes; allowed are {}", field, spec.text.size(), kMaxGrammarBytes);
+    return invalid_argument("{}: {} bytes; at most {} are allowed", field, spec.text.size(),
+                            kMaxGrammarBytes);
   if (spec.text.find('\0') != spec.text.npos) return invalid_argument("{}: it has a zero byte", field);
   if (spec.kind != GrammarKind::kRegex && spec.kind != GrammarKind::kEbnf) return {};
   if (spec.text.empty()) return invalid_argument("{}: it is empty", field);
@@ -106,8 +107,8 @@ struct GrammarCompiler::Impl {
   void keep(std::list<Entry>::iterator entry, const CompiledGrammar& grammar);
   void drop(std::list<Entry>::iterator entry);
 
-  // The entry that this thread compiles. An exception on the way removes it, and those who wait for it get
-  // the same exception.
+  // Pending is the entry that this thread compiles. An exception on the way removes it, and the threads that
+  // wait for it get the same exception.
   class Pending {
    public:
     explicit Pending(Impl& impl) : impl_(impl) {}

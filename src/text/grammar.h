@@ -90,8 +90,8 @@ class GrammarCompiler {
   // not JSON, a schema keyword that cannot be enforced (with its JSON pointer), a broken regex or grammar,
   // text over the limits (256 KiB, depth 64), a grammar too large to compile. The last failures are
   // remembered. The error is kInternal if the library has failed.
-  // Throws std::bad_alloc where there is no memory, also to threads that waited for this compile. Nothing is
-  // remembered of it, so the next call compiles again.
+  // Throws std::bad_alloc where there is no memory, also to threads that waited for this compile. Such a
+  // failure is not remembered, so the next call compiles again.
   Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec);
 
   GrammarCacheStats cache_stats() const;
@@ -135,7 +135,7 @@ class GrammarMatcher {
 
   // Returns true once a mask or a token took longer than one_mask_s, so that the answer can only end.
   bool is_too_expensive() const;
-  // Those of the compiler that made the grammar.
+  // Returns those of the compiler that made the grammar.
   const MaskLimits& limits() const;
 
   // Undoes the last `num_tokens` accepted tokens, 0 ≤ num_tokens ≤ the number accepted.

@@ -8,6 +8,7 @@
 
 #include <boost/json.hpp>
 
+#include "base/printable.h"
 #include "text/grammar_schema_keywords.h"
 
 namespace hadal {
@@ -56,7 +57,7 @@ class SchemaWalk {
   Result<void> check_refs() const {
     for (const auto& [at, uri] : refs_)
       if (!schemas_.contains(uri.substr(1)))
-        return error(at, "$ref", fmt::format("\"{}\" does not lead to a schema", uri));
+        return error(at, "$ref", fmt::format("{} does not lead to a schema", shown_text(uri)));
     return {};
   }
 
@@ -64,9 +65,12 @@ class SchemaWalk {
   std::vector<std::pair<std::string, std::string>>& patterns() { return patterns_; }
 
  private:
+  static std::string place(std::string_view at) {
+    return at.empty() ? "the root" : cut_text(at, 4 * kShownChars);
+  }
   Status error(std::string_view at, std::string_view keyword, const std::string& why) const {
-    return invalid_argument("{}", one_line(fmt::format("{}: keyword \"{}\" at {}: {}", field_, keyword,
-                                                       at.empty() ? "the root" : at, why)));
+    return invalid_argument(
+        "{}", one_line(fmt::format("{}: keyword {} at {}: {}", field_, shown_text(keyword), place(at), why)));
   }
 
   Result<void> check_shape(const Keyword& keyword, const json::value& value, const std::string& at) const;
@@ -219,9 +223,9 @@ Result<void> SchemaWalk::check_string(const json::object& schema, const std::str
   const std::string_view name =
       format != nullptr ? std::string_view(format->get_string()) : std::string_view();
   if (is_unsupported_format(name))
-    return error(
-        at, "format",
-        fmt::format("\"{}\" is not enforced; enforced are {}", name, fmt::join(schema_formats(), ", ")));
+    return error(at, "format",
+                 fmt::format("{} is not enforced; enforced are {}", shown_text(name),
+                             fmt::join(schema_formats(), ", ")));
   const bool has_pattern = schema.contains("pattern");
   const bool has_format = among(schema_formats(), name);
   if (has_pattern && has_format) return error(at, "pattern", "it is not enforced beside a \"format\"");
@@ -237,9 +241,9 @@ Result<void> SchemaWalk::check_object(const json::object& schema, const std::str
   if (const json::value* required = schema.if_contains("required"))
     for (const json::value& key : required->get_array())
       if (properties == nullptr || !properties->get_object().contains(key.get_string()))
-        return error(
-            at, "required",
-            fmt::format("\"{}\" is not among the \"properties\"", std::string_view(key.get_string())));
+        return error(at, "required",
+                     fmt::format("{} is not among the \"properties\"",
+                                 shown_text(std::string_view(key.get_string()))));
   const bool has_names = schema.contains("propertyNames");
   if (const json::value* patterns = schema.if_contains("patternProperties")) {
     if (patterns->get_object().size() > 1)
@@ -266,9 +270,10 @@ Result<void> SchemaWalk::check_object(const json::object& schema, const std::str
 // Follows a $ref as the library does: "#" or "#/…", members of objects by name, without escapes.
 Result<void> SchemaWalk::check_ref(std::string_view uri, const std::string& at) const {
   if (uri != "#" && !uri.starts_with("#/"))
-    return error(at, "$ref", fmt::format("\"{}\" is not in this document (\"#/…\")", uri));
+    return error(at, "$ref", fmt::format("{} is not in this document (\"#/…\")", shown_text(uri)));
   if (uri.find_first_of("~%") != uri.npos || uri.ends_with('/') || uri.find("//") != uri.npos)
-    return error(at, "$ref", fmt::format("\"{}\" has escaped or empty parts, which are not supported", uri));
+    return error(at, "$ref",
+                 fmt::format("{} has escaped or empty parts, which are not supported", shown_text(uri)));
   const json::value* value = &root_;
   std::string_view rest = uri.substr(1);
   while (!rest.empty()) {
@@ -278,8 +283,9 @@ Result<void> SchemaWalk::check_ref(std::string_view uri, const std::string& at) 
     const json::object* object = value->if_object();
     value = object != nullptr ? object->if_contains(part) : nullptr;
     if (value == nullptr)
-      return error(at, "$ref",
-                   fmt::format("\"{}\" leads nowhere: no object has the member \"{}\"", uri, part));
+      return error(
+          at, "$ref",
+          fmt::format("{} leads nowhere: no object has the member {}", shown_text(uri), shown_text(part)));
   }
   return {};
 }
@@ -340,8 +346,8 @@ Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, 
     return {};
   }
   if (!schema.is_object())
-    return invalid_argument("{}", one_line(fmt::format("{}: at {}: a schema must be an object or a boolean",
-                                                       field_, at.empty() ? "the root" : at)));
+    return invalid_argument(
+        "{}", one_line(fmt::format("{}: at {}: a schema must be an object or a boolean", field_, place(at))));
   json::object members = schema.get_object();
   if (is_of_names && !members.contains("type")) members["type"] = "string";  // all names are strings
   const Keyword* alone = nullptr;

@@ -4,6 +4,8 @@
 
 #include <boost/json.hpp>
 
+#include "base/printable.h"
+#include "text/chat_markers.h"
 #include "text/grammar_schema.h"
 
 namespace hadal {
@@ -14,6 +16,7 @@ namespace json = boost::json;
 
 constexpr size_t kMaxFormatDepth = 32;
 constexpr int64_t kMaxRepeat = 1024;
+constexpr std::string_view kDsmlStyle = "deepseek_xml";  // the library's name for V3.2's parameters
 
 constexpr std::string_view kFormats[] = {"const_string",
                                          "json_schema",
@@ -98,8 +101,8 @@ Result<void> TagWalk::name_token(json::value& token, const std::string& at) cons
   if (!token.is_string()) return error(at, "a token must be its text or its id");
   const auto found = added_.find(std::string_view(token.get_string()));
   if (found == added_.end())
-    return error(at, fmt::format("\"{}\" is not one of the model's added tokens",
-                                 std::string_view(token.get_string())));
+    return error(at, fmt::format("{} is not one of the model's added tokens",
+                                 shown_text(std::string_view(token.get_string()))));
   token = found->second;
   return {};
 }
@@ -114,7 +117,8 @@ Result<void> TagWalk::walk(json::value& format, const std::string& at, size_t de
                                ? std::string(type_value->get_string())
                                : std::string();
   if (std::find(std::begin(kFormats), std::end(kFormats), type) == std::end(kFormats))
-    return error(at, fmt::format("\"type\" is \"{}\"; allowed are {}", type, fmt::join(kFormats, ", ")));
+    return error(at,
+                 fmt::format("\"type\" is {}; allowed are {}", shown_text(type), fmt::join(kFormats, ", ")));
 
   if (type == "json_schema") members["max_whitespace_cnt"] = kMaxJsonBlanks;
   for (auto& [key, value] : members) {
@@ -127,7 +131,10 @@ Result<void> TagWalk::walk(json::value& format, const std::string& at, size_t de
       value = json::parse(schema.json);
       out_.has_length = out_.has_length || schema.has_length;
     } else if (name == "style") {
-      if (!value.is_string() || value.get_string() != "json") return error(here, "allowed is \"json\"");
+      if (!value.is_string() || (value.get_string() != "json" && value.get_string() != kDsmlStyle))
+        return error(here, fmt::format("allowed are \"json\" and \"{}\"", kDsmlStyle));
+      // The library adds these tags, which may contain an added token.
+      if (value.get_string() == kDsmlStyle) out_.literals.emplace_back(dsml::kParameter);
     } else if (name == "content") {
       HADAL_RETURN_IF_ERROR(walk(value, here, depth + 1));
     } else if (name == "elements" || name == "tags") {
@@ -181,7 +188,7 @@ Result<json::value> from_structures(const json::object& tag, std::string_view fi
 Result<PreparedTag> prepare_structural_tag(std::string_view tag_json, std::string_view field,
                                            const AddedTokenIds& added_tokens) {
   if (tag_json.size() > kMaxGrammarBytes)
-    return invalid_argument("{}: {} bytes; allowed are {}", field, tag_json.size(), kMaxGrammarBytes);
+    return invalid_argument("{}: {} bytes; at most {} are allowed", field, tag_json.size(), kMaxGrammarBytes);
   json::parse_options options;
   options.max_depth = 4 * kMaxSchemaDepth + 4 * kMaxFormatDepth;
   json::error_code failure;

@@ -1,9 +1,13 @@
 #include "text/grammar_tools.h"
 
+#include <fmt/format.h>
+
 #include <set>
 
 #include <boost/json.hpp>
 
+#include "base/printable.h"
+#include "text/chat_markers.h"
 #include "text/grammar_schema.h"
 
 namespace hadal {
@@ -34,7 +38,7 @@ Result<Tool> read_tool(const json::value& entry, size_t i) {
   const json::value* type = tool != nullptr ? tool->if_contains("type") : nullptr;
   if (type != nullptr && (!type->is_string() || type->get_string() != "function"))
     return invalid_argument("tools[{}].type is {}; allowed is \"function\"", i,
-                            one_line(json::serialize(*type)));
+                            cut_text(one_line(json::serialize(*type))));
   const json::value* function = tool != nullptr ? tool->if_contains("function") : nullptr;
   if (function == nullptr || !function->is_object())
     return invalid_argument(
@@ -57,8 +61,8 @@ Result<Tool> read_tool(const json::value& entry, size_t i) {
 
 Result<std::vector<Tool>> read_tools(std::string_view tools_json, std::string_view function_name) {
   if (tools_json.size() > kMaxGrammarBytes)
-    return invalid_argument("tools: {} bytes; allowed are {} when a call is required", tools_json.size(),
-                            kMaxGrammarBytes);
+    return invalid_argument("tools: {} bytes; at most {} are allowed when a call is required",
+                            tools_json.size(), kMaxGrammarBytes);
   json::parse_options options;
   options.max_depth = 4 * kMaxSchemaDepth;
   json::error_code failure;
@@ -73,15 +77,14 @@ Result<std::vector<Tool>> read_tools(std::string_view tools_json, std::string_vi
   for (size_t i = 0; i < root.get_array().size(); ++i) {
     HADAL_ASSIGN_OR_RETURN(Tool tool, read_tool(root.get_array()[i], i));
     if (!names.insert(tool.name).second)
-      return invalid_argument("tools[{}]: \"{}\" is listed twice", i, tool.name);
+      return invalid_argument("tools[{}]: {} is listed twice", i, shown_text(tool.name));
     if (!function_name.empty() && tool.name != function_name) continue;
     HADAL_RETURN_IF_ERROR(
         check_json_schema(json::serialize(tool.parameters), fmt::format("tools[{}].function.parameters", i)));
     tools.push_back(std::move(tool));
   }
   if (tools.empty())
-    return invalid_argument("tool_choice: \"{}\" is not among the tools",
-                            one_line(function_name.substr(0, kMaxNameLength)));
+    return invalid_argument("tool_choice: {} is not among the tools", shown_text(function_name));
   return tools;
 }
 
@@ -99,12 +102,44 @@ json::value any_of(json::array elements) {
   return json::object{{"type", "or"}, {"elements", std::move(elements)}};
 }
 
+json::value star(json::value content) {
+  return json::object{{"type", "star"}, {"content", std::move(content)}};
+}
+
+// Returns V3.2's block of calls, as render_chat writes it apart from white space between the tags. A turn
+// begins with two line breaks even where there is no text before the block.
+json::value dsml_calls(const std::vector<Tool>& tools, bool parallel) {
+  json::array calls;
+  for (const Tool& tool : tools) {
+    const json::value parameters =
+        json::object{{"type", "json_schema"}, {"json_schema", tool.parameters}, {"style", "deepseek_xml"}};
+    calls.push_back(
+        sequence({text(fmt::format("{}{}{}{}\n", dsml::kInvoke, dsml::kName, tool.name, dsml::kNameEnd)),
+                  parameters, text(fmt::format("\n{}", dsml::kInvokeEnd))}));
+  }
+  const json::value call = any_of(std::move(calls));
+  json::array elements{text(fmt::format("\n\n{}\n", dsml::kCallsBegin)), call};
+  if (parallel) elements.push_back(star(sequence({text("\n"), call})));
+  elements.push_back(text(fmt::format("\n{}", dsml::kCallsEnd)));
+  return sequence(std::move(elements));
+}
+
 // Returns the text between the markers of a call, as render_chat writes it.
 json::value call_of(ChatFormat format, const Tool& tool) {
   const json::value arguments = json::object{{"type", "json_schema"}, {"json_schema", tool.parameters}};
-  if (format == ChatFormat::kV31) return sequence({text(tool.name), token("<｜tool▁sep｜>"), arguments});
-  return sequence(
-      {text("function"), token("<｜tool▁sep｜>"), text(tool.name + "\n```json\n"), arguments, text("\n```")});
+  if (format == ChatFormat::kV31) return sequence({text(tool.name), token(kSep), arguments});
+  return sequence({text("function"), token(kSep), text(tool.name + "\n```json\n"), arguments, text("\n```")});
+}
+
+// Returns the older formats' block of calls.
+json::value marked_calls(ChatFormat format, const std::vector<Tool>& tools, bool parallel) {
+  json::array calls;
+  for (const Tool& tool : tools) calls.push_back(call_of(format, tool));
+  const json::value call = sequence({token(kCallBegin), any_of(std::move(calls)), token(kCallEnd)});
+  json::array elements{token(kCallsBegin), call};
+  if (parallel) elements.push_back(star(format == ChatFormat::kV31 ? call : sequence({text("\n"), call})));
+  elements.push_back(token(kCallsEnd));
+  return sequence(std::move(elements));
 }
 
 }  // namespace
@@ -112,22 +147,14 @@ json::value call_of(ChatFormat format, const Tool& tool) {
 Result<GrammarSpec> tool_choice_grammar(ChatFormat format, std::string_view tools_json,
                                         std::string_view function_name, bool parallel) {
   if (format == ChatFormat::kV2)
-    return unsupported("the chat format v2 does not support tool calls; v2.5, r1 and v3.1 do");
+    return unsupported("the chat format v2 does not support tool calls; v2.5, r1, v3.1 and v3.2 do");
   HADAL_ASSIGN_OR_RETURN(const std::vector<Tool> tools, read_tools(tools_json, function_name));
-  json::array calls;
-  for (const Tool& tool : tools) calls.push_back(call_of(format, tool));
-  const json::value call =
-      sequence({token("<｜tool▁call▁begin｜>"), any_of(std::move(calls)), token("<｜tool▁call▁end｜>")});
-  json::array elements{token("<｜tool▁calls▁begin｜>"), call};
-  if (parallel) {
-    const json::value next = format == ChatFormat::kV31 ? call : sequence({text("\n"), call});
-    elements.push_back(json::object{{"type", "star"}, {"content", next}});
-  }
-  elements.push_back(token("<｜tool▁calls▁end｜>"));
-  return GrammarSpec{.kind = GrammarKind::kStructuralTag,
-                     .text = json::serialize(
-                         json::object{{"type", "structural_tag"}, {"format", sequence(std::move(elements))}}),
-                     .field = "tool_choice"};
+  const json::value format_of_calls =
+      format == ChatFormat::kV32 ? dsml_calls(tools, parallel) : marked_calls(format, tools, parallel);
+  return GrammarSpec{
+      .kind = GrammarKind::kStructuralTag,
+      .text = json::serialize(json::object{{"type", "structural_tag"}, {"format", format_of_calls}}),
+      .field = "tool_choice"};
 }
 
 }  // namespace hadal

@@ -300,7 +300,8 @@ Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const Gra
     const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds);
     const Tokenizer tokenizer = tokenizer_for(tag.literals, hides_control);
     HADAL_ASSIGN_OR_RETURN(const xgrammar::Grammar grammar, convert(spec, tag, tokenizer));
-    // Use one thread, the caller's, because an exception in a worker of the library would end the process.
+    // The caller's thread does all the work, because an exception in a worker of the library would end the
+    // process.
     xgrammar::GrammarCompiler compiler(*tokenizer, /*max_threads=*/1, /*cache_enabled=*/false);
     return std::shared_ptr<const BackendGrammar>(std::make_shared<XgrammarGrammar>(
         compiler.CompileGrammar(grammar), vocabulary_, tokenizer == plain_ ? nullptr : tokenizer));

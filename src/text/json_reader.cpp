@@ -95,7 +95,7 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
     // The library's text begins with an error id in brackets, which does not help a user.
     std::string_view text = e.what();
     if (const size_t bracket = text.find("] "); bracket != text.npos) text.remove_prefix(bracket + 2);
-    error = data_loss("{}: not valid JSON at byte {}: {}", what_, position, text);
+    error = data_loss("{}: is not valid JSON at byte {}: {}", what_, position, text);
     return false;
   }
 
@@ -188,7 +188,7 @@ Result<TokenizerDocument> read(std::string_view json, bool tables, std::string_v
   TokenizerDocument document;
   DocumentBuilder builder(document, tables, what);
   if (!nlohmann::ordered_json::sax_parse(json.begin(), json.end(), &builder))
-    return builder.error.value_or(data_loss("{}: not valid JSON", what));
+    return builder.error.value_or(data_loss("{}: is not valid JSON", what));
   return document;
 }
 

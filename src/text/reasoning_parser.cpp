@@ -2,16 +2,14 @@
 
 #include <algorithm>
 
+#include "text/chat_markers.h"
+
 namespace hadal {
 
 namespace {
 
-constexpr std::string_view kThink = "<think>";
-constexpr std::string_view kEndThink = "</think>";
-
 // These can precede or follow a turn: the assistant's open turn is the text after the last of them.
-constexpr std::string_view kTurnMarkers[] = {"<｜User｜>", "<｜Assistant｜>", "<｜tool▁output▁end｜>",
-                                             "<｜tool▁outputs▁end｜>", "<｜end▁of▁sentence｜>"};
+constexpr std::string_view kTurnMarkers[] = {kUser, kAssistant, kOutputEnd, kOutputsEnd, kEos};
 
 struct FormatName {
   std::string_view name;
@@ -29,6 +27,7 @@ ReasoningFormat format_of(ChatFormat chat_format) {
       return ReasoningFormat::kDeepSeekR1;
     case ChatFormat::kV25:
     case ChatFormat::kV31:
+    case ChatFormat::kV32:
       return ReasoningFormat::kDeepSeekV3;
   }
   return ReasoningFormat::kNone;

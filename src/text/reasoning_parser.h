@@ -25,8 +25,8 @@ enum class ReasoningFormat {
 };
 
 // `name` is the value of --reasoning-parser: "deepseek-r1", "deepseek-v3", or "auto", which selects by the
-// chat format: none for v2, deepseek-r1 for r1, deepseek-v3 for v3.1 and v2.5 (where R1-0528 opens <think>
-// itself). Any other name is kInvalidArgument; the message lists these.
+// chat format: none for v2, deepseek-r1 for r1, deepseek-v3 for v3.1, v3.2 and v2.5 (where R1-0528 opens
+// <think> itself). Any other name is kInvalidArgument; the message lists these.
 Result<ReasoningFormat> resolve_reasoning_format(std::string_view name, ChatFormat chat_format);
 // Returns "none", "deepseek-r1" or "deepseek-v3".
 const char* to_string(ReasoningFormat format);

@@ -94,7 +94,7 @@ bool is_continuation(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
 }
 
-// The attempts at matches in one text.
+// Attempts tries to match the pattern in one text, within the limits.
 class Attempts {
  public:
   Attempts(const pcre2_code* code, std::string_view pattern, std::string_view text, SplitBudget& budget)
@@ -221,7 +221,8 @@ Result<std::unique_ptr<Splitter>> make_pcre2_splitter(std::string_view pattern) 
   pcre2_set_parens_nest_limit(context.get(), 100);
   int error = 0;
   size_t offset = 0;
-  // Ruby's ^ and $ always match at lines. Anchored, because JIT has no option for that at match.
+  // The pattern is multi-line, because Ruby's ^ and $ always match at lines. It is anchored here, because JIT
+  // has no such option at match time.
   Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated->data()), translated->size(),
                           PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_ANCHORED | PCRE2_NEVER_BACKSLASH_C,
                           &error, &offset, context.get()));

@@ -24,15 +24,16 @@ namespace hadal {
 
 using PieceSink = FunctionRef<void(std::string_view)>;
 
-// A text on which a checkpoint's pattern takes too long; the message names the pattern and the limit.
+// PatternLimitError says that a checkpoint's pattern takes too long on a text; it names the pattern and the
+// limit.
 class PatternLimitError : public Error {
  public:
   using Error::Error;
 };
 
-// The processor time that PCRE2 may use on one text, for all of its pieces and all patterns together. It is
-// fifty times what usual patterns need (five times without JIT), so only patterns whose time is not linear in
-// the text reach it.
+// SplitBudget is the processor time that PCRE2 may use on one text, for all of its pieces and all patterns
+// together. It is fifty times what usual patterns need (five times without JIT), so only patterns whose time
+// is not linear in the text reach it.
 class SplitBudget {
  public:
   explicit SplitBudget(size_t text_bytes)

@@ -8,20 +8,6 @@
 #include "text/utf8.h"
 
 namespace hadal {
-namespace {
-
-constexpr size_t kShownBytes = 100;  // bytes of a pattern in an error
-
-// Returns the beginning of a pattern in whole characters, fit for one line.
-std::string shown(std::string_view pattern) {
-  if (pattern.size() <= kShownBytes) return printable(pattern);
-  size_t size = kShownBytes;
-  while ((static_cast<unsigned char>(pattern[size]) & 0xC0U) == 0x80U) --size;
-  return printable(pattern.substr(0, size)) + "…";
-}
-
-}  // namespace
-
 struct StopPatterns::Impl {
   std::shared_ptr<const StopStrings> strings;
   std::vector<StopRegex> regexes;
@@ -42,7 +28,7 @@ Result<std::shared_ptr<const StopPatterns>> StopPatterns::compile(const std::vec
     }
     auto regex = StopRegex::compile(regexes[i], budget.states);
     if (!regex.ok()) {
-      const std::string pattern = is_valid_utf8(regexes[i]) ? shown(regexes[i]) : "?";
+      const std::string pattern = is_valid_utf8(regexes[i]) ? printable(cut_text(regexes[i])) : "?";
       return invalid_argument("entry {} '{}': {}", i, pattern, regex.status().message);
     }
     budget.states -= regex->num_states();

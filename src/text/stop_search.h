@@ -16,8 +16,8 @@ namespace hadal {
 
 inline constexpr size_t kMaxStopRegexes = 8;  // of one answer
 
-// What the expressions of one request may still need. A request may have several StopPatterns, one for each
-// of its prompts; they use one budget.
+// StopRegexBudget is what the expressions of one request may still need. A request may have several
+// StopPatterns, one for each of its prompts; they use one budget.
 struct StopRegexBudget {
   uint32_t states = kMaxStopRegexStates;
 };
@@ -33,7 +33,7 @@ class StopPatterns {
   static Result<std::shared_ptr<const StopPatterns>> compile(const std::vector<std::string>& strings,
                                                              const std::vector<std::string>& regexes,
                                                              StopRegexBudget& budget);
-  // The same with a budget of its own.
+  // Does the same with a budget of its own.
   static Result<std::shared_ptr<const StopPatterns>> compile(const std::vector<std::string>& strings,
                                                              const std::vector<std::string>& regexes) {
     StopRegexBudget budget;

@@ -48,7 +48,7 @@ void split_around(const AddedTokenMatcher& added, std::string_view text, std::sp
   }
 }
 
-// Returns replace_invalid_utf8(text), and in `moved` where the ranges then are.
+// Returns replace_invalid_utf8(text), and in `moved` the places that the ranges then have.
 std::string repair(std::string_view text, std::span<const TextRange> ranges, std::vector<TextRange>& moved) {
   std::string out;
   size_t at = 0;
@@ -200,8 +200,8 @@ Result<void> Tokenizer::Impl::build(TokenizerFile& file) {
 size_t Tokenizer::Impl::find_longest_token(const std::vector<AddedTokenSpec>& added_tokens) const {
   for (const AddedTokenSpec& token : added_tokens)
     if (token.lstrip || token.rstrip) return 0;
-  // Bytes without a token are dropped. These five do not occur in UTF-8, and bytes that are not UTF-8 become
-  // U+FFFD, which is never shorter.
+  // Bytes without a token are dropped, so every byte of UTF-8 needs one. 0xC0, 0xC1 and those from 0xF5 on do
+  // not occur in UTF-8: a sequence with one of them becomes U+FFFD, which is not shorter.
   for (int byte = 0; byte < 256; ++byte) {
     const bool in_utf8 = byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
     if (in_utf8 && !bpe->has_byte(static_cast<unsigned char>(byte))) return 0;

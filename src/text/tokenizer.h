@@ -50,9 +50,8 @@ class Tokenizer {
   // after the word that makes the ids more than that. So a text of at most max_tokens tokens gets all of its
   // ids, and any other text gets more than max_tokens ids, those of its beginning.
   //
-  // In the ranges `literal` (in order, not overlapping, at borders of characters) no added token is found,
-  // nor one that is partly inside: their text becomes what its letters become, also together with text beside
-  // them.
+  // Added tokens that touch one of the ranges `literal` (in order, not overlapping, at borders of characters)
+  // are not recognised: the text there is encoded like ordinary text, and together with the text beside it.
   std::vector<int32_t> encode(std::string_view utf8, bool add_special_tokens = true,
                               size_t max_tokens = std::numeric_limits<size_t>::max(),
                               std::span<const TextRange> literal = {}) const;

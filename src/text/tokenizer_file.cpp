@@ -233,7 +233,7 @@ std::string token_text(const Json* value) {
 
 Result<TokenizerFile> parse_tokenizer_file(std::string_view json) {
   HADAL_ASSIGN_OR_RETURN(TokenizerDocument document, read_tokenizer_document(json, kFile));
-  if (!document.rest.is_object()) return data_loss("{}: not a JSON object", kFile);
+  if (!document.rest.is_object()) return data_loss("{}: is not a JSON object", kFile);
   const Section root(document.rest, "");
   TokenizerFile out;
   HADAL_RETURN_IF_ERROR(parse_model(root.find("model"), document, out));
@@ -269,7 +269,7 @@ Result<TokenizerFile> parse_tokenizer_file(std::string_view json) {
 
 Result<TokenizerConfig> parse_tokenizer_config(std::string_view json) {
   HADAL_ASSIGN_OR_RETURN(const Json document, read_json(json, kConfigFile));
-  if (!document.is_object()) return data_loss("{}: not a JSON object", kConfigFile);
+  if (!document.is_object()) return data_loss("{}: is not a JSON object", kConfigFile);
   const Section root(document, "");
   TokenizerConfig out;
   const auto flag = [&](std::string_view key, std::optional<bool>& value) -> Result<void> {

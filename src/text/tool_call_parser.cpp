@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <random>
+#include <utility>
 
 #include "text/tool_call_parser_scan.h"
 
@@ -21,7 +22,8 @@ struct FormatName {
 };
 constexpr FormatName kFormatNames[] = {{"none", ToolCallFormat::kNone},
                                        {"deepseekv3", ToolCallFormat::kDeepSeekV3},
-                                       {"deepseekv31", ToolCallFormat::kDeepSeekV31}};
+                                       {"deepseekv31", ToolCallFormat::kDeepSeekV31},
+                                       {"deepseekv32", ToolCallFormat::kDeepSeekV32}};
 
 ToolCallFormat format_of(ChatFormat chat_format) {
   switch (chat_format) {
@@ -32,6 +34,8 @@ ToolCallFormat format_of(ChatFormat chat_format) {
       return ToolCallFormat::kDeepSeekV3;
     case ChatFormat::kV31:
       return ToolCallFormat::kDeepSeekV31;
+    case ChatFormat::kV32:
+      return ToolCallFormat::kDeepSeekV32;
   }
   return ToolCallFormat::kNone;
 }
@@ -42,7 +46,8 @@ Result<ToolCallFormat> resolve_tool_call_format(std::string_view name, ChatForma
   if (name == "auto") return format_of(chat_format);
   for (const FormatName& row : kFormatNames)
     if (row.name == name && row.format != ToolCallFormat::kNone) return row.format;
-  return invalid_argument("unknown tool call parser \"{}\"; allowed are auto, deepseekv3, deepseekv31", name);
+  return invalid_argument(
+      "unknown tool call parser \"{}\"; allowed are auto, deepseekv3, deepseekv31, deepseekv32", name);
 }
 
 const char* to_string(ToolCallFormat format) {
@@ -66,13 +71,14 @@ std::string make_tool_call_id() {
 //
 // [begin_, point_) becomes content unless a call follows. All white space and markers there are optional.
 //
-// After a malformed call the text after its call_begin is read again, for calls in what seemed arguments. The
-// work stays linear: arguments reach past another call_begin only inside a string, which the quotes of that
-// other call end and begin again exactly where its own strings begin and end. So of two calls that are read
-// over the same text, one fails before the next call_begin, and no byte is read for more than two calls.
+// After a malformed call the text after its call_begin is read again, for calls in what seemed arguments (of
+// a DSML call only the end: see DsmlScan). The work stays linear: arguments reach past another call_begin
+// only inside a string, which the quotes of that other call end and begin again exactly where its own strings
+// begin and end. So of two calls that are read over the same text, one fails before the next call_begin, and
+// no byte is read for more than two calls.
 class ToolCallParser::Impl {
  public:
-  explicit Impl(Options options) : options_(std::move(options)) {}
+  explicit Impl(Options options) : options_(std::move(options)), markers_(call_markers(options_.format)) {}
 
   Piece append(std::string_view text, bool at_end) {
     Piece piece;
@@ -105,7 +111,7 @@ class ToolCallParser::Impl {
     }
     const std::string_view rest = std::string_view(buffer_).substr(point_);
     bool partial = false;
-    for (const std::string_view marker : {kCallsBegin, kCallBegin, kCallsEnd}) {
+    for (const std::string_view marker : {markers_.calls_begin, markers_.call_begin, markers_.calls_end}) {
       const Match matched = match(rest, marker);
       partial = partial || matched == Match::kPart;
       if (matched != Match::kWhole) continue;
@@ -118,13 +124,14 @@ class ToolCallParser::Impl {
   }
 
   void take_marker(std::string_view marker, Piece& piece) {
-    if (marker == kCallBegin) {
-      scan_.emplace(options_.format);
+    if (marker == markers_.call_begin) {
+      scan_ = make_call_scan(options_.format);
       return;
     }
-    if (marker == kCallsBegin && has_calls_begin_) release_to(space_, piece);  // the previous one has no call
+    if (marker == markers_.calls_begin && has_calls_begin_)
+      release_to(space_, piece);  // the previous one has no call
     point_ += marker.size();
-    if (marker == kCallsBegin) {
+    if (marker == markers_.calls_begin) {
       has_calls_begin_ = true;
       space_ = point_;
     } else if (has_calls_ && !has_calls_begin_) {
@@ -144,7 +151,7 @@ class ToolCallParser::Impl {
   }
 
   bool step_call(bool at_end, Piece& piece) {
-    const size_t begin = point_ + kCallBegin.size();
+    const size_t begin = point_ + markers_.call_begin.size();
     const std::string_view window = std::string_view(buffer_).substr(begin);
     const Verdict verdict = scan_->advance(window);
     if (verdict == Verdict::kMore && !at_end) return false;
@@ -153,13 +160,13 @@ class ToolCallParser::Impl {
       drop_to(begin + scan_->size());
       has_calls_ = true;
     } else {
-      release_to(begin, piece);  // the text after it is read again
+      release_to(begin + scan_->resume(window), piece);  // the text after it is read again
     }
     scan_.reset();
     return true;
   }
 
-  void take_call(std::string_view name, std::string_view arguments, Piece& piece) {
+  void take_call(std::string_view name, std::string arguments, Piece& piece) {
     const auto& names = options_.tool_names;
     const bool known = std::find(names.begin(), names.end(), name) != names.end();
     if (!known) unknown_names_.emplace_back(name);
@@ -168,7 +175,7 @@ class ToolCallParser::Impl {
     piece.calls.push_back({.index = num_calls_++,
                            .id = options_.make_id(),
                            .name = std::string(name),
-                           .arguments = std::string(arguments)});
+                           .arguments = std::move(arguments)});
   }
 
   // Makes all undecided text before `end` content, and `end` the point.
@@ -188,6 +195,7 @@ class ToolCallParser::Impl {
   }
 
   Options options_;
+  CallMarkers markers_;
   std::string buffer_;
   size_t begin_ = 0;
   size_t space_ = 0;
@@ -197,7 +205,7 @@ class ToolCallParser::Impl {
   bool has_calls_ = false;        // there was a call since the last calls_end
   int num_calls_ = 0;
   std::vector<std::string> unknown_names_;
-  std::optional<CallScan> scan_;
+  std::unique_ptr<CallScan> scan_;
 };
 
 ToolCallParser::ToolCallParser(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}

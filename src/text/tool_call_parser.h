@@ -4,13 +4,16 @@
 // - The result depends on the text alone: pieces and deltas, joined, are the same however the text was cut.
 // - A call is held back until it is complete and its arguments are a whole JSON object; then it is returned
 //   in one delta with index, id, name and arguments (the object's text as generated, without the white space
-//   around it). Text that cannot begin a call streams at once, except white space, which waits for what
-//   follows.
+//   around it; V3.2's parameters become one object, spelled as the model's own decoder does). Text that
+//   cannot begin a call streams at once, except white space, which waits for what follows.
 // - Whatever does not become a call is content exactly as generated, including markers: a call that is cut
 //   off, nameless, or whose arguments are not a JSON object (or are empty). Calls after it still count. A
 //   marker inside a string of the arguments is part of the string.
-// - <｜tool▁calls▁begin｜> and <｜tool▁calls▁end｜> around calls are removed with them. A call without them
-//   counts as well, since a grammar may force calls alone.
+// - A parameter of V3.2 with string="true" is its text exactly; with string="false" it must be JSON. A call
+// in
+//   which two parameters have one name is malformed.
+// - <｜tool▁calls▁begin｜> and <｜tool▁calls▁end｜> (V3.2: the tags of function_calls) around calls are
+//   removed with them. A call without them counts as well, because a grammar may force calls alone.
 // - White space directly before the calls, between and after them is dropped (" \t\n\v\f\r"); leading white
 //   space of the content stays. SGLang strips both ends of the text before the calls, but only when it does
 //   not stream, and drops the text after them, which is content here.
@@ -39,13 +42,15 @@ enum class ToolCallFormat {
   kNone,         // everything is content
   kDeepSeekV3,   // "deepseekv3": V2.5, V3, R1; arguments in a ```json fence
   kDeepSeekV31,  // "deepseekv31": V3.1; arguments right after the separator
+  kDeepSeekV32,  // "deepseekv32": V3.2; a DSML tag for each parameter
 };
 
-// `name` is the value of --tool-call-parser: "deepseekv3", "deepseekv31", or "auto", which selects by the
-// chat format: none for v2, deepseekv3 for v2.5 and r1, deepseekv31 for v3.1. Any other name is
+// `name` is the value of --tool-call-parser: "deepseekv3", "deepseekv31", "deepseekv32", or "auto", which
+// selects by the chat format: none for v2, deepseekv3 for v2.5 and r1, deepseekv31 for v3.1, deepseekv32 for
+// v3.2. Any other name is
 // kInvalidArgument; the message lists these.
 Result<ToolCallFormat> resolve_tool_call_format(std::string_view name, ChatFormat chat_format);
-// Returns "none", "deepseekv3" or "deepseekv31".
+// Returns "none", "deepseekv3", "deepseekv31" or "deepseekv32".
 const char* to_string(ToolCallFormat format);
 
 // Returns "call_" and 24 random hexadecimal digits. Any thread may call it.

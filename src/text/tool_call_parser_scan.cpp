@@ -2,27 +2,35 @@
 
 #include <algorithm>
 
+#include "text/chat_markers.h"
+#include "text/tool_call_parser_dsml.h"
+
 namespace hadal::tool_call {
 
-namespace {
-
-// Limits a type or name in bytes: function names have at most 64 characters, so holding back more than this
-// would be useless.
-constexpr size_t kMaxHead = 256;
-constexpr size_t kMaxDepth = 128;
-
-boost::json::parse_options json_options() {
+boost::json::parse_options json_options(size_t max_depth) {
   boost::json::parse_options options;
-  options.max_depth = kMaxDepth;
+  options.max_depth = max_depth;
   return options;
 }
 
-}  // namespace
+bool skip_spaces(std::string_view window, size_t& at) {
+  while (at < window.size() && is_space(window[at])) ++at;
+  return at < window.size();
+}
 
-CallScan::CallScan(ToolCallFormat format)
-    : fenced_(format == ToolCallFormat::kDeepSeekV3), stage_(fenced_ ? Stage::kType : Stage::kName) {}
+CallMarkers call_markers(ToolCallFormat format) {
+  if (format == ToolCallFormat::kDeepSeekV32) return {dsml::kCallsBegin, dsml::kCallsEnd, dsml::kInvoke};
+  return {kCallsBegin, kCallsEnd, kCallBegin};
+}
 
-Verdict CallScan::advance(std::string_view window) {
+std::unique_ptr<CallScan> make_call_scan(ToolCallFormat format) {
+  if (format == ToolCallFormat::kDeepSeekV32) return std::make_unique<DsmlScan>();
+  return std::make_unique<JsonCallScan>(format == ToolCallFormat::kDeepSeekV3);
+}
+
+JsonCallScan::JsonCallScan(bool fenced) : fenced_(fenced), stage_(fenced ? Stage::kType : Stage::kName) {}
+
+Verdict JsonCallScan::advance(std::string_view window) {
   // Each stage ends the loop if it needs more text, or moves on to the next stage.
   while (true) {
     const Stage stage = stage_;
@@ -35,10 +43,10 @@ Verdict CallScan::advance(std::string_view window) {
         verdict = head(window, fenced_ ? kJsonFence : kSep, Stage::kOpen);
         break;
       case Stage::kOpen:
-        if (!skip_spaces(window)) return Verdict::kMore;
+        if (!skip_spaces(window, at_)) return Verdict::kMore;
         if (window[at_] != '{') return Verdict::kMalformed;
         arguments_begin_ = at_;
-        json_.emplace(boost::json::storage_ptr(), json_options());
+        json_.emplace(boost::json::storage_ptr(), json_options(kMaxDepth));
         stage_ = Stage::kObject;
         continue;
       case Stage::kObject:
@@ -55,7 +63,7 @@ Verdict CallScan::advance(std::string_view window) {
 }
 
 // Reads text without '<' (and '`', if a fence ends it) up to `terminator`; kCall means that it was found.
-Verdict CallScan::head(std::string_view window, std::string_view terminator, Stage next) {
+Verdict JsonCallScan::head(std::string_view window, std::string_view terminator, Stage next) {
   const size_t end = window.find_first_of(terminator[0] == '`' ? "<`" : "<", at_);
   at_ = std::min(end, window.size());
   if (at_ - head_begin_ > kMaxHead) return Verdict::kMalformed;
@@ -77,8 +85,8 @@ Verdict CallScan::head(std::string_view window, std::string_view terminator, Sta
 }
 
 // Reads white space, then `text`; kCall means that both were found.
-Verdict CallScan::literal(std::string_view window, std::string_view text, Stage next) {
-  if (!skip_spaces(window)) return Verdict::kMore;
+Verdict JsonCallScan::literal(std::string_view window, std::string_view text, Stage next) {
+  if (!skip_spaces(window, at_)) return Verdict::kMore;
   const Match matched = match(window.substr(at_), text);
   if (matched != Match::kWhole) return matched == Match::kPart ? Verdict::kMore : Verdict::kMalformed;
   at_ += text.size();
@@ -86,7 +94,7 @@ Verdict CallScan::literal(std::string_view window, std::string_view text, Stage 
   return Verdict::kCall;
 }
 
-Verdict CallScan::object(std::string_view window) {
+Verdict JsonCallScan::object(std::string_view window) {
   boost::system::error_code error;
   at_ += json_->write_some(window.data() + at_, window.size() - at_, error);
   if (error) return Verdict::kMalformed;
@@ -96,11 +104,6 @@ Verdict CallScan::object(std::string_view window) {
   while (window[arguments_end_ - 1] != '}') --arguments_end_;
   stage_ = fenced_ ? Stage::kFenceEnd : Stage::kEnd;
   return Verdict::kCall;
-}
-
-bool CallScan::skip_spaces(std::string_view window) {
-  while (at_ < window.size() && is_space(window[at_])) ++at_;
-  return at_ < window.size();
 }
 
 }  // namespace hadal::tool_call

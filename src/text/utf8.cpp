@@ -51,14 +51,19 @@ size_t ascii_prefix(std::string_view text) {
 
 }  // namespace
 
-bool is_valid_utf8(std::string_view text) {
+size_t valid_utf8_bytes(std::string_view text) {
+  size_t at = 0;
   while (true) {
-    text.remove_prefix(ascii_prefix(text));
-    if (text.empty()) return true;
-    const auto prefix = classify_utf8_prefix(text);
-    if (prefix.kind != Utf8Prefix::kCharacter) return false;
-    text.remove_prefix(prefix.num_bytes);
+    at += ascii_prefix(text.substr(at));
+    if (at == text.size()) return at;
+    const auto prefix = classify_utf8_prefix(text.substr(at));
+    if (prefix.kind != Utf8Prefix::kCharacter) return at;
+    at += prefix.num_bytes;
   }
+}
+
+bool is_valid_utf8(std::string_view text) {
+  return valid_utf8_bytes(text) == text.size();
 }
 
 std::string replace_invalid_utf8(std::string_view text) {

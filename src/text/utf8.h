@@ -38,6 +38,8 @@ struct Utf8PrefixInfo {
 };
 Utf8PrefixInfo classify_utf8_prefix(std::string_view text);
 
+// Returns how many bytes precede the first that is no part of a whole character; all, if there is none.
+size_t valid_utf8_bytes(std::string_view text);
 bool is_valid_utf8(std::string_view text);
 
 // Returns `text` with every maximal invalid subpart replaced by one U+FFFD (Unicode 15, section 3.9).

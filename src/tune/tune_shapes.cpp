@@ -16,19 +16,16 @@ int64_t whole_blocks(int64_t size) {
   return (size + kFp8BlockSize - 1) / kFp8BlockSize * kFp8BlockSize;
 }
 
-Result<void> divides(const char* flag, int64_t by, const char* what, int64_t size) {
-  if (size % by == 0) return {};
-  return invalid_argument("{} {}: must divide {}, which is {}", flag, by, what, size);
-}
-
-Result<void> check_split(const ModelConfig& config, ModelSplit split) {
-  HADAL_RETURN_IF_ERROR(divides("--tp-size", split.tp, "num_attention_heads", config.num_attention_heads));
-  HADAL_RETURN_IF_ERROR(divides("--tp-size", split.tp, "intermediate_size", config.intermediate_size));
-  HADAL_RETURN_IF_ERROR(divides("--ep-size", split.ep, "--tp-size", split.tp));
-  if (config.n_routed_experts == 0) return {};
-  HADAL_RETURN_IF_ERROR(divides("--ep-size", split.ep, "n_routed_experts", config.n_routed_experts));
-  return divides("--tp-size / --ep-size", split.tp / split.ep, "moe_intermediate_size",
-                 config.moe_intermediate_size);
+// Returns the sizes that `size_of(rank)` has on any rank, without 0: such a rank has no such product. The
+// first is that of rank 0, which has the largest part.
+template <typename SizeOf>
+std::vector<int64_t> sizes_of_ranks(ModelSplit split, const SizeOf& size_of) {
+  std::vector<int64_t> sizes;
+  for (int64_t rank = 0; rank < split.tp; ++rank) {
+    const int64_t size = size_of(rank);
+    if (size > 0 && std::find(sizes.begin(), sizes.end(), size) == sizes.end()) sizes.push_back(size);
+  }
+  return sizes;
 }
 
 // Returns the types of stacks of linears on the GPU (model/cuda/device_weights.h), for the layers for which
@@ -62,10 +59,43 @@ std::vector<std::string> expert_modules(const ModelConfig& config,
   return modules;
 }
 
+// MlpStacks are the types of the two stacks of an MLP or of a layer's experts, and the padded intermediate
+// sizes that ranks have of them.
+struct MlpStacks {
+  WeightType gate_up;
+  WeightType down;
+  std::vector<int64_t> widths;
+};
+
+MlpStacks stacks_of(const ModelConfig& config, LoadQuantization quantization, ModelSplit split,
+                    int64_t layer) {
+  const auto type = [&](std::initializer_list<const char*> projections) {
+    std::vector<std::string> modules;
+    if (config.is_moe_layer(layer)) {
+      modules = expert_modules(config, projections);
+    } else {
+      for (const char* projection : projections) modules.push_back(fmt::format("mlp.{}", projection));
+    }
+    return stack_types(
+               config, quantization, [&](int64_t i) { return i == layer; }, modules)
+        .front();
+  };
+  MlpStacks stacks{.gate_up = type({"gate_proj", "up_proj"}), .down = type({"down_proj"})};
+  const int64_t unit = mlp_unit(stacks.gate_up, stacks.gate_up, stacks.down);
+  stacks.widths = sizes_of_ranks(split, [&](int64_t rank) {
+    const Range part = config.is_moe_layer(layer) ? expert_width_of(config, split, unit, rank)
+                                                  : mlp_width_of(config.intermediate_size, split, unit, rank);
+    return whole_blocks(part.size());
+  });
+  return stacks;
+}
+
 class SpecList {
  public:
   void dense(const char* label, WeightType type, int64_t n, int64_t k, bool f32_y = false) {
-    ProductSpec spec{.label = label, .name = {.n = n, .k = k, .type = type}, .f32_y = f32_y};
+    add({.label = label, .name = {.n = n, .k = k, .type = type}, .f32_y = f32_y});
+  }
+  void add(ProductSpec spec) {
     const bool there = std::any_of(specs_.begin(), specs_.end(),
                                    [&](const ProductSpec& other) { return other.name == spec.name; });
     if (!there) specs_.push_back(std::move(spec));
@@ -76,13 +106,13 @@ class SpecList {
   std::vector<ProductSpec> specs_;
 };
 
-void append_experts(std::vector<ProductSpec>& specs, bool down, WeightType type, int64_t num_experts,
-                    int num_shared, int64_t n, int64_t hidden, double routed_per_token) {
-  specs.push_back({.label = down ? "experts down" : "experts gate_up",
-                   .name = {.num_experts = num_experts, .n = n, .down = down, .type = type},
-                   .hidden_size = hidden,
-                   .num_shared = num_shared,
-                   .routed_per_token = routed_per_token});
+ProductSpec expert_product(bool down, WeightType type, int64_t num_experts, int num_shared, int64_t n,
+                           int64_t hidden, double routed_per_token) {
+  return {.label = down ? "experts down" : "experts gate_up",
+          .name = {.num_experts = num_experts, .n = n, .down = down, .type = type},
+          .hidden_size = hidden,
+          .num_shared = num_shared,
+          .routed_per_token = routed_per_token};
 }
 
 }  // namespace
@@ -103,21 +133,27 @@ Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQ
                                                 ModelSplit split) {
   HADAL_RETURN_IF_ERROR(check_split(config, split));
   const int64_t hidden = config.hidden_size;
-  const int64_t heads = config.num_attention_heads / split.tp;
+  const int64_t heads = heads_of(config, split, 0).size();  // all ranks have as many
   const int64_t kv_a = kKvLoraRank + kQkRopeHeadDim;
   const bool low_rank = config.q_lora_rank != 0;
-  const int64_t q_width = low_rank ? config.q_lora_rank : heads * kQkHeadDim;
+  const auto q_rows = [&](WeightType type) {
+    return sizes_of_ranks(split,
+                          [&](int64_t rank) { return q_rows_of(heads_of(config, split, rank), type).count; });
+  };
   const auto any = [](int64_t) { return true; };
   const auto types = [&](const auto& has, const std::vector<std::string>& modules) {
     return stack_types(config, quantization, has, modules);
   };
   SpecList list;
   for (const WeightType type :
-       types(any, {low_rank ? "self_attn.q_a_proj" : "self_attn.q_proj", "self_attn.kv_a_proj_with_mqa"}))
-    list.dense("qkv_a", type, (has_scales(type) ? whole_blocks(q_width) : q_width) + kv_a, hidden);
+       types(any, {low_rank ? "self_attn.q_a_proj" : "self_attn.q_proj", "self_attn.kv_a_proj_with_mqa"})) {
+    for (const int64_t q_width : low_rank ? std::vector{config.q_lora_rank} : q_rows(type))
+      list.dense("qkv_a", type, (has_scales(type) ? whole_blocks(q_width) : q_width) + kv_a, hidden);
+  }
   if (low_rank) {
-    for (const WeightType type : types(any, {"self_attn.q_b_proj"}))
-      list.dense("q_b", type, heads * kQkHeadDim, config.q_lora_rank);
+    for (const WeightType type : types(any, {"self_attn.q_b_proj"})) {
+      for (const int64_t rows : q_rows(type)) list.dense("q_b", type, rows, config.q_lora_rank);
+    }
   }
   for (const WeightType type : types(any, {"self_attn.kv_b_proj"})) {
     // Codes of other formats are widened at load.
@@ -126,15 +162,23 @@ Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQ
   }
   for (const WeightType type : types(any, {"self_attn.o_proj"}))
     list.dense("o_proj", type, hidden, heads * kVHeadDim);
-  const auto is_dense = [&](int64_t i) { return !config.is_moe_layer(i); };
-  const int64_t intermediate = whole_blocks(config.intermediate_size / split.tp);
-  for (const WeightType type : types(is_dense, {"mlp.gate_proj", "mlp.up_proj"}))
-    list.dense("gate_up", type, 2 * intermediate, hidden);
-  for (const WeightType type : types(is_dense, {"mlp.down_proj"}))
-    list.dense("down", type, hidden, intermediate);
+  for (const bool down : {false, true}) {
+    for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+      if (config.is_moe_layer(layer)) continue;
+      const MlpStacks mlp = stacks_of(config, quantization, split, layer);
+      for (const int64_t width : mlp.widths) {
+        if (down)
+          list.dense("down", mlp.down, hidden, width);
+        else
+          list.dense("gate_up", mlp.gate_up, 2 * width, hidden);
+      }
+    }
+  }
   if (config.n_routed_experts > 0)
     list.dense("router", WeightType::kBF16, config.n_routed_experts, hidden, true);
-  list.dense("lm_head", WeightType::kBF16, (config.vocab_size + split.tp - 1) / split.tp, hidden, true);
+  for (const int64_t rows :
+       sizes_of_ranks(split, [&](int64_t rank) { return vocabulary_of(config, split, rank).size(); }))
+    list.dense("lm_head", WeightType::kBF16, rows, hidden, true);
   return list.take();
 }
 
@@ -143,19 +187,22 @@ Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, Load
   HADAL_RETURN_IF_ERROR(check_split(config, split));
   if (config.n_routed_experts == 0) return std::vector<ProductSpec>();
   const int64_t shared = config.n_shared_experts;
-  const int64_t routed = config.n_routed_experts / split.ep;
-  const int64_t n = whole_blocks(config.moe_intermediate_size / (split.tp / split.ep));
-  const auto is_moe = [&](int64_t i) { return config.is_moe_layer(i); };
-  std::vector<ProductSpec> specs;
-  for (const bool down : {false, true}) {
-    const std::vector<WeightType> types = stack_types(
-        config, quantization, is_moe,
-        down ? expert_modules(config, {"down_proj"}) : expert_modules(config, {"gate_proj", "up_proj"}));
-    for (const WeightType type : types)
-      append_experts(specs, down, type, routed + shared, static_cast<int>(shared), n, config.hidden_size,
-                     static_cast<double>(config.num_experts_per_tok) / static_cast<double>(split.ep));
+  const int64_t routed = experts_of(config, split, 0).size();  // all ranks have as many
+  const double routed_per_token =
+      static_cast<double>(config.num_experts_per_tok) / static_cast<double>(split.ep);
+  std::vector<MlpStacks> layers;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (config.is_moe_layer(layer)) layers.push_back(stacks_of(config, quantization, split, layer));
   }
-  return specs;
+  SpecList list;
+  for (const bool down : {false, true}) {
+    for (const MlpStacks& stacks : layers) {
+      for (const int64_t width : stacks.widths)
+        list.add(expert_product(down, down ? stacks.down : stacks.gate_up, routed + shared,
+                                static_cast<int>(shared), width, config.hidden_size, routed_per_token));
+    }
+  }
+  return list.take();
 }
 
 Result<std::vector<cuda::ExpertsShape>> expert_layer_shapes(const ModelConfig& config,
@@ -165,29 +212,24 @@ Result<std::vector<cuda::ExpertsShape>> expert_layer_shapes(const ModelConfig& c
   std::vector<cuda::ExpertsShape> shapes;
   if (config.n_routed_experts == 0) return shapes;
   const Router router = make_router(config);
-  const std::vector<std::string> gate_up = expert_modules(config, {"gate_proj", "up_proj"});
-  const std::vector<std::string> down = expert_modules(config, {"down_proj"});
+  const auto loaded = [&](WeightType type) { return has_scales(type) ? type : plain; };
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (!config.is_moe_layer(layer)) continue;
-    const auto type_of = [&](const std::vector<std::string>& modules) {
-      const WeightType type = stack_types(
-                                  config, quantization, [&](int64_t i) { return i == layer; }, modules)
-                                  .front();
-      return has_scales(type) ? type : plain;
-    };
-    const cuda::ExpertsShape shape{
-        .num_experts = static_cast<int>(config.n_routed_experts / split.ep),
-        .num_shared = static_cast<int>(config.n_shared_experts),
-        .top_k = static_cast<int>(router.top_k),
-        .num_groups = router.gate.num_groups,
-        .topk_groups = router.gate.topk_groups,
-        .gate_kind = router.gate.kind,
-        .hidden = config.hidden_size,
-        .intermediate = whole_blocks(config.moe_intermediate_size / (split.tp / split.ep)),
-        .gate = plain,
-        .gate_up = type_of(gate_up),
-        .down = type_of(down)};
-    if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
+    const MlpStacks stacks = stacks_of(config, quantization, split, layer);
+    for (const int64_t width : stacks.widths) {
+      const cuda::ExpertsShape shape{.num_experts = static_cast<int>(experts_of(config, split, 0).size()),
+                                     .num_shared = static_cast<int>(config.n_shared_experts),
+                                     .top_k = static_cast<int>(router.top_k),
+                                     .num_groups = router.gate.num_groups,
+                                     .topk_groups = router.gate.topk_groups,
+                                     .gate_kind = router.gate.kind,
+                                     .hidden = config.hidden_size,
+                                     .intermediate = width,
+                                     .gate = plain,
+                                     .gate_up = loaded(stacks.gate_up),
+                                     .down = loaded(stacks.down)};
+      if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
+    }
   }
   return shapes;
 }
@@ -220,7 +262,8 @@ std::vector<ProductSpec> expert_products_of(WeightType type, int64_t num_experts
                                             int64_t top_k) {
   std::vector<ProductSpec> specs;
   for (const bool down : {false, true})
-    append_experts(specs, down, type, num_experts, 0, whole_blocks(n), hidden, static_cast<double>(top_k));
+    specs.push_back(
+        expert_product(down, type, num_experts, 0, whole_blocks(n), hidden, static_cast<double>(top_k)));
   return specs;
 }
 

@@ -1,5 +1,9 @@
-// Lists the products that `hadal tune` measures: those of a model on one of the GPUs that share it, in the
-// layout of its device weights (model/cuda/device_weights.h). The functions are pure.
+// Lists the products that `hadal tune` measures: those of a model on the GPUs that share it, in the layout of
+// its device weights (model/cuda/device_weights.h). The functions are pure.
+//
+// model/shard.h cuts the model. Where its parts are unequal, the ranks run different shapes and the lists
+// hold all of them, that of rank 0 first. Shared experts are listed with the routed ones of their rank and in
+// their width, because a stack has one width.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +15,10 @@
 #include "kernels/cuda/experts/shape.h"
 #include "model/config.h"
 #include "model/quantization.h"
+#include "model/shard.h"
 #include "tune/kernel_config.h"
 
 namespace hadal {
-
-// ModelSplit is the split of a model, like SGLang's --tp-size and --ep-size: heads, dense layers and
-// vocabulary by tp; experts by ep, and each expert by tp / ep.
-struct ModelSplit {
-  int64_t tp = 1;
-  int64_t ep = 1;
-};
 
 struct ProductSpec {
   std::string label;      // "q_b", "experts down"
@@ -36,8 +34,7 @@ struct ProductSpec {
 
 // Returns the dense products (the linears except attention's absorbed ones, including head and router) or the
 // experts' gate_up and down (empty for a model without experts). If shapes are equal, the first is returned.
-// The errors are kInvalidArgument for a split that leaves a remainder, naming what it must divide;
-// kUnsupported for a format without GPU kernels.
+// The errors are those of check_split.
 Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQuantization quantization,
                                                 ModelSplit split);
 Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, LoadQuantization quantization,

@@ -92,8 +92,7 @@ Result<bool> is_there(const KernelConfigFile& stored, const std::filesystem::pat
     if (name.num_experts == 0) return supports(entry.choice, dense_shape(product, batch, num_sms));
     const auto differs = [&](const char* field, int64_t value, int64_t ours) {
       return invalid_argument(
-          "{}: \"{}\": {} is {}, of another model's experts; here it is {}: another --output-dir must be "
-          "taken",
+          "{}: \"{}\": {} is {}, of another model's experts; here it is {}; use another --output-dir",
           (dir / file_name(name)).string(), batch, field, value, ours);
     };
     if (entry.hidden_size != product.hidden_size)
@@ -191,8 +190,8 @@ std::vector<StoredChoices> stored_choices(const std::vector<ProductSpec>& produc
 TuneField tune_field(const ProductSpec& product, int64_t batch, int num_sms) {
   if (product.name.num_experts > 0) {
     const cuda::GroupedShape sorted = expert_shape(product, batch, num_sms);
-    // Rows of down are sorted anyway; those of gate_up are gathered where an engine without files gathers
-    // them.
+    // The input rows of down are always sorted. Those of gate_up are gathered if an engine without files
+    // would gather them.
     cuda::GroupedShape shape = sorted;
     shape.gathered = !product.name.down && !wants_sorted(sorted, nullptr);
     return {heuristic(shape), valid_choices(sorted)};

@@ -1,5 +1,5 @@
-// An allocation that fails while a grammar is compiled or used: the caller gets std::bad_alloc and never an
-// error that blames the grammar, nothing is remembered of it, and the next compile succeeds.
+// Tests an allocation that fails while a grammar is compiled or used: the caller gets std::bad_alloc and
+// never an error that blames the grammar, the failure is not remembered, and the next compile succeeds.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -73,7 +73,7 @@ TEST_F(FailingGrammar, ACompileWithoutMemoryThrowsAndIsNotRemembered) {
 }
 
 // The failure of a broken grammar is its own error, or that of the memory. (The library cuts its message
-// where the memory ends.) Of the second one the library says in a warning that it ignores a part.
+// where the memory ends.) The library warns that it ignores a part of the second grammar.
 TEST_F(FailingGrammar, ABrokenGrammarWithoutMemoryIsNoOtherError) {
   for (const char* const text : {"(a", "a$b"}) {
     const GrammarSpec broken{.kind = GrammarKind::kRegex, .text = text};

@@ -57,7 +57,7 @@ int discard_answer(TestClient& client) {
   return status;
 }
 
-// A server with grammars over the engine and the tokenizer of a TestServer.
+// FailingServer is a server with grammars over the engine and the tokenizer of a TestServer.
 class FailingServer : public ::testing::Test {
  protected:
   FailingServer() {
@@ -186,7 +186,7 @@ TEST_F(FailingServer, AnswersARequestWithAGrammarOnceWhereverAnAllocationFails) 
   });
 }
 
-// Parsed on a worker as well.
+// The body is parsed on a worker as well.
 TEST_F(FailingServer, AnswersARequestWithStopExpressionsOnceWhereverAnAllocationFails) {
   try_every_allocation(post(
       "/generate",
@@ -261,8 +261,8 @@ TEST_F(FailingServer, RequestsAllocateNoMoreThanTheLedgerSays) {
       {"/generate", with_lists(",\"logit_bias\":" + biases)},
       {"/generate", with_lists(",\"stop_token_ids\":" + stop_ids)},
       {"/generate", with_lists(",\"logit_bias\":" + biases + ",\"stop_token_ids\":" + stop_ids)},
-      // Every instruction has a thread soon, or late, a few of them have one, and the whole text is held
-      // back.
+      // In the first two expressions every instruction has a thread, soon or late; in the others a few have
+      // one, or the whole text is held back.
       {"/generate", with_lists(",\"stop_regex\":\"" + alternatives + "\"")},
       {"/generate", with_stops(R"("stop_regex":".{1000}Q")")},
       {"/generate", with_stops(R"("stop_regex":["[a-e]{40}Q","[f-p]{40}Q","[q-z]{40}Q","\\p{Lu}{40}Q"])")},

@@ -1,6 +1,6 @@
 // What belongs to no single request goes on where there is no memory, even if the reserve is used up: the
-// audit log's thread, a stream whose client reads again, a request that its handler drops. And what is over
-// holds nothing.
+// audit log's thread, a stream whose client reads again, a request that its handler drops. Afterwards none of
+// them holds memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ using hadal::testing::Victims;
 using testing::TestClient;
 using testing::TestServer;
 
-// A path in a directory of its own, both of which end with the object.
+// TemporaryFile is a path in a directory of its own; both end with the object.
 class TemporaryFile {
  public:
   TemporaryFile() {

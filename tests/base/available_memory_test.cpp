@@ -1,4 +1,5 @@
-// How much memory this process can have: the machine's, or the lowest limit of a control group above it.
+// Tests how much memory this process can have: the machine's, or the lowest limit of a control group above
+// it.
 #include "base/available_memory.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr size_t kGiB = size_t{1} << 30;
 
-// A folder that stands in for the root of the file system, and ends with the object.
+// Root is a folder that stands in for the root of the file system, and ends with the object.
 class Root {
  public:
   Root() {

@@ -106,7 +106,7 @@ TEST_F(MappedFileTest, AFifoIsRefusedWithoutAWait) {
   const auto file = MappedFile::open(folder_ / "model.safetensors");
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.status().code, StatusCode::kDataLoss);
-  EXPECT_THAT(file.status().message, HasSubstr("model.safetensors: not a regular file but a FIFO"));
+  EXPECT_THAT(file.status().message, HasSubstr("model.safetensors: is not a regular file but a FIFO"));
   const auto text = read_text_file(folder_ / "model.safetensors");
   ASSERT_FALSE(text.ok());
   EXPECT_THAT(text.status().message, HasSubstr("not a regular file but a FIFO"));

@@ -12,7 +12,7 @@ namespace {
 using Counter = std::array<uint32_t, 4>;
 using Key = std::array<uint32_t, 2>;
 
-// Known answers of Philox4x32-10, published with the authors' Random123 library.
+// The answers are those that the authors published with their Random123 library.
 TEST(Philox, MatchesThePublishedKnownAnswers) {
   EXPECT_EQ(philox4x32_10(Counter{0, 0, 0, 0}, Key{0, 0}),
             (Counter{0x6627e8d5U, 0xe169c58dU, 0xbc57ac4cU, 0x9b00dbd8U}));

@@ -1,6 +1,9 @@
 #include "base/printable.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <string>
 
 namespace hadal {
 namespace {
@@ -10,6 +13,28 @@ TEST(Printable, WritesControlBytesOut) {
   EXPECT_EQ(printable("\xc2\x9b"
                       "2J naïve 东西"),
             "\\x9b2J naïve 东西");
+}
+
+TEST(Printable, CutTextKeepsWholeCharacters) {
+  EXPECT_EQ(cut_text("äöü", 3), "äöü");
+  EXPECT_EQ(cut_text("äöü", 2), "äö…");
+  EXPECT_EQ(cut_text(""), "");
+  const std::string whole(kShownChars, 'x');
+  EXPECT_EQ(cut_text(whole), whole);
+  EXPECT_EQ(cut_text(std::string(1000, 'x')), fmt::format("{}…", whole));
+  EXPECT_LT(cut_text(std::string(1000, '\x80')).size(), 4 * kShownChars + 4) << "also where it is not UTF-8";
+}
+
+TEST(Printable, ShownTextQuotesAndNeverCutsAnEscape) {
+  EXPECT_EQ(shown_text("a\"b\\\n\r\t\x01\x7f"), R"("a\"b\\\n\r\t\u0001\u007f")");
+  EXPECT_EQ(shown_text(""), R"("")");
+  EXPECT_EQ(shown_text("東西"), R"("東西")");
+  const std::string whole(kShownChars, 'x');
+  EXPECT_EQ(shown_text(whole), fmt::format("\"{}\"", whole));
+  EXPECT_EQ(shown_text(fmt::format("{}y", whole)), fmt::format("\"{}…\"", whole));
+  std::string escapes;
+  for (int i = 0; i < 10; ++i) escapes += "\\u0001";
+  EXPECT_EQ(shown_text(std::string(1000, '\x01')), fmt::format("\"{}…\"", escapes));
 }
 
 }  // namespace

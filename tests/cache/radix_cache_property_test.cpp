@@ -116,7 +116,7 @@ class World {
     return (hash ^ static_cast<uint64_t>(token + 1)) * 0x9e3779b97f4a7c15ULL + (hash >> 31);
   }
 
-  // Usually none, so that requests share enough.
+  // Usually returns none, so that requests share enough.
   uint64_t random_salt() { return std::max<uint64_t>(random_() % 12, 9) - 9; }
 
   Request* any_request() { return requests_.empty() ? nullptr : &requests_[random_() % requests_.size()]; }

@@ -316,7 +316,7 @@ TEST(RadixCache, CheckIntegrityFindsEveryWrongReference) {
   EXPECT_THROW(world.cache.check_integrity({{pages[0], 1}, {pages[1], 1}}), Error);
 }
 
-TEST(RadixCache, SaltsShareNothing) {
+TEST(RadixCache, DifferentSaltsShareNothing) {
   World world;
   const CacheSalt a{.low = 1};
   const CacheSalt b{.high = 1};

@@ -90,8 +90,8 @@ TEST(PublishedCommandLines, BenchLinesResolve) {
 }
 
 TEST(PublishedCommandLines, SayWhatThisBuildCannotDo) {
-  EXPECT_THAT(error_of(Command::kGenerate, "--model x --tp 8 --trust-remote-code"),
-              HasSubstr("--tp 8: only 1 is possible here: this build runs on one device"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--model x --dp 8 --trust-remote-code"),
+              HasSubstr("--dp 8: only 1 is possible here: this build runs on one device"));
   EXPECT_THAT(error_of(Command::kGenerate, "--enable-dp-attention"), HasSubstr("one device"));
   EXPECT_THAT(error_of(Command::kGenerate, "--speculative-algo NEXTN"), HasSubstr("no speculative decoding"));
   EXPECT_THAT(error_of(Command::kGenerate, "--port 30000"),
@@ -103,7 +103,7 @@ TEST(PublishedCommandLines, SayWhatThisBuildCannotDo) {
 TEST(FlagParser, AcceptsFlagsWithoutEffectWithOneLineEach) {
   const ParsedFlags flags = parse(
       Command::kGenerate,
-      "--model x --tp 1 --trust-remote-code --attention_backend fa3 --page-size 64 --enable-mixed-chunk");
+      "--model x --dp 1 --trust-remote-code --attention_backend fa3 --page-size 64 --enable-mixed-chunk");
   EXPECT_EQ(flags.text("model-path"), "x");
   ASSERT_EQ(flags.notes.size(), 5U);
   EXPECT_THAT(flags.notes[2], HasSubstr("--attention_backend value=fa3"));
@@ -142,13 +142,16 @@ TEST(FlagParser, NamesTheNearestFlag) {
 }
 
 TEST(FlagParser, RefusesBadValuesByNameAndRange) {
-  EXPECT_THAT(error_of(Command::kGenerate, "--top-p 1.5"), HasSubstr("--top-p 1.5: must be in (0, 1]"));
-  EXPECT_THAT(error_of(Command::kGenerate, "--top-p 0"), HasSubstr("(0, 1]"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--top-p 1.5"), HasSubstr("--top-p 1.5: must be in [1e-30, 1]"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--top-p 0"), HasSubstr("[1e-30, 1]"));
   EXPECT_THAT(error_of(Command::kGenerate, "--temperature nan"), HasSubstr("must be a number"));
-  EXPECT_THAT(error_of(Command::kGenerate, "--temperature -1"), HasSubstr("must be 0 or more"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--temperature -1"), HasSubstr("must be in [0, 1e+30]"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--temperature 1e308"), HasSubstr("1e308: must be in [0, 1e+30]"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--repetition-penalty 1e-45"),
+              HasSubstr("1e-45: must be in [1e-30"));
   EXPECT_THAT(error_of(Command::kGenerate, "--max-new-tokens 3.5"), HasSubstr("whole number"));
   EXPECT_THAT(error_of(Command::kGenerate, "--presence-penalty 3"), HasSubstr("[-2, 2]"));
-  EXPECT_THAT(error_of(Command::kGenerate, "--repetition-penalty 0"), HasSubstr("(0, 2]"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--repetition-penalty 0"), HasSubstr("[1e-30, 2]"));
   EXPECT_THAT(error_of(Command::kGenerate, "--dtype bfloat61"), HasSubstr("did you mean bfloat16?"));
   EXPECT_THAT(error_of(Command::kGenerate, "--ignore-eos=1"), HasSubstr("takes no value"));
   EXPECT_THAT(error_of(Command::kGenerate, "--prompt"), HasSubstr("needs a value"));
@@ -176,6 +179,8 @@ TEST(FlagParser, RefusesNumbersOutOfRangeWithTheRange) {
 
 TEST(FlagParser, SuggestsAValueOnlyIfOneIsNear) {
   EXPECT_THAT(error_of(Command::kGenerate, "--kv-cache-dtype fp8"), HasSubstr("did you mean fp8_e4m3?"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--device gpu"), HasSubstr("did you mean cuda?"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--device cup"), HasSubstr("did you mean cpu?"));
   EXPECT_THAT(error_of(Command::kGenerate, "--log-level foo"),
               AllOf(HasSubstr("must be one of debug, info"), Not(HasSubstr("did you mean"))));
   EXPECT_THAT(error_of(Command::kGenerate, "--log-level inof"), HasSubstr("did you mean info?"));

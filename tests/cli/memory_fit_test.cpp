@@ -37,7 +37,7 @@ TEST(MemoryFit, JudgesNothingWhereTheMemoryIsNotKnown) {
   EXPECT_EQ(fit.memory_bytes, 0);
 }
 
-TEST(MemoryFit, OfAGpuIsThatOfItsMemoryPlan) {
+TEST(MemoryFit, IsThatOfTheMemoryPlanOnAGpu) {
   DeviceMemoryPlan plan{.total_bytes = 10'000, .fraction = 0.5, .weight_bytes = 1000, .context_bytes = 100};
   plan.workspace_bytes = 200;
   plan.state_bytes = 300;

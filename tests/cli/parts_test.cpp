@@ -173,7 +173,7 @@ TEST(Sampling, EveryFlagReachesItsField) {
 
 TEST(ModelOptions, KvLayoutFollowsTheComputeTypeUnlessAFlagSetsIt) {
   const auto format = [](const char* kv_cache_dtype, DType compute_dtype, DeviceType device) {
-    return resolve_kv_layout({.kv_cache_dtype = kv_cache_dtype, .device = device}, compute_dtype)->format;
+    return resolve_kv_layout({.kv_cache_dtype = kv_cache_dtype, .device = device}, {}, compute_dtype)->format;
   };
   constexpr DeviceType kCpu = DeviceType::kCpu;
   EXPECT_EQ(format("auto", DType::kF32, kCpu), KvFormat::kF32);
@@ -215,7 +215,7 @@ TEST(ModelOptions, AGpuComputesInFloat16OnlyWithoutQuantisation) {
 
 TEST(ModelOptions, AFloat16ModelOnAGpuHasAFloat16Cache) {
   const auto layout = [](const char* cache, DType compute_dtype) {
-    return resolve_kv_layout({.kv_cache_dtype = cache, .device = DeviceType::kCuda}, compute_dtype);
+    return resolve_kv_layout({.kv_cache_dtype = cache, .device = DeviceType::kCuda}, {}, compute_dtype);
   };
   for (const char* cache : {"bf16", "fp8_e4m3", "fp8_e5m2", "float32"}) {
     EXPECT_THAT(layout(cache, DType::kF16).status().message,
@@ -235,7 +235,7 @@ TEST(ModelOptions, DeterministicInferenceIsAPromiseOfTheCpuAlone) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code, StatusCode::kUnsupported);
   EXPECT_THAT(refused.status().message,
-              HasSubstr("--enable-deterministic-inference: not supported on a GPU"));
+              HasSubstr("--enable-deterministic-inference: is not supported on a GPU"));
   // On the CPU it reaches the engine.
   const ParsedFlags flags =
       parse({"--model-path", "m", "--device", "cpu", "--enable-deterministic-inference"});
@@ -248,7 +248,7 @@ TEST(ModelOptions, OnlyAnFp8E4m3CacheHasScales) {
   const auto resolve = [](std::initializer_list<std::string> flags) {
     std::vector<std::string> words = {"--model-path", "m", "--device", "cpu"};
     words.insert(words.end(), flags.begin(), flags.end());
-    return resolve_kv_layout(resolve_model_options(parse(words)).value(), DType::kBF16);
+    return resolve_kv_layout(resolve_model_options(parse(words)).value(), {}, DType::kBF16);
   };
   EXPECT_EQ(resolve({"--kv-cache-dtype", "fp8_e4m3"})->scales, KvScales::kPerToken);
   EXPECT_EQ(resolve({"--kv-cache-dtype", "fp8_e4m3", "--kv-cache-scales", "per_token"})->scales,
@@ -334,7 +334,21 @@ TEST(WeightTraffic, CountsOnlyTheExpertsThatWereHit) {
   layer.moe = moe;
   weights.layers.push_back(layer);
   const std::vector<int32_t> distinct = {3};
-  EXPECT_EQ(weight_bytes_read(weights, distinct), 64 + 64 + 64 + 64 + 3 * (129 * 128 + 8));
+  const int64_t expected = 64 + 64 + 64 + 64 + 3 * (129 * 128 + 8);
+  EXPECT_EQ(weight_bytes_read(weights, distinct), expected);
+
+  // An indexer of 4 keys: wk and two norms of 4 floats in every step, wq_b and weights_proj where keys are
+  // scored.
+  ModelWeights sparse = weights;
+  sparse.layers[0].attention.indexer = IndexerWeights{.wq_b = fp8, .wk = bf16, .weights_proj = bf16};
+  EXPECT_EQ(weight_bytes_read(sparse, distinct), expected + 64 + 32);
+  EXPECT_EQ(weight_bytes_read(sparse, distinct, true), expected + 64 + 32 + 64 + 129 * 128 + 8);
+  ModelConfig v32 = config;
+  v32.index_topk = 100;
+  v32.num_hidden_layers = 2;
+  const KvLayout layout{.format = KvFormat::kBF16, .index = KvIndex::kE4M3};
+  EXPECT_EQ(kv_bytes_read(v32, layout, 3, 100), 2 * 3 * 100 * 1152);
+  EXPECT_EQ(kv_bytes_read(v32, layout, 3, 1000), 2 * 3 * (100 * 1152 + 1000 * 132));
 
   MatrixWeight w = fp8;
   for (const auto& [type, bytes] : {std::pair(WeightType::kF32, 129 * 128 * 4),

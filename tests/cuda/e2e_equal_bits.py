@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Answers on the GPU, tokens and log-probabilities, are the same bits in every run: again, without graphs, without graph
-padding, without the overlapped schedule; for one request and for batches of five that begin in one step; of the bundled
-model, of the same weights as bfloat16 and (batches) in float16, and of V2-Lite's dimensions with dummy weights. `hadal
-logits` writes the same bytes twice. And a request's greedy tokens do not depend on the other requests in its batch except
-where its two best logits are closer than ten times what the others change.
+"""Tests that the tokens and log-probabilities of answers on a GPU have the same bits in every run: in a second run, and
+without graphs, graph padding or the overlapped schedule. It does so for one request and for batches of five that begin in
+one step, with the bundled model, with the same weights as bfloat16 and (batches only) in float16, and with V2-Lite's
+dimensions and dummy weights. `hadal logits` must write the same bytes twice. A request's greedy tokens must not depend
+on the other requests in its batch, except where its two best logits are closer than ten times what the others change.
 
     HADAL_BINARY=build/cuda-release/hadal tests/cuda/e2e_equal_bits.py [--verbose]
 """

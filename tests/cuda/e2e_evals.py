@@ -99,8 +99,8 @@ def check(model, dtype, kv_format, limit):
     assert set(scores["tasks"]) == set(kept), set(scores["tasks"]) ^ set(kept)
     short = []
     for task, score in scores["tasks"].items():
-        # The CPU's mistakes among all questions are at least those among the first ones: with --limit the bound is
-        # looser than one in a hundred by the mistakes that come later, and never raises a false alarm by the draw.
+        # The kept scores count the CPU's mistakes among all questions. With --limit the bound is therefore looser, by
+        # the mistakes that come after the limit, but it never fails because of which questions come first.
         allowed = kept[task]["total"] - kept[task]["correct"] + max(1, score["total"] // 100)
         if score["total"] - score["correct"] > allowed:
             short.append(f"{task} {score['correct']} of {score['total']}")

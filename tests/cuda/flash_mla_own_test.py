@@ -5,12 +5,12 @@
                                      [--dtype bf16|fp16] [--filter TEXT] [--keep N/OF]
 
 FILE is the test of a FlashMLA checkout (written for commit 9241ae3); its cases that only measure time are left out. Every
-other case runs as it stands, with its tolerances. Beside that the outputs are compared with float64: the error of a case is
+other case runs as it stands, with its tolerances. In addition, the outputs are compared with float64: the error of a case is
 the cosine difference between its outputs and those of float64, which are not rounded. DIR is a directory that holds
 FlashMLA's own package flash_mla; with it the same inputs go to FlashMLA as well, and the test fails when our largest error
 of a type is larger than FlashMLA's.
 
---keep 1/4 runs every fourth case, for a machine that is lent by the minute. Needs torch with CUDA and the wheels of
+--keep 1/4 runs every fourth case, for a machine that is lent by the minute. It needs torch with CUDA and the wheels of
 scripts/wheel (or HADAL_PYTHON_PATH, a directory that they are installed into). The last line is "N passed, N failed".
 """
 import argparse
@@ -28,7 +28,7 @@ def parsed():
     parser.add_argument("--peer", help="a directory with FlashMLA's own package flash_mla")
     parser.add_argument("--dtype", choices=("bf16", "fp16"), help="only this type")
     parser.add_argument("--filter", default="", help="only the cases whose line holds this, for example 's_k=20, '")
-    parser.add_argument("--keep", default="1/1", metavar="N/OF", help="of every OF cases the N-th")
+    parser.add_argument("--keep", default="1/1", metavar="N/OF", help="only the N-th of every OF cases")
     options = parser.parse_args()
     if not os.path.isfile(options.file):
         parser.error(f"--file {options.file}: no such file; it is the test of a FlashMLA checkout")
@@ -115,7 +115,7 @@ def cosine_difference(got, expected):
 
 
 class Errors:
-    """The largest error of one type, of us and of FlashMLA, and the case that has it."""
+    """Holds the largest error of one type, ours and FlashMLA's, and the case that has it."""
 
     def __init__(self):
         self.largest = {}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares hadal.flash_mla on a GPU with a float64 reference in torch: FlashMLA's dense decoding cases and their tolerances, then
-caches and queries of other strides, long queries, FP8 records, CUDA graphs, reuse of metadata, and what is refused. Needs
-torch and the wheels of scripts/wheel (or HADAL_PYTHON_PATH, a directory that they are installed into).
+caches and queries of other strides, long queries, FP8 records, CUDA graphs, reuse of metadata, and what is refused. It
+needs torch and the wheels of scripts/wheel (or HADAL_PYTHON_PATH, a directory that they are installed into).
 
     tests/cuda/flash_mla_test.py [--filter TEXT] [--seconds N | --seconds inf]
 
@@ -38,7 +38,7 @@ FP8_COSINE, FP8_LSE = 5e-4, 1e-3
 
 
 class Batch:
-    """Random queries, lengths and a paged cache whose unused slots are NaN and whose unused table entries are out of range."""
+    """Holds random queries, lengths and a paged cache whose unused slots are NaN and whose unused table entries are out of range."""
 
     def __init__(self, lengths, s_q=1, h_q=16, h_kv=1, dtype=torch.bfloat16, seed=0):
         generator = torch.Generator(device=DEVICE).manual_seed(seed)

@@ -1,4 +1,4 @@
-// How tests launch kernels.
+// Launches kernels for tests.
 #pragma once
 
 #include "kernels/cuda/launch.h"

@@ -48,7 +48,7 @@ def test_usage_errors(model):
     expect_error("--stop must not be empty", 2, ["--stop"], "generate", "--model-path", model, "--input-ids", "5", "--stop", "")
     expect_error("a context holds two tokens or more", 2, ["--context-length 1", "[2,"], "generate", "--model-path", model,
                  "--input-ids", "5", "--context-length", "1")
-    expect_error("several devices are refused", 2, ["one device"], "generate", "--model", model, "--tp", "8")
+    expect_error("several devices are refused", 2, ["one device"], "generate", "--model", model, "--dp", "8")
     expect_error("--temperature must be a number", 2, ["--temperature nan"], "generate", "--model", model, "--temperature", "nan")
     expect_error("--top-p must be above 0", 2, ["--top-p 0"], "generate", "--model", model, "--top-p", "0")
     expect_error("token ids must be numbers", 2, ["--input-ids"], "generate", "--model", model, "--load-format", "dummy",
@@ -216,12 +216,14 @@ def test_info_of_what_does_not_fit(work):
     expect_error("a cache too large for the assumed GPU is refused", 1, ["a KV cache of 100000000 tokens"], *base,
                  "--device", "cuda", "--json-model-override-args", '{"num_hidden_layers": 4}', "--max-total-tokens",
                  "100000000")
-    expect_error("a GPU refuses deterministic inference", 1, ["--enable-deterministic-inference: not supported on a GPU"],
+    expect_error("a GPU refuses several ranks", 1, ["--tp-size 2: must be 1 on a GPU; --device cpu allows more ranks"], *base,
+                 "--device", "cuda", "--tp-size", "2")
+    expect_error("a GPU refuses deterministic inference", 1, ["--enable-deterministic-inference: is not supported on a GPU"],
                  *base, "--device", "cuda", "--enable-deterministic-inference")
 
 
 def test_accepted_flags(model):
-    rc, _, err = run("info", "--model", model, "--trust-remote-code", "--tp", "1", "--attention-backend", "fa3")
+    rc, _, err = run("info", "--model", model, "--trust-remote-code", "--dp", "1", "--attention-backend", "fa3")
     check("flags without effect are accepted, each with a line", rc == 0 and err.count("flag accepted") == 3, err)
 
 

@@ -75,9 +75,9 @@ def test_tune(model, work):
     check("a dry run of experts splits them", rc == 0 and "9 of 256 x 256" in out and "9 of 256 x 128" in out, out + err)
     presets = [pathlib.Path(BIN).with_name("tune_presets"), "--presets", "v3", "v3", "--tp-size", "8", "--output-dir", work / "not"]
     done = subprocess.run([*presets, "--m", "16", "16", "--dry-run"], capture_output=True, text=True, check=False)
-    check("tune_presets measures each preset and batch once", done.returncode == 0 and " for 10 products at 1 batch size," in done.stdout, done)
-    done = subprocess.run([*presets, "--share", "11/11"], capture_output=True, text=True, check=False)
-    check("tune_presets refuses a share of nothing", done.returncode == 2 and "N must be at most 10" in done.stderr, done)
+    check("tune_presets measures each preset and batch once", done.returncode == 0 and " for 11 products at 1 batch size," in done.stdout, done)
+    done = subprocess.run([*presets, "--share", "12/12"], capture_output=True, text=True, check=False)
+    check("tune_presets refuses a share of nothing", done.returncode == 2 and "N must be at most 11" in done.stderr, done)
     done = subprocess.run(presets, capture_output=True, text=True, check=False, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     check("tune_presets without a GPU makes no directory", done.returncode == 1 and not (work / "not").exists(), done)
     check("a dry run writes no file", not any(pathlib.Path(".").glob("N=*.json")))

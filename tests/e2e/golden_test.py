@@ -22,7 +22,10 @@ GOLDENS = ROOT / "tests/model/goldens"
 HADAL = pathlib.Path(os.environ.get("HADAL_BINARY", ROOT / "build/cpu-release/hadal"))
 MAKE_CHECKPOINT = HADAL.parent / "make_checkpoint"
 MAX_ERROR = {"float32": 1e-3, "bfloat16": 3e-2}  # |out - ref| / |ref| over all positions
-EXPECTED_GOLDENS = {"v2_lite", "v2", "v2_5", "v3", "v3_fp8", "no_rope_scaling"}
+# V3.2's index keys are e4m3 in a bfloat16 cache, so that some rows choose another key near the border. Attending to all keys
+# makes an error of 0.11 to 0.26 in prompts of 135 and 260 tokens.
+MAX_ERROR_OF_E4M3_KEYS = 1e-1
+EXPECTED_GOLDENS = {"v2_lite", "v2", "v2_5", "v3", "v3_fp8", "no_rope_scaling", "v32", "v32_fp8"}
 
 
 def run(*command):
@@ -63,21 +66,22 @@ class GoldenRun:
     def __init__(self, name, directory):
         self.name = name
         self.golden = json.loads((GOLDENS / name / "golden.json").read_text(encoding="utf-8"))
+        self.has_indexer = "index_topk" in json.loads((GOLDENS / name / "config.json").read_text(encoding="utf-8"))
         self.checkpoint = pathlib.Path(directory) / name
         run(MAKE_CHECKPOINT, "--config", GOLDENS / name / "config.json", "--output", self.checkpoint,
             "--seed", self.golden["seed"], "--gate-bias-amplitude", self.golden["gate_bias_amplitude"],
             "--checksum", self.golden["weights_checksum"])
 
-    def check_logits(self, case_idx, dtype):
+    def check_logits(self, case_idx, dtype, max_error, *flags):
         case = self.golden["cases"][case_idx]
-        output = self.checkpoint / f"out.{case_idx}.{dtype}.safetensors"
+        output = self.checkpoint / f"out.{case_idx}.{dtype}.{len(flags)}.safetensors"
         run(HADAL, "logits", "--model-path", self.checkpoint, "--input-ids", ids_text(case["input_ids"]),
-            "--output", output, "--dtype", dtype)
+            "--output", output, "--dtype", dtype, *flags)
         shape, out = read_f32(output, "logits")
         expected_shape, expected = read_f32(GOLDENS / self.name / "logits.safetensors", f"logits.{case_idx}")
         assert shape == expected_shape, (shape, expected_shape)
         error = relative_error(out, expected)
-        assert error <= MAX_ERROR[dtype], f"relative error {error:.2e} > {MAX_ERROR[dtype]:.0e}"
+        assert error <= max_error, f"relative error {error:.2e} > {max_error:.0e}"
         return f"relative error {error:.2e}"
 
     def check_greedy(self, case_idx, dtype, *flags):
@@ -94,8 +98,12 @@ def checks_of(golden):
     checks = []
     for i, case in enumerate(golden.golden["cases"]):
         where = f"{golden.name} {len(case['input_ids'])} tokens"
-        for dtype in MAX_ERROR:
-            checks.append((f"{where} {dtype} logits", lambda i=i, d=dtype: golden.check_logits(i, d)))
+        for dtype, bound in MAX_ERROR.items():
+            if golden.has_indexer and dtype == "bfloat16":
+                checks.append((f"{where} {dtype} logits, float32 cache",
+                               lambda i=i, d=dtype, b=bound: golden.check_logits(i, d, b, "--kv-cache-dtype", "float32")))
+                bound = MAX_ERROR_OF_E4M3_KEYS
+            checks.append((f"{where} {dtype} logits", lambda i=i, d=dtype, b=bound: golden.check_logits(i, d, b)))
         checks.append((f"{where} greedy", lambda i=i: golden.check_greedy(i, "float32")))
     last = len(golden.golden["cases"]) - 1
     checks.append((f"{golden.name} greedy, prefill in chunks of 48",

@@ -34,7 +34,7 @@ def fifos():
             model = copy_of_the_model(folder)
             (model / name).unlink(missing_ok=True)
             os.mkfifo(model / name)
-            expect_error(f"a FIFO as {name}", 1, [f"{name}: not a regular file but a FIFO"], "generate", "--model-path",
+            expect_error(f"a FIFO as {name}", 1, [f"{name}: is not a regular file but a FIFO"], "generate", "--model-path",
                          model, "--prompt", "a", "--max-new-tokens", 1)
 
 

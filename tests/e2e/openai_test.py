@@ -98,6 +98,19 @@ def forced_tools(server):
             check("reason", answer["finish_reason"] == "tool_calls", answer)
 
 
+def dsml_tools(server):
+    """Forces calls in V3.2's notation, and sends one back with its result."""
+    info = json.loads(server.request("GET", "/server_info")[2])
+    check("parser", info["tool_call_parser"] == "deepseekv32", info["tool_call_parser"])
+    forced_tools(server)
+    call = {"id": "c", "type": "function", "function": {"name": "get_time", "arguments": '{"unit": "c"}'}}
+    talk = [{"role": "developer", "content": "What time is it?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    answer = whole(server, {**HELLO, "messages": [*talk, {"role": "tool", "tool_call_id": "c", "content": "noon"}]})
+    check("a result is accepted", answer["finish_reason"] in ("stop", "length"), answer)
+    status, error = server.post(CHAT, {**HELLO, "messages": [{"role": "tool", "tool_call_id": "c", "content": "noon"}]})
+    check("message named", status == 400 and "messages[0].role" in error["error"]["message"], error)
+
+
 def loglikelihood(server):
     """Scores a continuation of known tokens, like lm-eval's local-completions."""
     ids = server.post("/v1/tokenize", {"prompt": "Once upon a time, there was"})[1]["tokens"]
@@ -180,6 +193,9 @@ def main():
         for part in (streams_say_the_same, structured_output, forced_tools, loglikelihood, many_streams,
                      clients_that_leave, errors):
             part(server)
+        check("ended well", server.stop() == 0)
+    with Server("--chat-template", "v3.2", "--tool-call-parser", "deepseekv32") as server:
+        dsml_tools(server)
         check("ended well", server.stop() == 0)
     return finish()
 

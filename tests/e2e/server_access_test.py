@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Tests who may do what at `hadal serve`: keys, browsers, methods, bodies of strangers. It uses the real binary and the
 bundled model."""
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from counting import check, finish
@@ -80,6 +82,45 @@ def key_file():
             check("the log has no key", "secret-" not in log, log)
 
 
+def administration():
+    """With a file of several keys and without an administrator nobody administers; each key aborts its own."""
+    with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+        keys.write("alice secret-a\nbob secret-b\n")
+        keys.flush()
+        with Server("--api-key-file", keys.name) as server:
+            for path in ("/flush_cache", "/pause_generation", "/start_profile"):
+                code, _, answer = server.request("POST", path, {}, bearer("secret-a"))
+                check(f"{path} without an admin key", code == 403 and b"--admin-api-key" in answer, (code, answer))
+            code, _, answer = server.request("POST", "/abort_request", {"abort_all": True}, bearer("secret-a"))
+            check("abort_all without an admin key", code == 403 and b"--admin-api-key" in answer, (code, answer))
+            body = {"text": "Once", "rid": "job", "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}}
+            answers = {}
+
+            def ask(key):
+                answers[key] = server.request("POST", "/generate", body, bearer(key))
+
+            def running():
+                return json.loads(server.request("GET", "/get_load", None, bearer("secret-a"))[2])[0]["num_reqs"]
+
+            threads = [threading.Thread(target=ask, args=(key,)) for key in ("secret-a", "secret-b")]
+            for thread in threads:
+                thread.start()
+            deadline = time.monotonic() + 60
+            while running() != 2 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            code, _, answer = server.request("POST", "/generate", body, bearer("secret-b"))
+            check("a key cannot use its own id twice", code == 400 and b"rid 'job' is in use" in answer, answer)
+            code, _, answer = server.request("POST", "/abort_request", {"rid": "job"}, bearer("secret-a"))
+            check("a key aborts one request, its own", code == 200 and json.loads(answer)["num_requests"] == 1, answer)
+            threads[0].join()
+            check("another key's request goes on", running() == 1)
+            server.request("POST", "/abort_request", {"rid": "job"}, bearer("secret-b"))
+            threads[1].join()
+            infos = [json.loads(answers[key][2])["meta_info"] for key in ("secret-a", "secret-b")]
+            check("both were aborted", [info["finish_reason"]["type"] for info in infos] == ["abort"] * 2, infos)
+            check("both see their own id", [info["id"] for info in infos] == ["job"] * 2, infos)
+
+
 def browsers():
     with Server("--allowed-hosts", "box.example") as server:
         rebound = {"Host": "evil.example", "Origin": "http://evil.example"}
@@ -98,6 +139,69 @@ def browsers():
         check("GET where it is allowed", status(server, "GET", "/flush_cache") == 200)
 
 
+def duplicates(server):
+    head = "GET /model_info HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\r\n"
+    for first, second in (("k", "wrong"), ("wrong", "k"), ("k", "k")):
+        answer = raw(server, head.format(f"{first}\r\nauthorization: Bearer {second}").encode())
+        check(f"keys {first} and {second}", answer.startswith(b"HTTP/1.1 400") and
+              b"more than one Authorization header" in answer, answer)
+
+
+def half_closed(server):
+    """What is complete arrives although the client sends nothing more; what is not is given up as if it had gone."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        client.sendall(b"GET /model_info HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer k\r\n\r\n")
+        client.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+        check("a complete answer reaches a half-closed client", answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"}"),
+              answer)
+    body = json.dumps({"text": "a", "stream": True, "sampling_params": {"max_new_tokens": 3000, "ignore_eos": True}})
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        client.sendall(f"POST /generate HTTP/1.1\r\nHost: x\r\nX-Request-Id: half\r\nAuthorization: Bearer k\r\n"
+                       f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        answer = client.recv(65536)
+        client.shutdown(socket.SHUT_WR)
+        while data := client.recv(65536):
+            answer += data
+        check("a half-closed client's stream ends", answer.startswith(b"HTTP/1.1 200") and b"[DONE]" not in answer, answer[-200:])
+    deadline = time.monotonic() + 60
+    while "status=499" not in server.text() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    check("and is logged as a client that left", any("status=499" in line and "id=half" in line
+                                                     for line in server.text().splitlines()), server.text())
+
+
+def access_log():
+    """Whoever has no key cannot fill the log; a client with a key has a line for each request."""
+    strangers, own = 20_000, 300
+    with Server("--api-key", "k") as server:
+        duplicates(server)
+        half_closed(server)
+        before = server.text().count("path=/health ")
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+            probes = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * strangers
+            sender = threading.Thread(target=client.sendall, args=(probes,))
+            sender.start()
+            answers, rest = 0, b""
+            while answers < strangers:
+                data = rest + client.recv(65536)
+                answers += data.count(b"HTTP/1.1 200")
+                rest = data[-11:]
+            sender.join()
+        connection = server.connect()
+        for _ in range(own):
+            connection.request("GET", "/get_load", headers=bearer("k"))
+            connection.getresponse().read()
+        connection.close()
+        server.stop()
+        log = server.text()
+        lines = log.count("path=/health ") - before
+        left_out = sum(int(line.split("count=")[1].split()[0]) for line in log.splitlines() if "http_lines_left_out" in line)
+        check("every probe has a line or is counted", lines + left_out == strangers, (lines, left_out))
+        check("a hundred lines a second at most", lines < strangers / 2 and left_out > 0, (lines, left_out))
+        check("a client with a key has all of its lines", log.count("path=/get_load ") == own, log.count("path=/get_load "))
+
+
 def sources():
     for flags, variables in ((["--api-key", "a"], {"HADAL_API_KEY": "b"}), ([], {"HADAL_API_KEY": ""}),
                              (["--api-key-file", "/nowhere"], {}), (["--api-key-file", "/x", "--api-key", "k"], {})):
@@ -108,7 +212,9 @@ def sources():
 
 def main():
     key_file()
+    administration()
     browsers()
+    access_log()
     sources()
     return finish()
 

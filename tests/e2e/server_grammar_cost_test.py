@@ -53,7 +53,7 @@ def neighbours_get_tokens_and_the_same_text_while_expensive_masks_are_made():
 
 
 def steps_go_on_while_expensive_masks_are_made(path, num_expensive):
-    """By the record of plans, the order of the engine's decisions, which does not depend on how long anything takes."""
+    """Checks the order of the engine's decisions by the record of plans, which does not depend on how long anything takes."""
     calls = [json.loads(line) for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines()]
     expensive = {call["id"] for call in calls if call["call"] == "abort"}
     check("only the expensive requests are aborted", len(expensive) == num_expensive, expensive)

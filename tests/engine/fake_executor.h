@@ -31,7 +31,8 @@ inline ModelConfig fake_config(int64_t vocab_size = 320) {
 class FakeExecutor final : public StepExecutor {
  public:
   struct Hooks {
-    // Called on the engine thread before the step's output is returned; its result becomes the step's error.
+    // This is called on the engine thread before the step's output is returned; its result becomes the step's
+    // error.
     std::function<std::string(const StagedStep&)> on_wait;
     std::function<void(const StagedStep&)> on_launch;
     std::function<bool(const StagedStep&)> is_graphed;  // what the step's output says; never, without one

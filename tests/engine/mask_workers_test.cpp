@@ -45,7 +45,7 @@ class Scripted final : public TokenConstraint {
   std::function<void()> on_mask_;
 };
 
-// One thread in each lane.
+// The workers have one thread in each lane.
 class MaskWorkersTest : public ::testing::Test {
  protected:
   using Task = std::shared_ptr<MaskTask>;
@@ -53,7 +53,7 @@ class MaskWorkersTest : public ::testing::Test {
   static Task task(uint64_t client, std::function<void()> on_mask) {
     return std::make_shared<MaskTask>(std::make_unique<Scripted>(std::move(on_mask)), kTestVocab, client);
   }
-  // A task whose masks cost `seconds` each, and which write down its name.
+  // Returns a task whose masks cost `seconds` each, and which write down its name.
   Task named(const std::string& name, uint64_t client, double seconds) {
     return task(client, [this, name, seconds] {
       const std::lock_guard lock(mutex_);
@@ -104,7 +104,7 @@ TEST_F(MaskWorkersTest, TheClientWhoseMasksHaveCostLeastComesFirst) {
   EXPECT_THAT(order(), ElementsAre("a1", "b1", "b2", "a2", "a3"));
 }
 
-TEST_F(MaskWorkersTest, OfAClientsTasksTheCheapestComesFirst) {
+TEST_F(MaskWorkersTest, TheCheapestOfAClientsTasksComesFirst) {
   const Task dear = named("dear", 1, 2.0);
   const Task cheap = named("cheap", 1, 1.0);
   for (const Task& one : {dear, cheap}) {

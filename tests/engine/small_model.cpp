@@ -1,5 +1,6 @@
 #include "tests/engine/small_model.h"
 
+#include "model/shard_weights.h"
 #include "model/weights_loader.h"
 
 namespace hadal::testing {
@@ -30,12 +31,26 @@ constexpr const char* kV2Lite = R"({
 }  // namespace
 
 std::unique_ptr<Model> make_small_model(const std::string& kind, ThreadPool& pool, uint64_t seed) {
-  ModelConfig config = parse_model_config(kind == "v3" ? kV3 : kV2Lite, kind).value();
+  constexpr const char* kIndexer = R"({"architectures": ["DeepseekV32ForCausalLM"], "index_n_heads": 16,
+    "index_head_dim": 128, "index_topk": 48})";
+  ModelConfig config =
+      parse_model_config(kind == "v2-lite" ? kV2Lite : kV3, kind, kind == "v3.2" ? kIndexer : "").value();
   WeightLoadOptions options;
   options.format = LoadFormat::kDummy;
   options.seed = seed;
   ModelWeights weights = load_weights({}, config, options, pool).value();
   return make_model(std::move(config), std::move(weights)).value();
+}
+
+std::vector<std::shared_ptr<Model>> make_small_ranks(const std::string& kind, ModelSplit split,
+                                                     ThreadPool& pool, uint64_t seed) {
+  const std::unique_ptr<Model> whole = make_small_model(kind, pool, seed);
+  std::vector<std::shared_ptr<Model>> ranks;
+  for (int64_t rank = 0; rank < split.tp; ++rank) {
+    ModelWeights part = shard_weights(whole->weights(), whole->config(), split, rank);
+    ranks.push_back(make_model(whole->config(), std::move(part)).value());
+  }
+  return ranks;
 }
 
 }  // namespace hadal::testing

@@ -3,14 +3,20 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "model/model.h"
+#include "model/shard.h"
 
 namespace hadal::testing {
 
-// "v3" has a low-rank query and a sigmoid gate with groups and bias, "v2-lite" a direct query and a greedy
-// softmax gate.
+// "v3" has a low-rank query and a sigmoid gate with groups and bias, "v3.2" is the same with an indexer that
+// selects 48 keys, "v2-lite" has a direct query and a greedy softmax gate.
 std::unique_ptr<Model> make_small_model(const std::string& kind, ThreadPool& pool, uint64_t seed = 1);
+
+// Makes each rank's part of the same model.
+std::vector<std::shared_ptr<Model>> make_small_ranks(const std::string& kind, ModelSplit split,
+                                                     ThreadPool& pool, uint64_t seed = 1);
 
 }  // namespace hadal::testing

@@ -7,7 +7,7 @@
 
 namespace hadal::fuzz {
 
-// Every byte, some usual runs of JSON, and the markers of tool calls.
+// Its tokens are every byte, some usual runs of JSON, and the markers of tool calls.
 inline const Tokenizer& byte_tokenizer() {
   static const auto made = [] {
     std::string vocab;

@@ -29,14 +29,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (!rest.empty()) {
     const std::string part = next();
     const int kind = part.empty() ? 0 : static_cast<unsigned char>(part[0]);
-    const char* const roles[] = {"user", "assistant", "system", "tool", "other"};
-    ChatMessage message{.role = roles[kind % 5], .content = part};
+    const char* const roles[] = {"user", "assistant", "system", "tool", "other", "developer"};
+    ChatMessage message{.role = roles[kind % 6], .content = part};
     if ((kind & 8) != 0) message.reasoning_content = part;
     if ((kind & 16) != 0) message.tool_calls = {{.name = part, .arguments = part}, {.name = "f"}};
+    if ((kind & 32) != 0) message.tool_calls = {{.name = "f", .arguments = part.substr(1)}};
     messages.push_back(std::move(message));
   }
   for (const ChatFormat format : {ChatFormat::kV2, ChatFormat::kV25, ChatFormat::kR1, ChatFormat::kV31,
-                                  detected.ok() ? *detected : ChatFormat::kV2}) {
+                                  ChatFormat::kV32, detected.ok() ? *detected : ChatFormat::kV2}) {
     const auto rendered = render_chat(format, messages, options);
     if (rendered.ok())
       HADAL_CHECK(rendered->starts_with("<｜begin▁of▁sentence｜>"));

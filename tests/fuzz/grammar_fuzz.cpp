@@ -38,8 +38,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   GrammarSpec spec{
       .kind = static_cast<GrammarKind>(data[0] % 5), .text = std::string(rest), .field = "field"};
   if (data[0] % 6 == 5) {
-    const auto made =
-        tool_choice_grammar(data[0] % 12 == 5 ? ChatFormat::kV31 : ChatFormat::kV25, rest, "", true);
+    constexpr ChatFormat kFormats[] = {ChatFormat::kV31, ChatFormat::kV25, ChatFormat::kV32};
+    const auto made = tool_choice_grammar(kFormats[data[0] / 6 % 3], rest, "", true);
     if (!made.ok()) {
       HADAL_CHECK(!made.status().message.empty());
       return 0;

@@ -76,7 +76,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       check_refused(std::get<FieldError>(completion));
     }
   }
-  for (const ChatFormat format : {ChatFormat::kV2, ChatFormat::kV25, ChatFormat::kR1, ChatFormat::kV31}) {
+  for (const ChatFormat format :
+       {ChatFormat::kV2, ChatFormat::kV25, ChatFormat::kR1, ChatFormat::kV31, ChatFormat::kV32}) {
     limits.chat_format = format;
     limits.reasoning = resolve_reasoning_format("auto", format).value();
     limits.tool_calls = resolve_tool_call_format("auto", format).value();

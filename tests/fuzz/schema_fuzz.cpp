@@ -82,7 +82,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!grammar_available()) return 0;
   std::shared_ptr<const CompiledGrammar> grammar;
   {
-    // A compile is interrupted at certain places only, and nothing is interrupted that reads the schema.
+    // A compile is interrupted at certain places only, and the code that reads the schema never is.
     const fuzz::UnitLimit limit(4 * kMaxCompileSeconds);
     const auto compiled =
         compiler().compile({.kind = GrammarKind::kJsonSchema, .text = std::string(schema), .field = "field"});

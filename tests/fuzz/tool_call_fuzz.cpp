@@ -1,56 +1,8 @@
-// Fuzzes the parser of tool calls: a byte of options, a byte that counts cuts, two bytes for each, then the
-// text, where a few control characters represent the markers. However the text is cut, the result is the
-// same; arguments are JSON objects, and a text without a well-formed call is unchanged content.
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <boost/json/parse.hpp>
-
-#include "base/check.h"
+// Fuzzes the parser of tool calls in the formats of V3 and V3.1: a byte of options, a byte that counts cuts,
+// two bytes for each, then the text, where a few control characters represent the markers.
 #include "cut_text.h"
 #include "text/tool_call_parser.h"
-
-namespace {
-
-using hadal::ToolCallDelta;
-using hadal::ToolCallParser;
-
-struct Parsed {
-  std::string content;
-  std::vector<ToolCallDelta> calls;
-  std::vector<std::string> unknown;
-};
-
-Parsed parse(ToolCallParser::Options options, const hadal::fuzz::Pieces& pieces) {
-  int minted = 0;
-  options.make_id = [&] { return std::to_string(minted++); };
-  ToolCallParser parser(options);
-  Parsed out;
-  const auto take = [&](const ToolCallParser::Piece& piece) {
-    out.content += piece.content;
-    out.calls.insert(out.calls.end(), piece.calls.begin(), piece.calls.end());
-  };
-  for (const std::string_view piece : pieces) take(parser.append(piece));
-  take(parser.finish());
-  out.unknown = parser.unknown_names();
-  HADAL_CHECK(parser.num_calls() == minted);
-  return out;
-}
-
-bool same(const Parsed& a, const Parsed& b) {
-  if (a.content != b.content || a.unknown != b.unknown || a.calls.size() != b.calls.size()) return false;
-  for (size_t i = 0; i < a.calls.size(); ++i) {
-    const ToolCallDelta& x = a.calls[i];
-    const ToolCallDelta& y = b.calls[i];
-    if (x.index != y.index || x.id != y.id || x.name != y.name || x.arguments != y.arguments) return false;
-  }
-  return true;
-}
-
-}  // namespace
+#include "tool_call_check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace hadal;
@@ -64,22 +16,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                         .tool_names = {"f", "get_weather"},
                                         .parallel = (input.options() & 0x40) == 0,
                                         .forward_unknown = (input.options() & 0x80) != 0};
-  const Parsed whole = parse(options, {input.text()});
-  HADAL_CHECK(same(parse(options, input.pieces()), whole));
-  HADAL_CHECK(same(parse(options, input.bytes()), whole));
-
-  if (whole.calls.empty() && whole.unknown.empty()) HADAL_CHECK(whole.content == input.text());
-  HADAL_CHECK(options.parallel || whole.calls.size() <= 1);
-  int index = 0;
-  for (const ToolCallDelta& call : whole.calls) {
-    HADAL_CHECK(call.index == index++);
-    const bool known = call.name == "f" || call.name == "get_weather";
-    HADAL_CHECK(!call.name.empty() && (known || options.forward_unknown));
-    boost::json::parse_options deep;
-    deep.max_depth = 128;
-    boost::system::error_code error;
-    const boost::json::value value = boost::json::parse(call.arguments, error, {}, deep);
-    HADAL_CHECK(!error && value.is_object(), "{}", call.arguments);
-  }
+  fuzz::check_tool_calls(options, input);
   return 0;
 }

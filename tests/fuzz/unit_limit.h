@@ -1,4 +1,4 @@
-// A limit on the processor time of one input, so that a slow input is a finding and not just fewer inputs a
+// Limits the processor time of one input, so that a slow input is a finding and not just fewer inputs a
 // second. libFuzzer's -timeout counts the time of the wall clock, which other programs lengthen, so it only
 // finds inputs that hang. Memory is limited by scripts/fuzz (-rss_limit_mb, -malloc_limit_mb).
 #pragma once

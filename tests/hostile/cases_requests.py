@@ -92,6 +92,7 @@ AMPLIFY = rows("amplification", [
     ("chat with 20 alternatives", chat(logprobs=True, top_logprobs=20, max_tokens=64), {"answer_bytes": 1 << 20}),
     ("chat with 21 alternatives", chat(logprobs=True, top_logprobs=21), {"statuses": BAD}),
     ("best_of", post("/v1/completions", {"prompt": "a", "best_of": 128}), {"statuses": BAD}),
+    ("model name of 1 MB in a stream", chat(model="m" * (1 << 20), stream=True, max_tokens=64), {"statuses": BAD}),
     ("echo", post("/v1/completions", {"prompt": "a b " * 900, "echo": True, "max_tokens": 1})),
     ("echo with n and probabilities", post("/v1/completions", {
         "prompt": "a b " * 400, "echo": True, "logprobs": 5, "max_tokens": 1, "n": 64}),
@@ -201,6 +202,14 @@ GRAMMARS = rows("grammars", [
     ("64 clients, slow masks", generate(regex="([a-zA-Z0-9 ]{1,40}[ ,.]?){1,200}", new=64),
      {**SIXTY_FOUR, "answers": False}),
     ("choices with masks", generate(regex=".{1,2000}", n=64, new=32), {"clients": 1, "answer_bytes": 1 << 20}),
+    ("a grammar for each of 64 prompts", post("/generate", {"text": ["a"] * 64, "sampling_params": [
+        {"regex": f"(a|b)*a(a|b){{{i % 12 + 1}}}{i}", "max_new_tokens": 4} for i in range(64)]}),
+     {"answer_bytes": 1 << 20, "clients": 2}),
+    ("a grammar and a stop expression", generate(regex="[a-z ]{1,2000}", stop_regex="([a-z]+ ?)+#", new=64), {"clients": 8}),
+    ("streams with a grammar, begun and left", (*post("/generate", {"text": "a", "stream": True, "sampling_params": {
+        "regex": "([a-z]{1,20} ){1,400}", "max_new_tokens": 500}})[:1], ("wait", 0.05), ("reset",)),
+     {"clients": 32, "answers": False}),
+    ("classes of all letters", generate(ebnf='root ::= ([^\\x00-\\x1f]{1,40} [\\u0100-\\uffff]){1,40}', new=32)),
     ("response_format with a deep schema", chat(response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": DEEP}})),
 ], memory_bytes=320 << 20, clients=2)
 
@@ -209,7 +218,17 @@ def tool(i, parameters=None):
     return {"type": "function", "function": {"name": f"f{i}", "parameters": parameters or {"type": "object"}}}
 
 
+def nested(depth):
+    value = {"type": "object"}
+    for _ in range(depth):
+        value = {"type": "object", "properties": {"a": value, "b": {"type": "string"}}, "required": ["a"]}
+    return value
+
+
 TOOLS = rows("tools", [
+    # Below the size from which every body is parsed by a worker.
+    ("64 clients, nested parameters", chat(tools=[tool(i, nested(30)) for i in range(6)], tool_choice="required"),
+     {**SIXTY_FOUR, "statuses": BAD | {503}}),
     ("1024 tools", chat(tools=[tool(i) for i in range(1024)])),
     ("1025 tools", chat(tools=[tool(i) for i in range(1025)]), {"statuses": BAD}),
     ("128 tools, required", chat(tools=[tool(i) for i in range(128)], tool_choice="required")),
@@ -230,4 +249,24 @@ TOOLS = rows("tools", [
     ("markers of calls in the text", chat("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>" * 50, max_tokens=32)),
 ], memory_bytes=320 << 20, clients=2)
 
-CASES = STOP_REGEX + AMPLIFY + LIMITS + GRAMMARS + TOOLS
+# Two ranks share the model (--tp-size 2), and every step waits for both.
+RANKS = rows("ranks", [
+    ("n of 64", generate(n=64, new=16), {"answer_bytes": 2 << 20, "memory_bytes": 96 << 20}),  # a workspace for each rank
+    ("64 clients, nested quantifier", stop("(.+)+#"), SIXTY_FOUR),
+    ("64 clients, prompts of 2000 tokens", post("/generate", {
+        "input_ids": [(7 * i) % 4000 for i in range(2000)], "sampling_params": {"max_new_tokens": 1}}),
+     {**SIXTY_FOUR, "answers": False}),
+    ("128 top probabilities", post("/generate", {
+        "text": "a b c d " * 100, "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 128,
+        "sampling_params": {"max_new_tokens": 16}}), {"answer_bytes": 8 << 20, "memory_bytes": 96 << 20}),
+    ("a schema that refers to itself", schema({"type": "object", "properties": {"a": {"$ref": "#"}}}, new=64),
+     {"memory_bytes": 320 << 20}),
+    ("streams begun and left, 64 clients", (*post("/generate", {"text": "a", "stream": True, "sampling_params": {
+        "max_new_tokens": 1000, "ignore_eos": True}})[:1], ("wait", 0.02), ("reset",)),
+     {"clients": 64, "answers": False, "seconds": 1.0}),
+    ("batches left", (*post("/generate", {"text": ["a"] * 256, "sampling_params": {"max_new_tokens": 500}})[:1],
+                      ("wait", 0.05), ("reset",)), {"clients": 8, "answers": False}),
+    ("a body that is not JSON", post("/generate", b'{"text":' + b"[" * 100_000), {"statuses": BAD}),
+], group="ranks")
+
+CASES = STOP_REGEX + AMPLIFY + LIMITS + GRAMMARS + TOOLS + RANKS

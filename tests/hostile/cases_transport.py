@@ -1,5 +1,7 @@
 """Lists hostile cases below the request: connections, chunks, headers, origins, keys, probes, aborts, TLS."""
+import contextlib
 import json
+import ssl
 
 from case import MIB, generate, get, head, post, rows
 
@@ -10,6 +12,9 @@ LONG = json.dumps({"text": "Once", "stream": True, "sampling_params": {"max_new_
 LONG_POST = head("POST", "/generate", len(LONG)) + LONG
 SHORT_KEPT = head("POST", "/generate", len(SHORT)).replace(b"Connection: close\r\n", b"") + SHORT
 HEALTH_KEPT = b"GET /health HTTP/1.1\r\nHost: server\r\n\r\n"
+METRICS_KEPT = HEALTH_KEPT.replace(b"/health", b"/metrics")
+TEXT = json.dumps({"prompt": "a " * 8000}).encode()
+TEXT_KEPT = head("POST", "/tokenize", len(TEXT)).replace(b"Connection: close\r\n", b"") + TEXT
 IDLE = {"answers": False, "once": True, "seconds": 1.0}
 
 
@@ -37,6 +42,13 @@ CONNECTIONS = rows("connections", [
     ("half-closed stream", (LONG_POST, ("half-close",), READ), {"answers": False, "clients": 16}),
     ("reset after the request", (LONG_POST, ("reset",)), {"answers": False, "clients": 32}),
     ("200 pipelined probes", (HEALTH_KEPT * 200 + head("GET", "/health"), READ), {"clients": 8, "answer_ratio": 10}),
+    ("100 pipelined metrics, 64 clients", (METRICS_KEPT * 99 + head("GET", "/metrics"), READ),
+     {"clients": 64, "answer_ratio": 1000, "seconds": 1.0}),
+    ("60 pipelined texts of 16 kB, 64 clients", (TEXT_KEPT * 60 + head("GET", "/health"), READ),
+     {"clients": 64, "answer_ratio": 10, "seconds": 1.0}),
+    ("pipelined behind a long request", (LONG_POST.replace(b"Connection: close\r\n", b""), HEALTH_KEPT * 4000, ("wait", 1.0)),
+     {**IDLE, "clients": 16, "memory_ratio": 4}),
+    ("pipelined and half-closed", (HEALTH_KEPT * 200, ("half-close",), READ), {"clients": 16, "answer_ratio": 10}),
     ("200 pipelined generations", (SHORT_KEPT * 200 + head("POST", "/generate", len(SHORT)) + SHORT, READ),
      {"clients": 4, "answer_ratio": 10, "seconds": 1.0}),
     ("pipelined without a reader", held(HEALTH_KEPT * 20_000), {**IDLE, "clients": 8}),
@@ -44,7 +56,14 @@ CONNECTIONS = rows("connections", [
     ("noise instead of HTTP", (bytes(range(256)) * 64, READ), {"clients": 8}),
     ("a TLS greeting on a plain port", (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 500, READ), {"answers": False}),
     ("HTTP/2 preface", (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", READ)),
-    ("empty lines", (b"\r\n" * MIB, ("wait", 0.1)), {"answers": False, "clients": 4}),
+    ("empty lines", (b"\r\n" * MIB, READ), {"statuses": frozenset({431}), "clients": 8}),
+    ("empty lines, slowly", (("trickle", b"\r\n" * 100, 2, 0.01),), {**IDLE, "clients": 200}),
+    ("60 MiB behind a refusal", (head("POST", "/nowhere", 60 * MIB) + b"x" * (60 * MIB), READ),
+     {"statuses": frozenset({404}), "memory_ratio": 0.1, "memory_bytes": 24 * MIB}),
+    ("60 MiB behind a refusal, and no reader", (head("POST", "/nowhere", 60 * MIB) + b"x" * (60 * MIB), ("wait", 0.2)),
+     {"answers": False, "memory_ratio": 0.1, "memory_bytes": 24 * MIB}),
+    ("60 MiB behind the last request", (head("GET", "/health") + b"x" * (60 * MIB), READ),
+     {"statuses": frozenset({200}), "memory_ratio": 0.1, "memory_bytes": 24 * MIB}),
 ])
 
 
@@ -61,6 +80,7 @@ CHUNKS = rows("chunks", [
     ("a chunk size of 100,000 zeros", chunked(b"0" * 100_000 + b"5\r\nabcde\r\n"), {"statuses": frozenset({400, 431})}),
     ("an extension of 60 KiB", chunked(b"1;" + b"x" * 60_000 + b"\r\na\r\n")),
     ("extensions of 1 KiB on 2000 chunks", chunked((b"1;" + b"x" * 1000 + b"\r\na\r\n") * 2000)),
+    ("zeros before the sizes of 200 chunks", chunked((b"0" * 1000 + b"1\r\na\r\n") * 200), {"statuses": frozenset({400})}),
     ("1000 trailers", chunked(b"1\r\na\r\n", end=b"0\r\n" + b"X: y\r\n" * 1000 + b"\r\n"), {"statuses": frozenset({400, 431})}),
     ("trailers without an end", chunked(b"1\r\na\r\n", end=b"0\r\n" + b"X: y\r\n" * 50_000),
      {"statuses": frozenset({400, 431}), "answers": False}),
@@ -81,7 +101,9 @@ HEADER = rows("headers", [
     ("a field of 60 KiB, 32 clients", get("/health", ["X: " + "y" * 60_000]), {"clients": 32}),
     ("a path of 70 KiB", get("/" + "a" * 70_000), {"statuses": frozenset({431})}),
     ("a query of 60 KiB", get("/health?" + "a=b&" * 15_000)),
-    ("folded fields", get("/health", ["X: a\r\n b\r\n c"])),
+    ("folded fields", get("/health", ["X: a\r\n b\r\n c"]), {"statuses": frozenset({400})}),
+    ("a field folded 30,000 times", get("/health", ["X: a" + "\r\n " * 30_000]), {"statuses": frozenset({400, 431})}),
+    ("60 KiB of spaces around each of 50 values", get("/health", ["X:" + " " * 60_000 + "a"] * 50), {"statuses": frozenset({431})}),
     ("a field without a name", get("/health", [": y"])),
     ("a space before the colon", get("/health", ["X : y"])),
     ("NUL in a field", get("/health", ["X: a\0b"])),
@@ -116,10 +138,10 @@ ORIGINS = rows("origins", [
 
 PROBE = rows("health_generate", [
     ("loop of 64 clients", get("/health_generate"), {"clients": 64, "seconds": 1.0}),
-    ("by POST with 1 MiB", post("/health_generate", b"x" * MIB), {"clients": 8, "memory_ratio": 3, "statuses": frozenset({200, 413})}),
-    ("by POST with 16 MiB", post("/health_generate", b"x" * (16 * MIB)), {"clients": 2, "statuses": frozenset({200, 413}),
+    ("by POST with 1 MiB", post("/health_generate", b"x" * MIB), {"clients": 8, "memory_ratio": 3, "statuses": frozenset({200})}),
+    ("by POST with 16 MiB", post("/health_generate", b"x" * (16 * MIB)), {"clients": 2, "statuses": frozenset({200}),
                                                                         "memory_ratio": 0.5}),
-    ("health with 16 MiB", post("/health", b"x" * (16 * MIB)), {"clients": 2, "statuses": frozenset({200, 413}),
+    ("health with 16 MiB", post("/health", b"x" * (16 * MIB)), {"clients": 2, "statuses": frozenset({200}),
                                                               "memory_ratio": 0.5}),
     ("stalled body", held(head("POST", "/health_generate", MIB) + b"x"), {**IDLE, "clients": 200}),
     ("clients that leave", (head("GET", "/health_generate"), ("reset",)), {"answers": False, "clients": 64}),
@@ -149,7 +171,10 @@ KEYS = rows("keys", [
     ("a wrong key", post("/generate", SHORT, WRONG), {"clients": 32}),
     ("a key of 60 KiB", post("/generate", SHORT, ["Authorization: Bearer " + "k" * 60_000])),
     ("another scheme", post("/generate", SHORT, ["Authorization: Basic dGhlLWtleQ=="])),
-    ("two keys", post("/generate", SHORT, [*WRONG, "Authorization: Bearer the-key"]), {"statuses": frozenset({400, 401})}),
+    ("two keys", post("/generate", SHORT, [*WRONG, "Authorization: Bearer the-key"]), {"statuses": frozenset({400})}),
+    ("two keys, the right one first", post("/generate", SHORT, ["Authorization: Bearer the-key", *WRONG]),
+     {"statuses": frozenset({400}), "clients": 16}),
+    ("empty lines without a key", (b"\r\n" * MIB, READ), {"statuses": frozenset({431})}),
     ("60 MiB without a key", post("/generate", b"x" * (60 * MIB)), {"clients": 2}),
     ("60 MiB with a wrong key", post("/v1/completions", b"x" * (60 * MIB), WRONG), {"clients": 2}),
     ("16 clients with 4 MiB and no key", post("/generate", b"x" * (4 * MIB)), {"clients": 16}),
@@ -160,9 +185,24 @@ KEYS = rows("keys", [
     ("Expect without a key", (head("POST", "/generate", MIB, ["Expect: 100-continue"]), READ), {"clients": 32}),
     ("tokenize without a key", post("/tokenize", {"prompt": "a" * MIB})),
     ("a probe without a key", get("/health_generate"), {"statuses": frozenset({200, 401}), "clients": 32}),
+    ("health with a body of 60 MiB and no key", post("/health", b"x" * (60 * MIB)), {"statuses": frozenset({200}), "clients": 4}),
+    ("a probe with chunks without an end and no key", (head("POST", "/health_generate", headers=["Transfer-Encoding: chunked"])
+                                                       + b"100000\r\n" + b"a" * MIB, READ),
+     {"statuses": frozenset({200}), "clients": 32}),
     ("unknown path without a key", post("/nowhere", b"x" * MIB), {"statuses": frozenset({401, 404})}),
     ("server_info without a key", get("/server_info")),
 ], group="keys", statuses=frozenset({401}), memory_ratio=0.1, memory_bytes=24 * MIB)
+
+
+def greeting():
+    """Returns the first bytes of a handshake, whose answer costs the server as much as an honest client's."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    sent = ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), sent).do_handshake()
+    return sent.read()
+
 
 TLS = rows("tls", [
     ("connections without a greeting", held(b""), {**IDLE, "clients": 500}),
@@ -170,6 +210,11 @@ TLS = rows("tls", [
     ("a greeting of noise", (b"\x16\x03\x01\x40\x00" + b"\xa5" * 16384, READ), {"answers": False, "clients": 16}),
     ("HTTP without TLS", get("/health"), {"answers": False}),
     ("handshakes", generate(new=1), {"through_tls": True, "clients": 8}),
+    ("300 handshakes at once", (greeting(), ("wait", 0.3)), {"answers": False, "clients": 300}),
+    ("4 MiB behind a refusal", post("/nowhere", b"x" * (4 * MIB)),
+     {"through_tls": True, "statuses": frozenset({404}), "memory_ratio": 2}),
+    ("pipelined behind a long request", (LONG_POST.replace(b"Connection: close\r\n", b""), HEALTH_KEPT * 4000),
+     {**IDLE, "through_tls": True, "clients": 16, "memory_ratio": 4, "answer_bytes": 4 << 20}),
 ], group="tls", through_tls=False)
 
 CASES = CONNECTIONS + CHUNKS + HEADER + ORIGINS + PROBE + ABORTS + KEYS + TLS

@@ -39,6 +39,7 @@ CASES = [dataclasses.replace(case, expected_after=KNOWN_UNTIL.get(case.full_name
 KEY = "the-key"
 GROUPS = {"plain": ["--enable-metrics"], "keys": ["--api-key", KEY, "--admin-api-key", "the-admin-key"], "tls": [],
           "memory": ["--enable-metrics", "--max-request-memory", "64"],
+          "ranks": ["--enable-metrics", "--device", "cpu", "--tp-size", "2"],
           "limits": ["--enable-metrics", "--max-logprobs", "5", "--max-request-tokens", "20000", "--max-prompt-logprobs", "5000"]}
 KNOWN = {"text": "The river", "sampling_params": {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}}
 
@@ -51,14 +52,16 @@ COMPANY, COMPANY_AUTHORISED = (post("/generate", HONEST, headers) for headers in
 HEALTH_RATIO, HEALTH_FLOOR_S = 10, 0.010  # p90 over time; the floor makes it the promise's 100 ms
 GAP_RATIO, GAP_FLOOR_S = 3, 0.015  # "later by at most twice the p99" is at most three times the p99
 START_RATIO, START_FLOOR_S = 10, 0.05
-CEILING = 4  # an undisturbed run counts for at most so many floors: a noisier one says nothing, and would excuse anything
+CEILING = 4  # an undisturbed run counts for at most this many floors: a noisier one says nothing, and would excuse anything
 UNDISTURBED_S, RETRY_UNDISTURBED_S, ATTEMPTS = 1.5, 0.7, 3
 IDLE_S = 15  # until nothing runs and no memory is held; after that the server counts as blocked
+FILL_S = 120  # for a prompt that only fills the pool: on a busy machine two ranks wait for each other's core
 OWN_HEADERS = 8192  # the block that a request for /metrics itself holds
 RETURN_BYTES = 64 * MIB  # what the allocator may keep after a case, beyond half of the growth that the case may cause
 
 
 LATE = "neighbour's"  # a complaint about a delay begins so
+GROWN = "memory grew"  # and so one about the peak of the memory
 RUNNING = []  # servers that this process has to end
 
 
@@ -123,15 +126,15 @@ class Watched(Server):
             return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=context)
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
-    def ask(self, method, path, body=None):
+    def ask(self, method, path, body=None, timeout=IDLE_S):
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        status, _, answer = self.request(method, path, body, headers, timeout=IDLE_S)
+        status, _, answer = self.request(method, path, body, headers, timeout=timeout)
         return json.loads(answer) if status == 200 else {"status": status, "answer": answer}
 
     def fill_pool(self):
         """Touches every page of the KV cache, whose memory would otherwise look like a case's."""
         for first in range(4):
-            self.ask("POST", "/generate", {"input_ids": [100 + first] * 4000, "sampling_params": {"max_new_tokens": 1}})
+            self.ask("POST", "/generate", {"input_ids": [100 + first] * 4000, "sampling_params": {"max_new_tokens": 1}}, FILL_S)
 
     def answer(self):
         answer = self.ask("POST", "/generate", KNOWN)
@@ -248,7 +251,7 @@ def run_case(server, case, slack):
     growth = peak - before
     may_grow = case.memory_ratio * case.clients * case.sent_bytes + case.memory_bytes
     if growth > may_grow:
-        problems.append(f"memory grew by {growth / MIB:.0f} MiB, allowed {may_grow / MIB:.0f} MiB")
+        problems.append(f"{GROWN} by {growth / MIB:.0f} MiB, allowed {may_grow / MIB:.0f} MiB")
     server.tell("pause")
     stuck = server.idle(before + may_grow / 2 + RETURN_BYTES, slack)
     if stuck:
@@ -287,7 +290,9 @@ def run_cases(group, cases, options, counts):
     server = None
     for case in cases:
         # A bound on time fails only if it fails three times. Each time the undisturbed run is measured again,
-        # because other work on this machine disturbs both runs and a hostile request only one.
+        # because other work on this machine disturbs both runs and a hostile request only one. So does a bound
+        # on the memory's peak: what a batch of a new shape adds to the engine's workspace is kept and not added
+        # again, and what a request costs is.
         for attempt in range(ATTEMPTS):
             if attempt > 0 and server is not None:
                 server.undisturbed = server.measure_undisturbed(RETRY_UNDISTURBED_S)
@@ -304,7 +309,7 @@ def run_cases(group, cases, options, counts):
                 server.__exit__()
                 server = None
             late_only = all(text.startswith(LATE) for text in problems)
-            if not problems or not late_only:
+            if not all(text.startswith((LATE, GROWN)) for text in problems) or not problems:
                 break
         if server is not None:
             server.undisturbed = server.group_base

@@ -49,6 +49,9 @@ struct PrefillCase {
   PagedCache cache;
   KvB kv_b;
   std::vector<float> q;
+  // A selection: bits [tokens, selected_stride]; empty: there is none.
+  std::vector<uint64_t> selected;
+  int64_t selected_stride = 0;
 
   PrefillCase(int heads, std::vector<int> queries, std::vector<int> keys, KvLayout layout, WeightType type,
               uint64_t seed)
@@ -66,8 +69,22 @@ struct PrefillCase {
                                      .segments = segments.data(),
                                      .num_segments = static_cast<int>(segments.size()),
                                      .kv_b = kv_b.w,
-                                     .softmax_scale = 0.115F};
+                                     .softmax_scale = 0.115F,
+                                     .selected = selected.empty() ? nullptr : selected.data(),
+                                     .selected_stride = selected_stride};
     run_on(num_threads, [&](Context& ctx) { kernel(params, ctx); });
+  }
+
+  // Sets a bit of every row and position where chooses(row, position) says so, whether it is visible or not.
+  template <typename Chooses>
+  void select(Chooses chooses) {
+    selected_stride = (*std::max_element(kv_len.begin(), kv_len.end()) + 63) / 64 + 1;
+    selected.assign(num_tokens() * selected_stride, 0);
+    for (int64_t row = 0; row < num_tokens(); ++row) {
+      for (int64_t s = 0; s < selected_stride * 64; ++s) {
+        if (chooses(row, s)) selected[row * selected_stride + s / 64] |= uint64_t{1} << (s % 64);
+      }
+    }
   }
 
   // Runs all segments in one call.
@@ -264,6 +281,133 @@ TEST(MlaPrefill, AgreesWithDecodeAndWithDoubles) {
   }
   EXPECT_LE(worst_row_error(decode, oracle, kValueDim), 1e-4);
   EXPECT_LE(worst_row_error(decode, prefill, kValueDim), 1e-4);
+}
+
+// The bits beyond what a row sees are set as well, and are ignored.
+TEST(MlaPrefillSelected, SelectionOfEverythingHasTheBitsOfNone) {
+  const uint64_t seed = 36;
+  SCOPED_TRACE(seed);
+  for (const KvLayout& layout : {kBf16, {KvFormat::kFp8E4M3, KvScales::kPer128}}) {
+    SCOPED_TRACE(static_cast<int>(layout.format));
+    PrefillCase c(2, {70, 1, 20, 0, 5}, {70, 64, 65, 10, 200}, layout, WeightType::kBF16, seed);
+    PrefillCase all = c;
+    all.select([](int64_t, int64_t) { return true; });
+    EXPECT_TRUE(same_bits(all.run(reference::mla_prefill, 2), c.run(reference::mla_prefill, 2)));
+    for_each_target(
+        [&] { EXPECT_TRUE(same_bits(all.run(simd::mla_prefill, 2), c.run(simd::mla_prefill, 2))); });
+  }
+}
+
+// Row r selects about a third of its keys and nothing of page r mod 4, and nothing at all before page r
+// mod 3. The last key that a row sees is always selected.
+bool chooses_some(int64_t row, int64_t position) {
+  const int64_t page = position / kPageSize;
+  if (page % 4 == row % 4 && position % 64 != 5) return position % 977 == row;
+  return page >= row % 3 && (position * 2654435761 + row * 40503) / 64 % 3 == 0;
+}
+
+struct SelectedShape {
+  int heads;
+  std::vector<int> q_len, kv_len;
+};
+
+// Row r of segment i is its token q_begin + r, which sees its own position.
+void select_some(PrefillCase& c) {
+  std::vector<int64_t> own;
+  for (size_t i = 0; i < c.q_len.size(); ++i) {
+    for (int j = 0; j < c.q_len[i]; ++j) own.push_back(c.kv_len[i] - c.q_len[i] + j);
+  }
+  c.select(
+      [&](int64_t row, int64_t position) { return position == own[row] || chooses_some(row, position); });
+}
+
+TEST(MlaPrefillSelected, MatchesReferenceOnRaggedBatch) {
+  const uint64_t seed = 37;
+  SCOPED_TRACE(seed);
+  const SelectedShape shapes[] = {
+      {1, {1, 0, 63, 65, 128, 50}, {1, 40, 63, 65, 200, 600}},
+      {2, {1, 13}, {64, 300}},
+      {17, {3}, {66}},
+      {128, {2}, {66}},
+  };
+  for (const SelectedShape& shape : shapes) {
+    SCOPED_TRACE(shape.heads);
+    PrefillCase c(shape.heads, shape.q_len, shape.kv_len, kBf16, WeightType::kBF16, seed + shape.heads);
+    select_some(c);
+    const auto expected = c.run(reference::mla_prefill, 2);
+    for_each_target(
+        [&] { EXPECT_LE(worst_row_error(c.run(simd::mla_prefill, 2), expected, kValueDim), 1e-5); });
+  }
+}
+
+TEST(MlaPrefillSelected, ReadsEveryCacheFormat) {
+  const uint64_t seed = 38;
+  SCOPED_TRACE(seed);
+  for (const KvLayout& layout : all_layouts()) {
+    SCOPED_TRACE(static_cast<int>(layout.format));
+    PrefillCase c(2, {40, 3}, {140, 70}, layout, WeightType::kFp8Block, seed);
+    select_some(c);
+    const auto expected = c.run(reference::mla_prefill, 2);
+    for_each_target(
+        [&] { EXPECT_LE(worst_row_error(c.run(simd::mla_prefill, 2), expected, kValueDim), 1e-5); });
+  }
+}
+
+// A row that selects one key has that key's value, so the reference's use of the mask needs no other oracle.
+TEST(MlaPrefillSelected, RowsOfOneKeyHaveItsValue) {
+  const uint64_t seed = 39;
+  SCOPED_TRACE(seed);
+  constexpr int kKeys = 150;
+  PrefillCase c(2, {kKeys}, {kKeys}, kBf16, WeightType::kF32, seed);
+  const auto key_of = [](int64_t row) { return row * 7 % (row + 1); };
+  c.select([&](int64_t row, int64_t position) { return position == key_of(row); });
+  const auto naive = c.run(reference::mla_prefill, 2);
+  const auto fast = c.run(simd::mla_prefill, 2);
+  for (int64_t row = 0; row < kKeys; row += 9) {
+    float record[kKvRowDim];
+    reference::read_record(reference::record_address(c.cache.view(), 0, key_of(row)), kBf16, record);
+    std::vector<float> value(2 * kValueDim);
+    for (int h = 0; h < 2; ++h) {
+      for (int d = 0; d < kValueDim; ++d) {
+        double sum = 0.0;
+        for (int k = 0; k < kKvLatentDim; ++k) sum += weight_at(c.kv_b, h, 1, d, k) * record[k];
+        value[h * kValueDim + d] = static_cast<float>(sum);
+      }
+    }
+    const auto rows_of = [&](const std::vector<float>& out) {
+      return std::vector<float>(out.begin() + row * 2 * kValueDim, out.begin() + (row + 1) * 2 * kValueDim);
+    };
+    EXPECT_LE(worst_row_error(rows_of(naive), value, kValueDim), 1e-5);
+    EXPECT_LE(worst_row_error(rows_of(fast), value, kValueDim), 1e-5);
+  }
+}
+
+TEST(MlaPrefillSelected, RowsWithoutAKeyAreZero) {
+  const uint64_t seed = 40;
+  SCOPED_TRACE(seed);
+  PrefillCase c(1, {80}, {200}, kBf16, WeightType::kBF16, seed);
+  c.select([](int64_t row, int64_t) { return row % 2 == 1; });
+  const auto expected = c.run(reference::mla_prefill, 2);
+  for_each_target([&] {
+    const auto out = c.run(simd::mla_prefill, 2);
+    EXPECT_LE(worst_row_error(out, expected, kValueDim), 1e-5);
+    for (int i = 0; i < kValueDim; ++i) EXPECT_EQ(out[i], 0.0F);
+  });
+}
+
+TEST(MlaPrefillSelected, BitsDoNotDependOnThreadsBatchOrChunk) {
+  const uint64_t seed = 41;
+  SCOPED_TRACE(seed);
+  PrefillCase c(1, {100, 9, 20}, {100, 333, 150}, kBf16, WeightType::kBF16, seed);
+  select_some(c);
+  for_each_target([&] {
+    const auto together = c.run(simd::mla_prefill, 1);
+    EXPECT_TRUE(same_bits(together, c.run(simd::mla_prefill, 3)));
+    for (int chunk : {9, 64, 1000}) {
+      SCOPED_TRACE(chunk);
+      EXPECT_TRUE(same_bits(together, c.run_chunked(simd::mla_prefill, 2, chunk)));
+    }
+  });
 }
 
 }  // namespace

@@ -39,10 +39,17 @@ struct WriteCase {
   }
 };
 
+// Returns all layouts, with the scales that only V3.2 has.
+std::vector<KvLayout> written_layouts() {
+  std::vector<KvLayout> layouts = all_layouts();
+  layouts.push_back({KvFormat::kFp8E4M3, KvScales::kPer128PowersOfTwo});
+  return layouts;
+}
+
 TEST(KvWrite, MatchesReferenceBitForBitAndTouchesNothingElse) {
   const uint64_t seed = 41;
   SCOPED_TRACE(seed);
-  for (const KvLayout& layout : all_layouts()) {
+  for (const KvLayout& layout : written_layouts()) {
     for (int64_t m : {0, 1, 63, 200}) {
       SCOPED_TRACE(static_cast<int>(layout.format) * 1000 + m);
       Random random(seed + m);
@@ -71,7 +78,7 @@ TEST(KvWrite, SpecialValuesRoundLikeTheScalarConversions) {
       special.push_back(std::ldexp(1.0F + static_cast<float>(mantissa) / 64.0F, exponent));
     }
   }
-  for (const KvLayout& layout : all_layouts()) {
+  for (const KvLayout& layout : written_layouts()) {
     SCOPED_TRACE(static_cast<int>(layout.format));
     Random random(1);
     WriteCase c(static_cast<int64_t>(special.size()) / 100 + 6, layout, random);
@@ -107,6 +114,31 @@ TEST(KvWrite, E4m3ScalesFollowTheLayout) {
     }
     EXPECT_EQ(static_cast<uint8_t>(pool[3 * 656 + 2 * 128]), 0);     // zeros stay zero
     EXPECT_EQ(static_cast<uint8_t>(pool[3 * 656 + 3 * 128]), 0x7e);  // amax becomes 448
+  }
+}
+
+TEST(KvWrite, ScalesOfV32AreTheNextPowersOfTwo) {
+  // The amax of each group of 128, and the scale: 448 and 449 lie on the two sides of a border.
+  const float amax[4] = {448.0F, 449.0F, 3.0F, 0.0F};
+  const float expected[4] = {1.0F, 2.0F, 0x1p-7F, 0x1p-22F};  // the last is that of an amax of 1e-4
+  std::vector<float> row(kKvRowDim);
+  for (int g = 0; g < 4; ++g) row[g * 128 + 5] = -amax[g];
+  const KvLayout layout = {KvFormat::kFp8E4M3, KvScales::kPer128PowersOfTwo};
+  for (const bool naive : {false, true}) {
+    std::vector<std::byte> pool(layout.page_bytes());
+    const int64_t slot = 0;
+    const KvWriteParams params = {.latent = row.data(),
+                                  .k_rope = row.data() + kKvLatentDim,
+                                  .latent_stride = kKvRowDim,
+                                  .k_rope_stride = kKvRowDim,
+                                  .m = 1,
+                                  .slots = &slot,
+                                  .pool = pool.data(),
+                                  .layout = layout};
+    run_on(1, [&](Context& ctx) { naive ? reference::kv_write(params, ctx) : simd::kv_write(params, ctx); });
+    float stored[4];
+    std::memcpy(stored, pool.data() + kKvFp8ScaleOffset, sizeof(stored));
+    for (int g = 0; g < 4; ++g) EXPECT_EQ(stored[g], expected[g]) << g;
   }
 }
 

@@ -139,9 +139,11 @@ TEST(Moe, SimdEqualsReferenceBitForBit) {
       MoeParams p{.x = x.data(),
                   .y = expected.data(),
                   .m = c.m,
+                  .hidden = c.hidden,
                   .topk_ids = ids.data(),
                   .topk_weights = topk_weights.data(),
                   .top_k = c.top_k,
+                  .num_experts = c.num_experts,
                   .experts = weights,
                   .shared = c.shared > 0 ? &shared_weights : nullptr};
       cpu::Context reference_context{two, scratch};
@@ -180,9 +182,11 @@ TEST(Moe, ReferenceIsWithinRoundingOfFloat64) {
   cpu::reference::moe({.x = x.data(),
                        .y = y.data(),
                        .m = m,
+                       .hidden = hidden,
                        .topk_ids = ids.data(),
                        .topk_weights = topk_weights.data(),
                        .top_k = top_k,
+                       .num_experts = num_experts,
                        .experts = weights},
                       context);
   const auto at = [](const MatrixWeight& w, int64_t n, int64_t k) {
@@ -218,6 +222,151 @@ TEST(Moe, ReferenceIsWithinRoundingOfFloat64) {
   EXPECT_LT(std::sqrt(error / norm), 1e-5);
 }
 
+// LocalMoe is a MoE layer of which kernels get ranges of experts.
+struct LocalMoe {
+  static constexpr int64_t kHidden = 100, kWidth = 40, kNumExperts = 8, kTopK = 3;
+  int64_t m;
+  std::vector<Expert> experts;
+  Expert shared;
+  std::vector<float> x, topk_weights;
+  std::vector<int32_t> ids;
+
+  LocalMoe(std::mt19937& rng, WeightType type, int64_t num_tokens) : m(num_tokens) {
+    for (int e = 0; e < kNumExperts; ++e) experts.push_back(random_expert(rng, type, kHidden, kWidth));
+    shared = random_expert(rng, type, kHidden, kWidth);
+    x = small_floats(rng, m * kHidden);
+    topk_weights = random_floats(rng, m * kTopK);
+    for (int64_t t = 0; t < m; ++t) {
+      const auto start = static_cast<int32_t>(rng() % kNumExperts);
+      for (int32_t j = 0; j < kTopK; ++j) ids.push_back((start + 3 * j) % kNumExperts);
+    }
+  }
+
+  template <typename Kernel>
+  std::vector<float> run(const Kernel& kernel, int first, int count, bool with_shared,
+                         ThreadPool& pool) const {
+    std::vector<MlpWeights> weights;
+    for (int e = first; e < first + count; ++e) weights.push_back(experts[e].weights());
+    return run_with(kernel, first, weights, with_shared, pool);
+  }
+
+  template <typename Kernel>
+  std::vector<float> run_with(const Kernel& kernel, int first, const std::vector<MlpWeights>& weights,
+                              bool with_shared, ThreadPool& pool) const {
+    HeapScratch scratch;
+    cpu::Context context{pool, scratch};
+    const MlpWeights shared_weights = shared.weights();
+    std::vector<float> y = poisoned(m * kHidden);
+    kernel({.x = x.data(),
+            .y = y.data(),
+            .m = m,
+            .hidden = kHidden,
+            .topk_ids = ids.data(),
+            .topk_weights = topk_weights.data(),
+            .top_k = kTopK,
+            .num_experts = kNumExperts,
+            .first_expert = first,
+            .experts = weights,
+            .shared = with_shared ? &shared_weights : nullptr},
+           context);
+    return y;
+  }
+};
+
+TEST(Moe, RangesOfExpertsAddUpToTheWholeInBothVersions) {
+  std::mt19937 rng(29);
+  ThreadPool two(2), three(3);
+  for (const WeightType type : kWeightTypes) {
+    for (const int64_t m : {1, 5, 34}) {
+      const LocalMoe layer(rng, type, m);
+      const std::vector<float> whole =
+          layer.run(cpu::reference::moe, 0, LocalMoe::kNumExperts, /*with_shared=*/true, two);
+      std::vector<float> sum(whole.size(), 0.0F);
+      float largest = 0.0F;
+      for (const float value : whole) largest = std::max(largest, std::abs(value));
+      const std::pair<int, int> ranges[] = {{0, 3}, {3, 0}, {3, 1}, {4, 4}};
+      for (const auto& [first, count] : ranges) {
+        const bool with_shared = first == 4;
+        const std::vector<float> part = layer.run(cpu::reference::moe, first, count, with_shared, two);
+        for (const int64_t target : available_targets()) {
+          const ForcedTarget forced(target);
+          EXPECT_TRUE(same_bits(layer.run(cpu::simd::moe, first, count, with_shared, three), part))
+              << "experts " << first << "+" << count << " m " << m << " type " << static_cast<int>(type)
+              << " " << hwy::TargetName(target);
+        }
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+      }
+      for (size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(sum[i], whole[i], 1e-6F * largest) << i;
+    }
+  }
+}
+
+TEST(Moe, WithoutExpertsItIsTheSharedExpertOrZero) {
+  std::mt19937 rng(31);
+  ThreadPool pool(2);
+  HeapScratch scratch;
+  cpu::Context context{pool, scratch};
+  for (const int64_t m : {1, 7}) {
+    const LocalMoe layer(rng, WeightType::kFp8Block, m);
+    std::vector<float> expected = poisoned(m * LocalMoe::kHidden);
+    cpu::reference::mlp(
+        {.x = layer.x.data(), .y = expected.data(), .m = m, .weights = layer.shared.weights()}, context);
+    const std::vector<float> zeros(expected.size(), 0.0F);
+    const auto check = [&](const auto& kernel) {
+      EXPECT_EQ(layer.run(kernel, 5, 0, /*with_shared=*/true, pool), expected);
+      EXPECT_EQ(layer.run(kernel, 8, 0, /*with_shared=*/false, pool), zeros);
+    };
+    check(cpu::reference::moe);
+    check(cpu::simd::moe);
+  }
+}
+
+TEST(Moe, ExpertsOfWidthZeroAreSkippedLikeThoseOfOtherRanks) {
+  std::mt19937 rng(37);
+  ThreadPool pool(2);
+  const LocalMoe layer(rng, WeightType::kInt8Channel, 9);
+  std::vector<MlpWeights> weights;
+  for (const Expert& expert : layer.experts) weights.push_back(expert.weights());
+  for (int e = 4; e < LocalMoe::kNumExperts; ++e) weights[e].gate.n = weights[e].up.n = weights[e].down.k = 0;
+  const std::vector<float> expected = layer.run(cpu::reference::moe, 0, 4, /*with_shared=*/true, pool);
+  EXPECT_EQ(layer.run_with(cpu::reference::moe, 0, weights, true, pool), expected);
+  EXPECT_EQ(layer.run_with(cpu::simd::moe, 0, weights, true, pool), expected);
+}
+
+TEST(Moe, IdsAreCheckedAgainstTheModelsExpertsNotTheRanges) {
+  std::mt19937 rng(41);
+  ThreadPool pool(1);
+  LocalMoe layer(rng, WeightType::kBF16, 1);
+  layer.ids = {0, 7, 6};
+  EXPECT_NO_THROW(layer.run(cpu::simd::moe, 2, 2, false, pool));
+  EXPECT_NO_THROW(layer.run(cpu::reference::moe, 2, 2, false, pool));
+  for (const int32_t bad : {-1, 8}) {
+    layer.ids[1] = bad;
+    EXPECT_THROW(layer.run(cpu::simd::moe, 2, 2, false, pool), Error);
+    EXPECT_THROW(layer.run(cpu::reference::moe, 2, 2, false, pool), Error);
+  }
+}
+
+TEST(Mlp, WidthZeroGivesZeros) {
+  std::mt19937 rng(43);
+  ThreadPool pool(2);
+  HeapScratch scratch;
+  cpu::Context context{pool, scratch};
+  for (const WeightType type : kWeightTypes) {
+    MlpWeights weights = random_expert(rng, type, 96, 32).weights();
+    weights.gate.n = weights.up.n = weights.down.k = 0;
+    for (const int64_t m : {1, 3, 20}) {
+      const std::vector<float> x = random_floats(rng, m * 96), zeros(m * 96, 0.0F);
+      std::vector<float> y = poisoned(m * 96);
+      cpu::simd::mlp({.x = x.data(), .y = y.data(), .m = m, .weights = weights}, context);
+      EXPECT_EQ(y, zeros);
+      y = poisoned(m * 96);
+      cpu::reference::mlp({.x = x.data(), .y = y.data(), .m = m, .weights = weights}, context);
+      EXPECT_EQ(y, zeros);
+    }
+  }
+}
+
 TEST(Moe, ExpertOutOfRangeIsAnError) {
   std::mt19937 rng(1);
   const Expert expert = random_expert(rng, WeightType::kBF16, 32, 32);
@@ -231,9 +380,11 @@ TEST(Moe, ExpertOutOfRangeIsAnError) {
     const MoeParams p{.x = x.data(),
                       .y = y.data(),
                       .m = 1,
+                      .hidden = 32,
                       .topk_ids = &bad,
                       .topk_weights = topk_weights.data(),
                       .top_k = 1,
+                      .num_experts = 1,
                       .experts = weights};
     EXPECT_THROW(cpu::simd::moe(p, context), Error);
     EXPECT_THROW(cpu::reference::moe(p, context), Error);

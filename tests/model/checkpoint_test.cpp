@@ -120,7 +120,7 @@ TEST(Checkpoint, BrokenIndexIsRefused) {
   Sharded sharded;
   for (const char* text : {"", "[]", "{", "\"x\""}) {
     sharded.write_index_text(text);
-    EXPECT_THAT(open_error(sharded.path()), HasSubstr("index.json: not a JSON object")) << text;
+    EXPECT_THAT(open_error(sharded.path()), HasSubstr("index.json: is not a JSON object")) << text;
   }
   for (const char* text : {"{}", R"({"weight_map": {}})", R"({"weight_map": []})"}) {
     sharded.write_index_text(text);

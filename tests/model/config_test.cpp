@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "tests/model/checkpoint_files.h"
 
 namespace hadal {
@@ -44,7 +46,10 @@ Json published(const std::string& name) {
       "num_nextn_predict_layers": 1})");
     set(yarn_1);
     json["quantization_config"] = testing::fp8_config_field();
-    if (name == "V3.1") json["quantization_config"]["scale_fmt"] = "ue8m0";
+    if (name == "V3.1" || name == "V3.2") json["quantization_config"]["scale_fmt"] = "ue8m0";
+    if (name == "V3.2")
+      set(R"({"architectures": ["DeepseekV32ForCausalLM"], "index_n_heads": 64, "index_head_dim": 128,
+        "index_topk": 2048})");
   }
   return json;
 }
@@ -101,6 +106,48 @@ TEST(ModelConfig, PublishedV3R1AndV31AreParsed) {
     EXPECT_EQ(config.quantization->ue8m0_scales, std::string(name) == "V3.1");
     EXPECT_NEAR(config.softmax_scale(), 0.13523, 1e-5);
   }
+}
+
+TEST(ModelConfig, PublishedV32IsParsed) {
+  const ModelConfig config = testing::parsed(published("V3.2"));
+  EXPECT_EQ(config.architecture, Architecture::kDeepseekV32);
+  EXPECT_EQ(config.topk_method, TopkMethod::kNoauxTc);
+  EXPECT_TRUE(config.has_indexer());
+  EXPECT_EQ(config.index_n_heads, 64);
+  EXPECT_EQ(config.index_topk, 2048);
+  EXPECT_TRUE(config.quantization->ue8m0_scales);
+  EXPECT_FALSE(config.selects_keys(2048));
+  EXPECT_TRUE(config.selects_keys(2049));
+  const ModelConfig v3 = testing::parsed(published("V3"));
+  EXPECT_FALSE(v3.has_indexer());
+  EXPECT_FALSE(v3.selects_keys(100000));
+}
+
+TEST(ModelConfig, FieldsOfTheIndexerAreChecked) {
+  const auto with = [](const char* field, const Json& value) {
+    Json json = published("V3.2");
+    json[field] = value;
+    return error_of(json.dump());
+  };
+  for (const Json& heads :
+       {Json(0), Json(8), Json(24), Json(80), Json(-16), Json("16"), Json(16.5), Json(1e300)}) {
+    EXPECT_EQ(with("index_n_heads", heads),
+              fmt::format("config.json: index_n_heads is {}; allowed: 16, 32, 48, 64", heads.dump()));
+  }
+  for (const int heads : {16, 32, 48, 64}) EXPECT_EQ(with("index_n_heads", heads), "no error");
+  EXPECT_THAT(with("index_n_heads", nullptr), HasSubstr("index_n_heads is missing; allowed: 16, 32, 48, 64"));
+  EXPECT_THAT(with("index_head_dim", 64), HasSubstr("index_head_dim is 64; only 128 is supported"));
+  EXPECT_THAT(with("index_head_dim", nullptr), HasSubstr("index_head_dim is missing; only 128"));
+  for (const int topk : {0, 2049, -1})
+    EXPECT_THAT(with("index_topk", topk),
+                HasSubstr(fmt::format("index_topk is {}; allowed: a whole number from 1 to 2048", topk)));
+  EXPECT_THAT(with("index_topk", nullptr), HasSubstr("index_topk is missing; allowed: 1 to 2048"));
+  EXPECT_THAT(with("indexer_rope_interleave", true),
+              HasSubstr("indexer_rope_interleave is true; only false is supported"));
+  EXPECT_EQ(with("indexer_rope_interleave", false), "no error");
+  EXPECT_THAT(with("q_lora_rank", nullptr),
+              HasSubstr("q_lora_rank is missing; allowed: a whole number from 1"));
+  EXPECT_THAT(with("q_lora_rank", 0), HasSubstr("q_lora_rank is 0; allowed: a whole number from 1"));
 }
 
 TEST(ModelConfig, SoftmaxScaleWithoutScalingIsInverseRoot) {
@@ -178,15 +225,15 @@ TEST(ModelConfig, OverridesReplaceTopLevelFields) {
   EXPECT_THAT(error_of(tiny_config().dump(), R"({"num_hiden_layers": 4})"),
               HasSubstr("unknown field \"num_hiden_layers\"; the nearest is num_hidden_layers"));
   EXPECT_THAT(error_of(tiny_config().dump(), "[1]"),
-              HasSubstr("--json-model-override-args: not a JSON object"));
-  EXPECT_THAT(error_of(tiny_config().dump(), "{"), HasSubstr("--json-model-override-args: not valid JSON"));
+              HasSubstr("--json-model-override-args: must be a JSON object, but is [1]"));
+  EXPECT_THAT(error_of(tiny_config().dump(), "{"),
+              HasSubstr("--json-model-override-args: is not valid JSON"));
 }
 
 TEST(ModelConfig, UnknownArchitectureNamesTheSupportedOnes) {
   EXPECT_THAT(error_with("architectures", {"LlamaForCausalLM"}),
               AllOf(HasSubstr("config.json: architectures is [\"LlamaForCausalLM\"]"),
-                    HasSubstr("DeepseekV2ForCausalLM, DeepseekV3ForCausalLM")));
-  EXPECT_THAT(error_with("architectures", {"DeepseekV32ForCausalLM"}), HasSubstr("not supported yet"));
+                    HasSubstr("DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, DeepseekV32ForCausalLM")));
   EXPECT_THAT(error_with("architectures", nullptr), HasSubstr("architectures is missing"));
   EXPECT_THAT(error_with("architectures", Json::array()), HasSubstr("architectures is []"));
 }
@@ -269,8 +316,8 @@ TEST(ModelConfig, Fp8BlocksThatDifferFromDeepSeeksAreNamed) {
 }
 
 TEST(ModelConfig, HostileTextIsRefused) {
-  EXPECT_THAT(error_of(""), HasSubstr("config.json: not valid JSON"));
-  EXPECT_THAT(error_of("[]"), HasSubstr("not a JSON object but []"));
+  EXPECT_THAT(error_of(""), HasSubstr("config.json: is not valid JSON"));
+  EXPECT_THAT(error_of("[]"), HasSubstr("must be a JSON object, but is []"));
   EXPECT_THAT(error_of(R"({"hidden_size": NaN})"), HasSubstr("not valid JSON"));
   EXPECT_THAT(error_of(R"({"hidden_size": 1e999})"), HasSubstr("not valid JSON"));
   EXPECT_THAT(error_of("{\"\xff\": 1}"), HasSubstr("not valid JSON"));
@@ -294,6 +341,33 @@ TEST(TensorList, CountsMatchThePublishedModels) {
   EXPECT_NEAR(count("V2-Lite"), 15.7, 0.05);
   EXPECT_NEAR(count("V2"), 235.7, 0.5);
   EXPECT_NEAR(count("V3"), 671.0, 0.5);
+  // The indexer of a layer has 64 heads of 128 on a latent of 1536, one key of 128 and 64 weights on 7168.
+  const double indexer = 61 * (64.0 * 128 * 1536 + 128 * 7168 + 2 * 128 + 64 * 7168) * 1e-9;
+  EXPECT_NEAR(count("V3.2") - count("V3"), indexer, 1e-9);
+}
+
+TEST(TensorList, EveryLayerOfV32HasAnIndexer) {
+  const auto specs = expected_tensors(testing::parsed(published("V3.2")));
+  const auto find = [&](const std::string& name) {
+    const auto at =
+        std::find_if(specs.begin(), specs.end(), [&](const TensorSpec& s) { return s.name == name; });
+    return at == specs.end() ? TensorSpec{} : *at;
+  };
+  for (const int layer : {0, 3, 60, 61}) {
+    const std::string prefix = fmt::format("model.layers.{}.self_attn.indexer.", layer);
+    EXPECT_THAT(find(prefix + "wq_b.weight").shape, ElementsAre(8192, 1536));
+    EXPECT_EQ(find(prefix + "wq_b.weight").dtype, DType::kF8E4M3);
+    EXPECT_THAT(find(prefix + "wq_b.weight_scale_inv").shape, ElementsAre(64, 12));
+    EXPECT_THAT(find(prefix + "wk.weight").shape, ElementsAre(128, 7168));
+    EXPECT_THAT(find(prefix + "wk.weight_scale_inv").shape, ElementsAre(1, 56));
+    EXPECT_THAT(find(prefix + "k_norm.weight").shape, ElementsAre(128));
+    EXPECT_THAT(find(prefix + "k_norm.bias").shape, ElementsAre(128));
+    EXPECT_THAT(find(prefix + "weights_proj.weight").shape, ElementsAre(64, 7168));
+    EXPECT_EQ(find(prefix + "weights_proj.weight").dtype, DType::kBF16);
+    EXPECT_EQ(find(prefix + "weights_proj.weight").nextn, layer == 61);
+  }
+  for (const TensorSpec& spec : expected_tensors(testing::parsed(published("V3"))))
+    EXPECT_EQ(spec.name.find("indexer"), std::string::npos);
 }
 
 TEST(TensorList, Fp8ScalesFollowTheirRaggedLinears) {

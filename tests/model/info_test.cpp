@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "model/model.h"
+#include "model/presets.h"
 #include "tests/model/checkpoint_files.h"
 
 namespace hadal {
@@ -35,6 +37,35 @@ TEST(ModelInfo, KvBytesFollowTheFormat) {
   EXPECT_EQ(kv_bytes_per_token(config, {.format = KvFormat::kF32}), 27 * 2304);
   EXPECT_EQ(kv_bytes_per_token(config, {.format = KvFormat::kFp8E4M3}), 27 * 656);
   EXPECT_EQ(kv_bytes_per_token(config, {.format = KvFormat::kFp8E5M2}), 27 * 576);
+}
+
+TEST(ModelInfo, TheCacheOfV32HasIndexKeys) {
+  const ModelConfig config = parse_model_config(preset_config_json("v3.2").value(), "v3.2").value();
+  const auto bytes = [&](KvFormat format) {
+    return model_info(config, {}, cache_layout(config, format).value(), 0);
+  };
+  EXPECT_EQ(bytes(KvFormat::kFp8E4M3).kv_bytes_per_token, 48'068);
+  EXPECT_EQ(bytes(KvFormat::kBF16).kv_bytes_per_token, 78'324);
+  EXPECT_EQ(bytes(KvFormat::kBF16).index_bytes_per_token, 61 * 132);
+  EXPECT_EQ(bytes(KvFormat::kF32).kv_bytes_per_token, 61 * (2304 + 512));
+  EXPECT_EQ(model_info(v2_lite(), {}, {}, 0).index_bytes_per_token, 0);
+}
+
+TEST(ModelInfo, TheCacheOfV32HasScalesThatArePowersOfTwo) {
+  const ModelConfig config = parse_model_config(preset_config_json("v3.2").value(), "v3.2").value();
+  const auto scales = [&](std::optional<KvScales> wanted) {
+    return cache_layout(config, KvFormat::kFp8E4M3, wanted)->scales;
+  };
+  EXPECT_EQ(scales({}), KvScales::kPer128PowersOfTwo);
+  EXPECT_EQ(scales(KvScales::kPer128), KvScales::kPer128PowersOfTwo);
+  EXPECT_EQ(scales(KvScales::kPerToken), KvScales::kPerToken);
+  EXPECT_EQ(cache_layout(v2_lite(), KvFormat::kFp8E4M3)->scales, KvScales::kPerToken);
+  EXPECT_EQ(cache_layout(v2_lite(), KvFormat::kFp8E4M3, KvScales::kPer128)->scales, KvScales::kPer128);
+  const auto refused = cache_layout(config, KvFormat::kFp8E5M2);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code, StatusCode::kUnsupported);
+  EXPECT_NE(refused.status().message.find("--kv-cache-dtype fp8_e5m2: DeepseekV32ForCausalLM"),
+            std::string::npos);
 }
 
 TEST(ModelInfo, NothingFitsBesideTooLargeWeights) {

@@ -112,7 +112,7 @@ TEST(PrefillPlan, SegmentsThatFitShareAPass) {
 }
 
 TEST(PrefillPlan, PassesAreFilledWhateverTheOrder) {
-  // In the given order, passes that only accept the next segment would be four.
+  // If each pass accepted only the next segment in the given order, there would be four.
   const std::vector<PrefillSegment> segments = {{0, 0, 1, 90}, {1, 1, 1, 30}, {2, 2, 1, 100}, {3, 3, 1, 28}};
   check_plan(segments, 128);
   EXPECT_EQ(passes_of(segments, 128), 2);

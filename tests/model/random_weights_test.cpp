@@ -192,6 +192,7 @@ TEST(Presets, EveryPresetParsesAndHasTheKnownNumberOfParameters) {
                                                       {"v3", 671.0},
                                                       {"r1", 671.0},
                                                       {"v3.1", 671.0},
+                                                      {"v3.2", 671.9},
                                                       {"coder-v2-lite-fp8", 15.7},
                                                       {"r1-channel-int8", 671.0},
                                                       {"r1-block-int8", 671.0}};

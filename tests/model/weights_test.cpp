@@ -210,7 +210,7 @@ TEST_F(WeightsTest, NextnEhProjIsNeverQuantised) {
   EXPECT_EQ(w.mtp->layer.attention.o.type, WeightType::kFp8Block);
 }
 
-TEST_F(WeightsTest, DirectQueryAndTiedHead) {
+TEST_F(WeightsTest, DirectQueriesAndTiedHeadsAreLoaded) {
   Json json = testing::tiny_config();
   json["q_lora_rank"] = nullptr;
   json["tie_word_embeddings"] = true;
@@ -345,6 +345,76 @@ TEST(ComputeDtype, AutoIsTheConfigs) {
   EXPECT_EQ(*resolve_compute_dtype("bfloat16", config), DType::kBF16);
   EXPECT_THAT(resolve_compute_dtype("int8", config).status().message,
               HasSubstr("--dtype: \"int8\" is unknown; allowed: auto, float32, float16, bfloat16"));
+}
+
+Json v32_config() {
+  Json json = testing::tiny_config();
+  json.update(Json::parse(R"({"architectures": ["DeepseekV32ForCausalLM"], "index_n_heads": 16,
+    "index_head_dim": 128, "index_topk": 8, "num_nextn_predict_layers": 1})"));
+  return json;
+}
+
+TEST_F(WeightsTest, EveryLayerOfV32HasItsIndexer) {
+  const ModelConfig config = testing::parsed(v32_config());
+  const ModelWeights w = loaded(config, testing::tensors_of(config), {.compute_dtype = DType::kBF16});
+  const std::string prefix = "model.layers.1.self_attn.indexer.";
+  const auto value = [&](const std::string& name) {
+    return [=](int64_t i) { return stored(DType::kBF16, prefix + name, i); };
+  };
+  ASSERT_TRUE(w.layers[0].attention.indexer && w.layers[1].attention.indexer);
+  const IndexerWeights& indexer = *w.layers[1].attention.indexer;
+  expect_matrix(indexer.wq_b, 16 * 128, 136, WeightType::kBF16, value("wq_b.weight"));
+  expect_matrix(indexer.wk, 128, 144, WeightType::kBF16, value("wk.weight"));
+  expect_matrix(indexer.weights_proj, 16, 144, WeightType::kBF16, value("weights_proj.weight"));
+  for (int64_t i = 0; i < 128; ++i) {
+    ASSERT_EQ(indexer.norm_weight[i], value("k_norm.weight")(i));
+    ASSERT_EQ(indexer.norm_bias[i], value("k_norm.bias")(i));
+  }
+  ASSERT_TRUE(w.mtp && w.mtp->layer.attention.indexer) << "the NextN layer has an indexer of its own";
+}
+
+TEST_F(WeightsTest, AnIndexerMayBeStoredUnquantisedInAQuantisedCheckpoint) {
+  Json json = v32_config();
+  json["quantization_config"] = testing::fp8_config_field();
+  const ModelConfig config = testing::parsed(json);
+  FileTensors tensors = testing::tensors_of(config);
+  const ModelWeights quantised = loaded(config, tensors, {.compute_dtype = DType::kBF16});
+  EXPECT_EQ(quantised.layers[0].attention.indexer->wq_b.type, WeightType::kFp8Block);
+  EXPECT_EQ(quantised.layers[0].attention.indexer->wk.type, WeightType::kFp8Block);
+  EXPECT_EQ(quantised.layers[0].attention.indexer->weights_proj.type, WeightType::kBF16);
+
+  // Its matrices in 16 bits without scales, its norm and weights_proj in 32.
+  for (const TensorSpec& spec : expected_tensors(config)) {
+    if (spec.name.find(".indexer.") == std::string::npos) continue;
+    if (spec.role == TensorRole::kScale) {
+      tensors.erase(spec.name);
+    } else {
+      const DType dtype = spec.role == TensorRole::kLinear ? DType::kBF16 : DType::kF32;
+      tensors[spec.name] = testing::make_tensor(spec.name, dtype, spec.shape, testing::fine_pattern);
+    }
+  }
+  const ModelWeights plain = loaded(config, tensors, {.compute_dtype = DType::kF32});
+  const IndexerWeights& indexer = *plain.layers[1].attention.indexer;
+  EXPECT_EQ(indexer.wq_b.type, WeightType::kBF16);
+  EXPECT_EQ(plain.layers[1].attention.q_b.type, WeightType::kFp8Block);
+  expect_matrix(indexer.weights_proj, 16, 144, WeightType::kF32, [](int64_t i) {
+    return stored(DType::kF32, "model.layers.1.self_attn.indexer.weights_proj.weight", i);
+  });
+  EXPECT_EQ(indexer.norm_bias[3], stored(DType::kF32, "model.layers.1.self_attn.indexer.k_norm.bias", 3));
+  tensors.erase("model.layers.1.self_attn.indexer.k_norm.bias");
+  EXPECT_THAT(load(config, tensors).status().message,
+              HasSubstr("missing: model.layers.1.self_attn.indexer.k_norm.bias"));
+}
+
+TEST_F(WeightsTest, V32HasNoFloat16) {
+  const ModelConfig config = testing::parsed(v32_config());
+  EXPECT_EQ(resolve_compute_dtype("float16", config).status().message,
+            "--dtype float16: DeepseekV32ForCausalLM does not run in float16; allowed: bfloat16, float32");
+  Json json = v32_config();
+  json["torch_dtype"] = "float16";
+  EXPECT_THAT(resolve_compute_dtype("auto", testing::parsed(json)).status().message,
+              HasSubstr("--dtype auto, which is float16 in config.json"));
+  EXPECT_EQ(*resolve_compute_dtype("auto", config), DType::kBF16);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 """Implements as much of torch as hadal.flash_mla uses before it launches anything: tensors that are nothing but a description,
-shown through real DLPack capsules. With it the module's checks run where neither torch nor a GPU is."""
+shown through real DLPack capsules. With it the module's checks run on machines with neither torch nor a GPU."""
 import ctypes
 import math
 import sys

@@ -146,7 +146,7 @@ TEST(SchedulerProperty, EveryCallLeavesASoundState) {
 TEST(SchedulerProperty, LongRunsWithoutFaultsGiveTheExpectedOutputs) {
   run_many(2000, 40, 3000, false, false);
 }
-TEST(SchedulerProperty, LongRunsWithAbortsAndFailedSteps) {
+TEST(SchedulerProperty, LongRunsWithAbortsAndFailedStepsGiveTheExpectedOutputs) {
   run_many(3000, 40, 3000, false, true);
 }
 

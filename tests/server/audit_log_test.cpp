@@ -257,7 +257,7 @@ TEST_F(Audited, WithoutAKnownKeyWhatIsRefusedHasNoLine) {
   EXPECT_TRUE(entries().empty());
 }
 
-TEST(AuditLog, OfAnOpenServerHasNoLineOfWhatIsRefused) {
+TEST(AuditLog, AnOpenServerWritesNoLineOfWhatItRefuses) {
   const TemporaryFile file;
   const auto log = started(file.path());
   testing::TestServerOptions options;

@@ -43,7 +43,7 @@ TEST(Generation, AnAnswerThatCannotBeMadeEndsItsRequest) {
   EXPECT_EQ(last->abort_reason, AbortReason::kFault);
   EXPECT_EQ(last->matched, "no memory");
   ASSERT_TRUE(server.io().run_until([&] { return server.engine().stats().num_aborted == 1; }));
-  EXPECT_TRUE(context.requests.reserve("job"));  // free again
+  EXPECT_TRUE(context.requests.reserve({"job", ""}));  // free again
 }
 
 TEST(Generation, ARidBelongsToOneRequestUntilThatEnds) {
@@ -60,10 +60,10 @@ TEST(Generation, ARidBelongsToOneRequestUntilThatEnds) {
   GenerationRequest refused = long_request();
   refused.input_ids = {};
   EXPECT_FALSE(Generation::start(context, server.io(), std::move(refused), ignore).ok());
-  EXPECT_TRUE(context.requests.reserve("job"));  // the refused request keeps nothing
+  EXPECT_TRUE(context.requests.reserve({"job", ""}));  // the refused request keeps nothing
 }
 
-// A prompt of 400 scored tokens and an answer of 100, each with 127 alternatives.
+// Returns a request with 400 scored tokens of prompt and an answer of 100, each with 127 alternatives.
 GenerationRequest scored_request(bool stream) {
   GenerationRequest request;
   std::vector<int32_t> ids(401);
@@ -78,7 +78,7 @@ GenerationRequest scored_request(bool stream) {
 }
 constexpr size_t kPositionsPerPiece = kLogprobsPerPiece / 128;
 
-// Lets the tasks run that have been posted, and those that they post, and so on.
+// Runs the tasks that have been posted, those that they post, and so on.
 void run_tasks(testing::TestIo& io, int rounds = 200) {
   for (int i = 0; i < rounds; ++i) {
     bool has_run = false;

@@ -1,124 +1,20 @@
-// Tests the protocol half of a connection over a socket that is a pair of strings, deterministically and
-// without a network.
-#include "server/http_connection.h"
-
+// Tests the protocol half of a connection: writing, framing, slow readers, disconnects, misuse.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "tests/server/http_connection_fixture.h"
 
 namespace hadal::server {
 namespace {
 
-class FakeSocket final : public HttpConnection {
- public:
-  explicit FakeSocket(std::shared_ptr<HttpIoThread> thread)
-      : HttpConnection(thread, {"test", ConnectionSlot(thread->transport().ledger->account("peer:test"))},
-                       /*refuse=*/std::nullopt) {}
-
-  void start() override {
-    const HttpIoThread::Batch batch(thread());
-    on_open();
-  }
-  void receive(std::string_view data) {
-    const HttpIoThread::Batch batch(thread());
-    on_data(data);
-  }
-  void end() {
-    const HttpIoThread::Batch batch(thread());
-    on_end();
-  }
-  // The kernel accepts `n` more bytes.
-  void take(size_t n) {
-    const HttpIoThread::Batch batch(thread());
-    room += n;
-    const std::string_view data = std::exchange(blocked_, {});
-    if (data.data() != nullptr) give(data);
-  }
-
-  size_t room = SIZE_MAX / 2;
-  int num_sends = 0;
-  int num_resumes = 0;
-  std::string sent;
-  bool shut = false;
-  using HttpConnection::closed;
-  using HttpConnection::wants_data;
-
- private:
-  void give(std::string_view data) {
-    const size_t n = std::min(room, data.size());
-    if (n == 0) {
-      blocked_ = data;
-      return;
-    }
-    room -= n;
-    sent.append(data.substr(0, n));
-    on_sent(n);
-  }
-  void send(std::string_view data) override {
-    ++num_sends;
-    give(data);
-  }
-  void resume_reading() override { ++num_resumes; }
-  void shut_down_writing() override { shut = true; }
-  void close_socket() override {}
-  bool peer_has_closed() override { return false; }
-
-  std::string_view blocked_;
-};
-
-class HttpConnectionTest : public ::testing::Test {
- protected:
-  HttpConnectionTest() {
-    HttpServerOptions options;
-    options.limits.stream_high_water = 1000;
-    options.limits.header_bytes = 2000;
-    transport_ = std::make_shared<HttpTransport>(options, [this](std::shared_ptr<HttpExchange> exchange) {
-      paths_.push_back(exchange->request().path);
-      if (exchange->request().path == "/now") {
-        HttpResponse response;
-        response.body = "answer";
-        return exchange->respond(std::move(response));
-      }
-      if (exchange->request().path == "/big") {
-        HttpResponse response;
-        response.body = std::string(1500, 'b');
-        return exchange->respond(std::move(response));
-      }
-      waiting_.push_back(std::move(exchange));
-    });
-    // never started: the test's thread plays its part
-    thread_ = std::make_shared<HttpIoThread>(0, transport_);
-    socket_ = std::make_shared<FakeSocket>(thread_);
-    thread_->add(socket_);
-    socket_->start();
-  }
-  ~HttpConnectionTest() override {
-    {
-      const HttpIoThread::Batch batch(*thread_);
-      socket_->cut("test ends");
-    }
-    waiting_.clear();
-    thread_->remove(*socket_);  // as a real socket does at its end, because they own each other
-    thread_->request_stop();    // tasks that never ran own the socket too
-  }
-
-  static std::string get(const std::string& path) { return "GET " + path + " HTTP/1.1\r\nHost: h\r\n\r\n"; }
-  static int count(const std::string& text, std::string_view part) {
-    int n = 0;
-    for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++n;
-    return n;
-  }
-  int num_answers() const { return count(socket_->sent, "HTTP/1.1 200"); }
-
-  std::shared_ptr<HttpTransport> transport_;
-  std::shared_ptr<HttpIoThread> thread_;
-  std::shared_ptr<FakeSocket> socket_;
-  std::vector<std::string> paths_;
-  std::vector<std::shared_ptr<HttpExchange>> waiting_;
-};
+using testing::HttpConnectionTest;
 
 TEST_F(HttpConnectionTest, WritesOfOneTaskAreOneSend) {
   socket_->receive(get("/wait"));
@@ -138,53 +34,6 @@ TEST_F(HttpConnectionTest, WritesOfOneTaskAreOneSend) {
   }
   EXPECT_EQ(socket_->num_sends, 2);
   EXPECT_TRUE(socket_->sent.ends_with("1\r\nx\r\n0\r\n\r\n"));
-}
-
-TEST_F(HttpConnectionTest, PipelinedAnswersOfOneReadAreOneSend) {
-  socket_->receive(get("/now") + get("/now") + get("/now"));
-  EXPECT_EQ(num_answers(), 3);
-  EXPECT_EQ(socket_->num_sends, 1);
-}
-
-TEST_F(HttpConnectionTest, TheNextRequestWaitsForTheAnswer) {
-  socket_->receive(get("/wait") + get("/now"));
-  EXPECT_EQ(paths_, std::vector<std::string>{"/wait"});
-  {
-    const HttpIoThread::Batch batch(*thread_);
-    waiting_[0]->respond({});
-    EXPECT_EQ(paths_.size(), 1u) << "the next handler runs after this task, not inside it";
-  }
-  EXPECT_EQ(paths_, (std::vector<std::string>{"/wait", "/now"}));
-  EXPECT_EQ(num_answers(), 2);
-}
-
-TEST_F(HttpConnectionTest, RequestsWaitWhileTheClientReadsNoAnswers) {
-  socket_->room = 0;
-  std::string burst;
-  for (int i = 0; i < 5; ++i) burst += get("/big");
-  socket_->receive(burst);
-  EXPECT_EQ(paths_.size(), 1u);  // its answer alone is over the high water mark
-  socket_->take(SIZE_MAX / 2);
-  EXPECT_EQ(paths_.size(), 5u);
-  EXPECT_EQ(num_answers(), 5);
-}
-
-TEST_F(HttpConnectionTest, ReadingPausesWhenTooManyPipelinedBytesWait) {
-  socket_->receive(get("/wait"));
-  EXPECT_TRUE(socket_->wants_data());
-  int sent = 0;
-  while (socket_->wants_data()) {
-    socket_->receive(get("/now"));
-    ASSERT_LT(++sent, 1000);
-  }
-  const int resumes = socket_->num_resumes;
-  {
-    const HttpIoThread::Batch batch(*thread_);
-    waiting_[0]->respond({});
-  }
-  EXPECT_TRUE(socket_->wants_data());
-  EXPECT_GT(socket_->num_resumes, resumes);
-  EXPECT_EQ(num_answers(), sent + 1);
 }
 
 TEST_F(HttpConnectionTest, ASlowReaderPausesTheWriter) {
@@ -227,6 +76,77 @@ TEST_F(HttpConnectionTest, ACompleteAnswerReachesAHalfClosedClient) {
   EXPECT_TRUE(socket_->closed());
 }
 
+TEST_F(HttpConnectionTest, WhatComesAfterARefusalIsDiscardedUpToALimit) {
+  constexpr size_t kMost = size_t{1} << 20;
+  const std::string piece(64 << 10, 'x');
+  socket_->receive("nonsense\r\n\r\n");
+  EXPECT_TRUE(socket_->sent.starts_with("HTTP/1.1 400")) << socket_->sent;
+  EXPECT_TRUE(socket_->shut);
+  size_t discarded = 0;
+  while (socket_->wants_data()) {
+    socket_->receive(piece);
+    discarded += piece.size();
+    ASSERT_LE(discarded, kMost + piece.size());
+  }
+  EXPECT_GE(discarded, kMost);
+  EXPECT_FALSE(socket_->closed()) << "the answer may still be on its way";
+  const auto now = HttpIoThread::Clock::now();
+  {
+    const HttpIoThread::Batch batch(*thread_);
+    socket_->check_deadlines(now + std::chrono::seconds(3));
+  }
+  EXPECT_TRUE(socket_->closed());
+}
+
+TEST_F(HttpConnectionTest, WhatComesBehindALargeLastAnswerIsDiscardedUpToTheSameLimit) {
+  socket_->room = 0;
+  socket_->receive("GET /big HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+  size_t discarded = 0;
+  while (socket_->wants_data()) {
+    socket_->receive(std::string(64 << 10, 'x'));
+    ASSERT_LE(discarded += 64 << 10, size_t{2} << 20);
+  }
+  EXPECT_FALSE(socket_->closed());
+  socket_->take(SIZE_MAX / 2);
+  EXPECT_EQ(num_answers(), 1) << "it is complete all the same";
+  EXPECT_TRUE(socket_->sent.ends_with("bbb"));
+  EXPECT_TRUE(socket_->shut);
+  EXPECT_FALSE(socket_->wants_data());
+}
+
+TEST_F(HttpConnectionTest, EmptyLinesDoNotOutlastTheTimeOfARequest) {
+  const auto start = HttpIoThread::Clock::now();
+  const auto look = [&](std::chrono::seconds later) {
+    const HttpIoThread::Batch batch(*thread_);
+    socket_->check_deadlines(start + later);
+  };
+  socket_->receive("\r\n");
+  EXPECT_TRUE(socket_->idle()) << "one may be the end of the last request";
+  for (int i = 0; i < 20; ++i) socket_->receive("\r\n");
+  EXPECT_FALSE(socket_->idle());
+  look(std::chrono::seconds(29));
+  EXPECT_EQ(socket_->sent, "");
+  look(std::chrono::seconds(60));
+  EXPECT_TRUE(socket_->sent.starts_with("HTTP/1.1 408")) << socket_->sent;
+}
+
+TEST_F(HttpConnectionTest, TheLogHasALineForEachRequestWithoutAKeyOrCountsIt) {
+  transport_->options.access_log = true;
+  constexpr int kRequests = 5000;
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < kRequests; ++i) socket_->receive(get("/now"));
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  transport_->options.access_log = false;
+  auto told =
+      static_cast<int>(transport_->stranger_lines.take_left_out(HttpIoThread::Clock::time_point::max()));
+  constexpr std::string_view kLeftOut = "http_lines_left_out count=";
+  for (size_t at = log.find(kLeftOut); at != log.npos; at = log.find(kLeftOut, at + 1))
+    told += std::atoi(log.c_str() + at + kLeftOut.size());
+  const int lines = count(log, "http method=GET");
+  EXPECT_EQ(lines + told, kRequests);
+  EXPECT_LT(lines, kRequests) << "at most a hundred a second";
+}
+
 TEST_F(HttpConnectionTest, ExpectContinueIsAnsweredBeforeTheBody) {
   socket_->receive("POST /now HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
   EXPECT_EQ(socket_->sent, "HTTP/1.1 100 Continue\r\n\r\n");
@@ -235,7 +155,6 @@ TEST_F(HttpConnectionTest, ExpectContinueIsAnsweredBeforeTheBody) {
 }
 
 TEST_F(HttpConnectionTest, MisuseIsLoggedAndChangesNothing) {
-  transport_->options.access_log = false;
   // The log lines of what `use` does in one task.
   const auto log_of = [&](const std::function<void(HttpExchange&)>& use) {
     ::testing::internal::CaptureStderr();

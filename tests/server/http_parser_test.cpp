@@ -37,6 +37,12 @@ const std::string kChunked =
     "POST /v1/a%20b?x=1&y=%20 HTTP/1.1\r\nHost: h\r\nX-Two: spaced\r\nTransfer-Encoding: chunked\r\n\r\n"
     "5;ext=1\r\nhello\r\n6\r\n world\r\n0\r\nTrailer: t\r\n\r\n";
 
+std::string repeated(int n, const std::string& text) {
+  std::string out;
+  for (int i = 0; i < n; ++i) out += text;
+  return out;
+}
+
 void expect_whole(HttpRequestParser& parser) {
   const HttpRequest& request = parser.request();
   EXPECT_EQ(request.method, "POST");
@@ -48,6 +54,18 @@ void expect_whole(HttpRequestParser& parser) {
   EXPECT_EQ(request.body, "hello world");
   EXPECT_TRUE(parser.http11());
   EXPECT_TRUE(parser.keep_alive());
+}
+
+TEST(HttpParser, AnEmptyChunkedBodyMayArriveByteByByte) {
+  const std::string head = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const std::string end : {"0\r\n\r\n", "0\r\nA: b\r\n\r\n", "1\r\n0\r\n0\r\n\r\n"}) {
+    const std::string wire = head + end;
+    std::vector<size_t> every;
+    for (size_t cut = 1; cut <= wire.size(); ++cut) every.push_back(cut);
+    HttpRequestParser parser(kHeaderLimit, kBodyLimit);
+    ASSERT_EQ(feed_in_pieces(parser, wire, every), State::kComplete) << end << parser.error_message();
+    EXPECT_EQ(parser.request().body, end.starts_with("1") ? "0" : "");
+  }
 }
 
 TEST(HttpParser, GivesTheSameRequestCutAtEveryByte) {
@@ -96,6 +114,11 @@ TEST(HttpParser, RefusesMalformedRequestsWithTheRightStatus) {
       {"no colon", head + "nonsense\r\n\r\n", 400},
       {"no host", "GET / HTTP/1.1\r\n\r\n", 400},
       {"two hosts", head + "Host: i\r\n\r\n", 400},
+      {"two keys", head + "Authorization: Bearer a\r\nAUTHORIZATION: Bearer a\r\n\r\n", 400},
+      {"empty lines without an end", repeated(kHeaderLimit / 2 + 1, "\r\n"), 431},
+      {"empty lines and headers together",
+       repeated(kHeaderLimit / 4, "\r\n") + head + "A: " + std::string(kHeaderLimit / 2, 'a') + "\r\n\r\n",
+       431},
       {"bad escape", "GET /%zz HTTP/1.1\r\nHost: h\r\n\r\n", 400},
       {"no UTF-8", "GET /%ff HTTP/1.1\r\nHost: h\r\n\r\n", 400},
       {"cut escape", "GET /%4 HTTP/1.1\r\nHost: h\r\n\r\n", 400},
@@ -124,6 +147,19 @@ TEST(HttpParser, RefusesMalformedRequestsWithTheRightStatus) {
        head + "Transfer-Encoding: chunked\r\n\r\n3e8\r\n" + std::string(1000, 'x') + "\r\n1\r\n", 413},
       {"endless chunk extension",
        head + "Transfer-Encoding: chunked\r\n\r\n1;" + std::string(2 * kHeaderLimit, 'e'), 400},
+      {"long chunk extensions together",
+       head + "Transfer-Encoding: chunked\r\n\r\n" + repeated(20, "1;" + std::string(250, 'e') + "\r\na\r\n"),
+       400},
+      {"zeros before the sizes of chunks",
+       head + "Transfer-Encoding: chunked\r\n\r\n" + repeated(20, repeated(250, "0") + "1\r\na\r\n"), 400},
+      {"long trailers",
+       head + "Transfer-Encoding: chunked\r\n\r\n0\r\n" + repeated(500, "A: 12345\r\n") + "\r\n", 400},
+      {"folded value", head + "A: b\r\n c\r\n\r\n", 400},
+      {"folded before the value", head + "A:\r\n b\r\n\r\n", 400},
+      {"folded before an empty value", head + "A:\r\n\t\r\n\r\n", 400},
+      {"folded behind the value", head + "A: b\r\n \r\n\r\n", 400},
+      {"folded trailer", head + "Transfer-Encoding: chunked\r\n\r\n0\r\nA: b\r\n c\r\n\r\n", 400},
+      {"spaces around values", head + repeated(20, "A:" + std::string(250, ' ') + "b\r\n") + "\r\n", 431},
       {"long target", "GET /" + std::string(kHeaderLimit, 'a'), 431},
       {"long header", head + "A: " + std::string(kHeaderLimit, 'a'), 431},
       {"complete long header", head + "A: " + std::string(kHeaderLimit, 'a') + "\r\n\r\n", 431},
@@ -140,6 +176,49 @@ TEST(HttpParser, RefusesMalformedRequestsWithTheRightStatus) {
     EXPECT_EQ(feed_in_pieces(slow, c.wire, every), State::kFailed) << c.what;
     EXPECT_EQ(slow.error_status(), c.status) << c.what << ": " << slow.error_message();
   }
+}
+
+TEST(HttpParser, SaysWhatIsAllowedInsteadOfAMalformedRequest) {
+  const std::string head = "GET / HTTP/1.1\r\nHost: h\r\n";
+  const std::string chunked = head + "Transfer-Encoding: chunked\r\n\r\n";
+  const struct {
+    std::string wire;
+    const char* says;
+  } cases[] = {
+      {"G@T / HTTP/1.1\r\n\r\n", "begin with its method"},
+      {"GET  / HTTP/1.1\r\n\r\n", "followed by one space, a path without spaces"},
+      {"GET / HTTP/2.0\r\n\r\n", "only HTTP/1.0 and HTTP/1.1"},
+      {"GET / HTTP/1.1\n", "a line must end in CR LF"},
+      {"GET /%zz HTTP/1.1\r\nHost: h\r\n\r\n", "% only before two hexadecimal digits"},
+      {head + "A : b\r\n\r\n", "a name without spaces, a colon and a value"},
+      {head + std::string("A: b\0c\r\n\r\n", 10), "a header's value must have no control characters"},
+      {head + "A: b\r\n c\r\n\r\n", "several lines (obs-fold)"},
+      {head + "Authorization: a\r\nAuthorization: b\r\n\r\n", "more than one Authorization header"},
+      {head + "Content-Length: -1\r\n\r\n", "one decimal number below 2^64"},
+      {head + "Content-Length: 1\r\nContent-Length: 2\r\n\r\n", "more than one Content-Length"},
+      {head + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", "without a Content-Length"},
+      {chunked + "xyz\r\n", "its size in hexadecimal digits"},
+      {chunked + "1\r\nabc\r\n", "as many bytes as its size says"},
+      {chunked + "1;=\r\na\r\n", ";name or ;name=value"},
+      {repeated(kHeaderLimit, "\r\n"), "empty lines before a request exceed 4096 bytes"},
+  };
+  for (const auto& c : cases) {
+    HttpRequestParser parser(kHeaderLimit, kBodyLimit);
+    EXPECT_EQ(parse(parser, c.wire), State::kFailed) << c.wire;
+    EXPECT_NE(parser.error_message().find(c.says), std::string::npos) << parser.error_message();
+  }
+}
+
+TEST(HttpParser, MoreThanOneEmptyLineBeginsARequest) {
+  HttpRequestParser parser(kHeaderLimit, kBodyLimit);
+  EXPECT_EQ(parser.feed("\r\n"), 2U);
+  EXPECT_FALSE(parser.started()) << "some clients end a body with an empty line";
+  EXPECT_EQ(parser.feed("\r"), 1U);
+  EXPECT_TRUE(parser.started());
+  EXPECT_EQ(parse(parser, "\n\r\n" + kWithLength), State::kComplete) << parser.error_message();
+  expect_whole(parser);
+  parser.reset();
+  EXPECT_FALSE(parser.started());
 }
 
 TEST(HttpParser, CountsAllHeadersTogether) {
@@ -182,6 +261,36 @@ TEST(HttpParser, SendsContinueOnceAndOnlyBeforeTheBody) {
   HttpRequestParser eager(kHeaderLimit, kBodyLimit);
   EXPECT_EQ(parse(eager, head + "a"), State::kNeedMore);
   EXPECT_FALSE(eager.take_expect_continue());
+}
+
+TEST(HttpParser, AnyNumberOfSmallChunksIsAllowed) {
+  HttpRequestParser parser(kHeaderLimit, 100'000);
+  const std::string wire = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" +
+                           repeated(50'000, "1\r\na\r\n") + repeated(10, "10\r\n0123456789abcdef\r\n") +
+                           "0\r\nA: b\r\n\r\n";
+  ASSERT_EQ(parse(parser, wire), State::kComplete) << parser.error_message();
+  EXPECT_EQ(parser.request().body.size(), 50'160U);
+}
+
+TEST(HttpParser, ABodyThatIsNotWantedIsNotRead) {
+  HttpRequestParser parser(kHeaderLimit, kBodyLimit, {.on_headers = [](const HttpRequest&) {
+                             return HttpRequestParser::BodyRule{.read = false};
+                           }});
+  const std::string head = "POST / HTTP/1.1\r\nHost: h\r\n";
+  for (const std::string& with_body :
+       {head + "Content-Length: 1\r\n\r\n", head + "Content-Length: 99999999999\r\n\r\n",
+        head + "Transfer-Encoding: chunked\r\n\r\n",
+        head + "Expect: 100-continue\r\nContent-Length: 5\r\n\r\n"}) {
+    EXPECT_EQ(parser.feed(with_body + "body"), with_body.size());
+    EXPECT_EQ(parser.state(), State::kComplete) << with_body;
+    EXPECT_FALSE(parser.keep_alive()) << with_body;
+    parser.reset();
+  }
+  for (const std::string& without : {head + "\r\n", head + "Content-Length: 0\r\n\r\n"}) {
+    EXPECT_EQ(parse(parser, without), State::kComplete) << without;
+    EXPECT_TRUE(parser.keep_alive()) << without;
+    parser.reset();
+  }
 }
 
 }  // namespace

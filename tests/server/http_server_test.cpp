@@ -18,6 +18,7 @@ namespace hadal::server {
 namespace {
 
 using testing::ClientResponse;
+using testing::Counter;
 using testing::start_server;
 using testing::TestClient;
 using testing::text_response;
@@ -84,6 +85,33 @@ TEST_F(HttpServerTest, AnswersAPipelinedBurstInOrder) {
   for (int i = 0; i < kRequests; ++i)
     ASSERT_EQ(client.receive_response().body, "GET /" + std::to_string(i) + "? ");
   sender.join();
+}
+
+// The head of the stream is sent before the drain and promises to keep the connection.
+TEST(HttpServerDrain, RequestsBehindAStreamThatEndsInADrainAreNotBegun) {
+  Counter begun;
+  std::shared_ptr<HttpExchange> stream;
+  const auto server = start_server([&](const std::shared_ptr<HttpExchange>& exchange) {
+    if (begun.value() == 0) {
+      stream = exchange;
+      exchange->start_stream({});
+      exchange->write("first ");
+    }
+    begun.add();
+  });
+  TestClient client(server->port());
+  client.send("GET /a HTTP/1.1\r\nHost: h\r\n\r\nGET /b HTTP/1.1\r\nHost: h\r\n\r\n");
+  ASSERT_TRUE(begun.wait_for(1));
+  ASSERT_TRUE(client.receive_until("first "));
+  server->stop_accepting();
+  IoThread& io = stream->io();  // which has been told of the drain before it is given this task
+  io.post([exchange = std::move(stream)] {
+    exchange->write("last");
+    exchange->finish();
+  });
+  EXPECT_EQ(client.receive_response().body, "first last");
+  EXPECT_TRUE(client.receive_to_end());
+  EXPECT_EQ(begun.value(), 1);
 }
 
 TEST_F(HttpServerTest, SupportsHttp10) {

@@ -1,14 +1,8 @@
 // Tests TLS end to end, with certificates made here by OpenSSL.
 #include <gtest/gtest.h>
-#include <openssl/ec.h>
-#include <openssl/evp.h>
-#include <openssl/pem.h>
 #include <openssl/ssl.h>
-#include <openssl/x509.h>
 
 #include <atomic>
-#include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -17,6 +11,7 @@
 
 #include "tests/server/http_test_client.h"
 #include "tests/server/http_test_server.h"
+#include "tests/server/tls_files.h"
 
 namespace hadal::server {
 namespace {
@@ -25,39 +20,6 @@ using testing::Counter;
 using testing::start_server;
 using testing::TestClient;
 using testing::text_response;
-
-using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
-
-Key make_key() {
-  return {EVP_EC_gen("P-256"), &EVP_PKEY_free};
-}
-
-void write_key(EVP_PKEY* key, const std::string& path, const char* password = nullptr) {
-  FILE* const file = std::fopen(path.c_str(), "w");
-  ASSERT_NE(file, nullptr);
-  PEM_write_PrivateKey(file, key, password != nullptr ? EVP_aes_256_cbc() : nullptr,
-                       reinterpret_cast<const unsigned char*>(password),
-                       password != nullptr ? static_cast<int>(std::string(password).size()) : 0, nullptr,
-                       nullptr);
-  std::fclose(file);
-}
-
-void write_certificate(EVP_PKEY* key, const std::string& path) {
-  const std::unique_ptr<X509, decltype(&X509_free)> certificate(X509_new(), &X509_free);
-  ASN1_INTEGER_set(X509_get_serialNumber(certificate.get()), 1);
-  X509_gmtime_adj(X509_getm_notBefore(certificate.get()), 0);
-  X509_gmtime_adj(X509_getm_notAfter(certificate.get()), 3600);
-  X509_set_pubkey(certificate.get(), key);
-  X509_NAME* const name = X509_get_subject_name(certificate.get());
-  X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("localhost"),
-                             -1, -1, 0);
-  X509_set_issuer_name(certificate.get(), name);
-  X509_sign(certificate.get(), key, EVP_sha256());
-  FILE* const file = std::fopen(path.c_str(), "w");
-  ASSERT_NE(file, nullptr);
-  PEM_write_X509(file, certificate.get());
-  std::fclose(file);
-}
 
 class TlsClient final : public TestClient {
  public:
@@ -82,6 +44,10 @@ class TlsClient final : public TestClient {
     }
     return true;
   }
+  // Changes the keys that this client sends with; returns false once the server has gone.
+  bool change_keys() {
+    return SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1 && SSL_do_handshake(ssl_.get()) == 1;
+  }
   // Returns true if the server sent close_notify, so that the answer is known to be complete.
   bool clean_end() const { return (SSL_get_shutdown(ssl_.get()) & SSL_RECEIVED_SHUTDOWN) != 0; }
 
@@ -102,19 +68,12 @@ class TlsClient final : public TestClient {
 class HttpTlsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "hadal-tls-XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
-    const Key key = make_key();
-    write_key(key.get(), path("key.pem"));
-    write_key(key.get(), path("locked.pem"), "open sesame");
-    write_certificate(key.get(), path("cert.pem"));
-    write_key(make_key().get(), path("other.pem"));
+    testing::write_key(files_.key(), path("locked.pem"), "open sesame");
+    testing::write_key(testing::make_key().get(), path("other.pem"));
     std::ofstream(path("garbage.pem")) << "not PEM\n";
     std::ofstream(path("empty.pem")).flush();
   }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-  std::string path(const std::string& name) const { return directory_ + "/" + name; }
+  std::string path(const std::string& name) const { return files_.path(name); }
 
   std::unique_ptr<HttpServer> start(const std::function<void(HttpServerOptions&)>& change = {}) {
     return start_server([this](const std::shared_ptr<HttpExchange>& exchange) { handle(exchange); },
@@ -142,7 +101,7 @@ class HttpTlsTest : public ::testing::Test {
     exchange->io().post([exchange, i] { stream(exchange, i + 1); });
   }
 
-  std::string directory_;
+  const testing::TlsFiles files_;
   Counter started_;
   Counter disconnects_;
 };
@@ -162,6 +121,23 @@ TEST_F(HttpTlsTest, AnswersStreamsAndKeepsAlive) {
   EXPECT_EQ(client.receive_response().headers.at("connection"), "close");
   EXPECT_TRUE(client.receive_to_end());
   EXPECT_TRUE(client.clean_end());
+}
+
+TEST_F(HttpTlsTest, AClientThatOnlyChangesKeysIsCutOff) {
+  const auto server = start();
+  TlsClient honest(server->port());
+  ASSERT_TRUE(honest.ready());
+  for (int round = 0; round < 4; ++round) {  // data between the changes: as many as anybody likes
+    for (int i = 0; i < 30; ++i) ASSERT_TRUE(honest.change_keys());
+    EXPECT_EQ(honest.post("/", "data").body, "data");
+  }
+  TlsClient hostile(server->port());
+  ASSERT_TRUE(hostile.ready());
+  EXPECT_EQ(hostile.post("/", "data").body, "data");
+  for (int i = 0; i < 33; ++i) {
+    if (!hostile.change_keys()) break;
+  }
+  EXPECT_TRUE(hostile.receive_to_end());
 }
 
 TEST_F(HttpTlsTest, AnAnswerUntilCloseEndsWithCloseNotify) {
@@ -221,6 +197,23 @@ TEST_F(HttpTlsTest, ASilentHandshakeTimesOut) {
       start([](HttpServerOptions& options) { options.limits.read_timeout = std::chrono::seconds(1); });
   TestClient silent(server->port());
   EXPECT_TRUE(silent.receive_to_end());
+}
+
+TEST_F(HttpTlsTest, AfterARefusalAClientCannotSendWithoutEnd) {
+  const auto server = start([](HttpServerOptions& options) {
+    options.gate = [](const HttpRequest&) {
+      HttpAdmission out;
+      out.refusal = text_response("no", 401);
+      return out;
+    };
+  });
+  TlsClient client(server->port());
+  client.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000000\r\n\r\n");
+  const std::string piece(size_t{1} << 20, 'x');
+  int sent = 0;
+  while (sent < 200 && client.send(piece)) ++sent;
+  EXPECT_LT(sent, 200);
+  EXPECT_TRUE(testing::eventually([&] { return server->num_connections() == 0; }));
 }
 
 TEST_F(HttpTlsTest, StopsInEveryPhase) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include <boost/json.hpp>
 
@@ -69,6 +70,73 @@ TEST(FieldReader, UnknownNamesAreErrorsThatSuggestTheNearest) {
   FieldReader reader(value.as_object());
   reader.only({"temperature", "top_p"});
   EXPECT_EQ(reader.status().message, "temprature: unknown field; the nearest one is temperature");
+}
+
+TEST(FieldReader, NumbersMustBeInRangeAsFloat32Too) {
+  const json::value value = json::parse(
+      R"({"huge": 1e308, "none": 1e400, "least": -1e400, "tiny": 1e-45, "bound": 1e30, "over": 2e30})");
+  const auto read = [&](const char* name, double min, double max, float& out) {
+    FieldReader reader(value.as_object());
+    reader.number(name, out, min, max);
+    return reader.ok() ? std::string() : reader.status().message;
+  };
+  float out = 5.0F;
+  EXPECT_EQ(read("huge", 0, 1e30, out), "huge is 1e+308; must be a number in [0, 1e+30]");
+  EXPECT_EQ(read("none", 0, 1e30, out), "none is a number above 1.8e308; must be a number in [0, 1e+30]");
+  EXPECT_EQ(read("least", 0, 1, out), "least is a number below -1.8e308; must be a number in [0, 1]");
+  EXPECT_EQ(read("tiny", 1e-30, 2, out), "tiny is 1e-45; must be a number in [1e-30, 2]");
+  EXPECT_EQ(read("over", 0, 1e30, out), "over is 2e+30; must be a number in [0, 1e+30]");
+  EXPECT_EQ(out, 5.0F);
+  EXPECT_EQ(read("bound", 0, 1e30, out), "");
+  EXPECT_EQ(out, 1e30F);
+}
+
+TEST(FieldReader, ChoicesAreListedAndTheNearestIsNamed) {
+  const json::value value =
+      json::parse(R"({"near": "txt", "far": "quite another", "number": 5, "good": "json"})");
+  const auto read = [&](const char* name) {
+    FieldReader reader(value.as_object());
+    std::string out;
+    reader.choice(name, out, {"", "text", "json"});
+    return reader.ok() ? out : reader.status().message;
+  };
+  EXPECT_EQ(read("near"), R"(near is "txt"; must be text or json; the nearest one is text)");
+  EXPECT_EQ(read("far"), R"(far is "quite another"; must be text or json)");
+  EXPECT_EQ(read("number"), "number is 5; must be text or json");
+  EXPECT_EQ(read("good"), "json");
+}
+
+TEST(FieldReader, TextsNameTheEntryThatIsWrong) {
+  const json::value value =
+      json::parse(R"({"a": 5, "b": ["x", 7], "c": ["x", "longer"], "d": ["x", "y", "z"]})");
+  const auto read = [&](const char* name) {
+    FieldReader reader(value.as_object());
+    std::vector<std::string> out;
+    reader.texts(name, out, 2, 4);
+    return reader.ok() ? std::string() : reader.status().message;
+  };
+  EXPECT_EQ(read("a"), "a is 5; must be a string of at most 4 bytes, or a list of at most 2 such strings");
+  EXPECT_EQ(read("b"), "b[1] is 7; must be a string of at most 4 bytes");
+  EXPECT_EQ(read("c"), "c[1]: has 6 bytes; must be a string of at most 4 bytes");
+  EXPECT_EQ(
+      read("d"),
+      R"(d is ["x","y","z"]; must be a string of at most 4 bytes, or a list of at most 2 such strings)");
+}
+
+TEST(ParseJsonObject, TellsInvalidUtf8FromBadSyntax) {
+  const auto error = [](const std::string& body) {
+    const auto parsed = parse_json_object(body);
+    return parsed.ok() ? std::string() : parsed.status().message;
+  };
+  EXPECT_EQ(error("{\"text\":\"a\xff\"}"),
+            "the body is invalid UTF-8 at byte 10 (0xff); must be a JSON object in UTF-8");
+  EXPECT_EQ(error("{\"\xc3(\":1}"),
+            "the body is invalid UTF-8 at byte 2 (0xc3); must be a JSON object in UTF-8");
+  EXPECT_TRUE(error("\xff\xfe{").starts_with("the body is invalid UTF-8 at byte 0"));
+  EXPECT_TRUE(error("{\"a\":\"\xed\xa0\x80\"}").starts_with("the body is invalid UTF-8 at byte 6 (0xed)"));
+  EXPECT_TRUE(error("{\"ä\":1,}").starts_with("the body is not JSON: ")) << "its UTF-8 is right";
+  EXPECT_TRUE(error("{,\"\xff\"}").starts_with("the body is not JSON: ")) << "the syntax is wrong before";
+  EXPECT_EQ(error("{\"ä\":\"漢\"}"), "");
 }
 
 TEST(ParseJsonObject, ShortensLongValuesInErrors) {

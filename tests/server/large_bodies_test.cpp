@@ -27,7 +27,17 @@ TEST(LargeBodies, AreParsedBesideTheIoThreadAndAnsweredLikeSmallOnes) {
   EXPECT_EQ(server.call("POST", "/tokenize", R"({"prompt":"Hello"})" + padding).status, 200);
 }
 
-TEST(LargeBodies, OfAClientThatHasGoneGenerateNothing) {
+TEST(LargeBodies, BodiesThatMayHaveToolsAreLargeSooner) {
+  const std::string padding(kInlineToolsBytes, ' ');
+  for (const char* key : {R"("tools")", R"("t\u006fols")"}) {
+    const std::string body = "{" + std::string(key) + ":[]}";
+    EXPECT_TRUE(is_parsed_inline(R"({"tools":[]})"));
+    EXPECT_FALSE(is_parsed_inline(body + padding)) << key;
+  }
+  EXPECT_TRUE(is_parsed_inline(R"({"text":"a"})" + padding));
+}
+
+TEST(LargeBodies, GenerateNothingForAClientThatHasGone) {
   TestServer server;
   const std::string body = R"({"text":"Hello","rid":"gone"})" + std::string(kInlineBodyBytes, ' ');
   const auto exchange = server.send("POST", "/generate", body);

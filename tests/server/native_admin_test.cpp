@@ -9,6 +9,7 @@
 
 #include <boost/json.hpp>
 
+#include "server/api_keys.h"
 #include "server/memory_costs.h"
 #include "server/metrics.h"
 #include "server/request_memory.h"
@@ -134,6 +135,47 @@ TEST(Abort, AbortsAllOnlyIfAsked) {
   server.gate().open();
   ASSERT_TRUE(server.wait(*first));
   EXPECT_EQ(server.engine().stats().num_aborted, 1);
+}
+
+// The keys of a file with several names, and perhaps the administrator's.
+std::shared_ptr<const KeyRing> named_keys(std::string admin_key) {
+  return std::make_shared<const KeyRing>(std::vector<ApiKey>{{"alice", "a"}, {"bob", "b"}},
+                                         std::move(admin_key));
+}
+
+HeaderList bearer(const std::string& key) {
+  return {{"authorization", "Bearer " + key}};
+}
+
+TEST(Abort, ANamedKeyAbortsItsOwnRequestsOnly) {
+  TestServer server({.server = {.keys = named_keys("root")}});
+  server.gate().allow(2);  // the engine cannot end before the aborts arrive
+  const auto alices = server.send("POST", "/generate", kLong, bearer("a"));
+  const auto bobs = server.send("POST", "/generate", kLong, bearer("b"));
+  const auto roots = server.send("POST", "/generate", kLong, bearer("root"));
+  EXPECT_EQ(server.call("POST", "/generate", kLong, bearer("b")).status, 400) << "bob uses this id already";
+  const auto aborted = [&](const std::string& key, const std::string& body) {
+    return parsed(server.call("POST", "/abort_request", body, bearer(key)))
+        .at("num_requests")
+        .to_number<int>();
+  };
+  EXPECT_EQ(aborted("a", R"({"rid":"jo"})"), 1);
+  for (const char* body : {R"({"abort_all":true})", R"({"abort_all":true,"rid":"job"})"}) {
+    const HttpResponse all = server.call("POST", "/abort_request", body, bearer("b"));
+    EXPECT_EQ(all.status, 403);
+    EXPECT_NE(all.body.find("abort_all is true; only the admin key (--admin-api-key)"), std::string::npos);
+  }
+  server.gate().allow(2);
+  ASSERT_TRUE(server.wait(*alices));
+  EXPECT_FALSE(bobs->complete);
+  EXPECT_EQ(aborted("root", R"({"rid":"job"})"), 2) << "the admin key may abort any request";
+  server.gate().open();
+  for (const auto& exchange : {alices, bobs, roots}) {
+    ASSERT_TRUE(server.wait(*exchange));
+    const json::value answer = parsed(exchange->response);
+    EXPECT_EQ(answer.at("meta_info").at("finish_reason").at("type").as_string(), "abort");
+    EXPECT_EQ(answer.at("meta_info").at("id").as_string(), "job-1") << "the client sees its own id";
+  }
 }
 
 TEST(Pause, DelaysWorkUntilItIsContinued) {
@@ -281,8 +323,8 @@ TEST(Metrics, SayWhetherTheLastDecodeStepWasAGraph) {
   EXPECT_EQ(metric(page, "is_cuda_graph"), 1);
 }
 
-// An answer in one piece has times of its first and later tokens too: those of the engine, not that of the
-// piece.
+// The times of the first and the later tokens of an answer in one piece are those at which the engine made
+// them, not that of the piece.
 TEST(Metrics, SeparateTheTokensOfAnAnswerInOnePiece) {
   TestServer server({.server = {.enable_metrics = true}});
   server.generate(R"({"input_ids":[3,4,5],"sampling_params":{"max_new_tokens":50}})");
@@ -298,6 +340,15 @@ TEST(Metrics, SeparateTheTokensOfAnAnswerInOnePiece) {
   page = server.call("GET", "/metrics");
   EXPECT_EQ(metric(page, "time_to_first_token_seconds_count"), 2);
   EXPECT_EQ(metric(page, "inter_token_latency_seconds_count"), 49);
+}
+
+TEST(Metrics, TokensOfOneChunkShareTheTimeSinceTheLast) {
+  Metrics metrics({.enabled = true, .model_name = "m"});
+  metrics.observe_tokens(2.0, 4);
+  HttpResponse page;
+  page.body = metrics.text(EngineStats{});
+  EXPECT_EQ(metric(page, "inter_token_latency_seconds_count"), 4);
+  EXPECT_EQ(metric(page, "inter_token_latency_seconds_sum"), 2.0);
 }
 
 TEST(Keys, AreRequiredWhereTheyShouldBe) {
@@ -327,6 +378,30 @@ TEST(Keys, AreRequiredWhereTheyShouldBe) {
   TestServer one_key({.server = {.keys = testing::keys_of("user")}});
   EXPECT_EQ(one_key.call("POST", "/abort_request", R"({"rid":"nobody"})", user).status, 200);
   EXPECT_EQ(one_key.call("POST", "/abort_request", R"({"rid":"nobody"})").status, 401);
+}
+
+TEST(Keys, OfAFileWithoutAnAdminKeyDoNotAdminister) {
+  TestServer server({.server = {.keys = named_keys(""), .allow_get_admin = true}});
+  for (const auto& [method, path] :
+       std::vector<std::pair<std::string, std::string>>{{"POST", "/flush_cache"},
+                                                        {"GET", "/flush_cache"},
+                                                        {"POST", "/pause_generation"},
+                                                        {"POST", "/continue_generation"},
+                                                        {"POST", "/start_profile"},
+                                                        {"POST", "/stop_profile"}}) {
+    const HttpResponse answer = server.call(method, path, "{}", bearer("a"));
+    EXPECT_EQ(answer.status, 403) << path;
+    const auto message = std::string(parsed(answer).at("message").as_string());
+    EXPECT_TRUE(message.starts_with(path + " needs the admin key")) << message;
+    EXPECT_NE(message.find("--admin-api-key"), std::string::npos) << message;
+    EXPECT_EQ(server.call(method, path, "{}").status, 401) << "a stranger needs a key first";
+  }
+  EXPECT_EQ(server.call("POST", "/abort_request", R"({"abort_all":true})", bearer("a")).status, 403);
+  EXPECT_EQ(server.call("POST", "/abort_request", R"({"rid":"own"})", bearer("a")).status, 200);
+  EXPECT_EQ(server.call("GET", "/model_info", "", bearer("a")).status, 200);
+  TestServer with_admin({.server = {.keys = named_keys("root")}});
+  EXPECT_EQ(with_admin.call("POST", "/flush_cache", "", bearer("a")).status, 401);
+  EXPECT_EQ(with_admin.call("POST", "/flush_cache", "", bearer("root")).status, 200);
 }
 
 TEST(Routes, UnknownPathsAndMethodsAreErrors) {

@@ -172,7 +172,7 @@ std::vector<size_t> num_positions(const json::value& meta) {
   return out;
 }
 
-// More log-probabilities than one task makes JSON of (server/delta_pieces.h).
+// The answers have more log-probabilities than one task turns into JSON (server/delta_pieces.h).
 TEST(Generate, AnswersMadeInManyTasksAreComplete) {
   json::array ids;
   for (int i = 0; i < 200; ++i) ids.push_back(10 + i);
@@ -304,7 +304,7 @@ TEST(Generate, EveryBadBodyIsA400ThatNamesTheField) {
       {"3", "JSON object"},
       {"{", "not JSON"},
       {R"({"text":"a"} x)", "not JSON"},
-      {"{\"text\":\"\xff\"}", "not JSON"},
+      {"{\"text\":\"\xff\"}", "invalid UTF-8 at byte 9"},
       {R"({"text":NaN})", "not JSON"},
       {R"({})", "exactly one of text and input_ids"},
       {R"({"text":"a","input_ids":[1]})", "exactly one of text and input_ids"},
@@ -330,7 +330,7 @@ TEST(Generate, EveryBadBodyIsA400ThatNamesTheField) {
       {R"({"input_ids":[3],"sampling_params":{"temprature":1}})", "temperature"},
       {R"({"input_ids":[3],"sampling_params":{"temperature":-1}})", "sampling_params.temperature is -1"},
       {R"({"input_ids":[3],"sampling_params":{"temperature":"hot"}})", "sampling_params.temperature"},
-      {R"({"input_ids":[3],"sampling_params":{"top_p":0}})", "(0, 1]"},
+      {R"({"input_ids":[3],"sampling_params":{"top_p":0}})", "[1e-30, 1]"},
       {R"({"input_ids":[3],"sampling_params":{"top_p":1.1}})", "top_p"},
       {R"({"input_ids":[3],"sampling_params":{"top_k":0}})", "top_k"},
       {R"({"input_ids":[3],"sampling_params":{"top_k":-2}})", "top_k"},

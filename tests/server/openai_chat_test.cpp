@@ -248,7 +248,7 @@ TEST(OpenAiChat, LogprobsCoverEveryTokenWithItsBytes) {
   EXPECT_EQ(bytes, "naïve 🦊");
 }
 
-// More log-probabilities than one task makes JSON of (server/delta_pieces.h).
+// The answers have more log-probabilities than one task turns into JSON (server/delta_pieces.h).
 TEST(OpenAiChat, AnswersMadeInManyTasksAreComplete) {
   const std::string rest = R"("logprobs":true,"top_logprobs":20,"max_tokens":300,"ignore_eos":true)";
   TestServer server(answering(prompt_tokens_of(body_of(rest), ChatFormat::kV31), "a b c d e"));
@@ -346,7 +346,10 @@ TEST(OpenAiChat, ErrorsNameTheFieldInOpenAisShape) {
       {R"("frequency_penalty":3)", "frequency_penalty", "[-2, 2]"},
       {R"("presence_penalty":-3)", "presence_penalty", "[-2, 2]"},
       {R"("logit_bias":{"99999":1})", "logit_bias", "99999"},
-      {R"("logit_bias":{"5":101})", "logit_bias.5", "100"},
+      {R"("logit_bias":{"5":101})", "logit_bias.5", "is 101; must be a number in [-100, 100]"},
+      {R"("logit_bias":{"5":null})", "logit_bias.5", "is null; must be a number in [-100, 100]"},
+      {R"("logit_bias":{"x":1})", "logit_bias", R"(has the key "x"; must be a token id in [0, )"},
+      {R"("stop":5)", "stop", "is 5; must be a string of at most 4096 bytes, or a list of at most 64 such"},
       {R"("max_tokens":0)", "max_tokens", "0"},
       {R"("max_tokens":100000)", "max_tokens", "4096"},
       {R"("max_completion_tokens":100000)", "max_completion_tokens", "4096"},
@@ -356,6 +359,8 @@ TEST(OpenAiChat, ErrorsNameTheFieldInOpenAisShape) {
       {R"("tool_choice":"required")", "tool_choice", "no tools"},
       {R"("tools":[{"type":"function"}])", "tools[0]", "function"},
       {R"("response_format":{"type":"xml"})", "response_format.type", "xml"},
+      {R"("response_format":{"type":"txt"})", "response_format.type", "the nearest one is text"},
+      {R"("response_format":{})", "response_format.type", "is null; must be text, json_object"},
       {R"("response_format":{"type":"json_schema"})", "response_format.json_schema", "schema"},
       {R"("response_format":{"type":"json_object"},"regex":"a")", "response_format", "regex"},
       {R"("reasoning_effort":"huge")", "reasoning_effort", "huge"},

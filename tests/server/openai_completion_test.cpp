@@ -26,6 +26,20 @@ HttpResponse complete(TestServer& server, std::string body) {
   return server.call("POST", "/v1/completions", std::move(body));
 }
 
+TEST(OpenAiCompletion, ALongModelNameIsRefusedBecauseEventsRepeatIt) {
+  TestServer server;
+  const auto ask = [&](size_t bytes) {
+    return server.call(
+        "POST", "/v1/completions",
+        fmt::format(R"({{"model":"{}","prompt":[3],"max_tokens":1}})", std::string(bytes, 'm')));
+  };
+  EXPECT_EQ(ask(256).status, 200);
+  const auto refused = ask(257);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_NE(refused.body.find("model: has 257 bytes; must have at most 256"), std::string::npos)
+      << refused.body;
+}
+
 TEST(OpenAiCompletion, AnswersSixteenTokensByDefault) {
   TestServer server;
   const HttpResponse response = complete(server, R"({"model":"m","prompt":[5,6,7]})");
@@ -200,7 +214,7 @@ TEST(OpenAiCompletion, EchoWithLogprobsScoresThePrompt) {
   }
 }
 
-// More log-probabilities than one task makes JSON of (server/delta_pieces.h).
+// The answers have more log-probabilities than one task turns into JSON (server/delta_pieces.h).
 TEST(OpenAiCompletion, AnswersMadeInManyTasksAreComplete) {
   TestServer server;
   json::array ids;

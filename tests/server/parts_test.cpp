@@ -82,6 +82,18 @@ TEST(BackgroundPool, TellsALongTaskThatItIsStopping) {
   EXPECT_TRUE(saw);
 }
 
+TEST(PromptLimits, APromptThatLeavesNoRoomForAnAnswerIsRefused) {
+  const PromptLimits limits{.context_length = 8, .max_total_tokens = 64};
+  std::vector<int32_t> prompt(7, 3);
+  EXPECT_EQ(fit_prompt(prompt, std::nullopt, 16, limits).value(), 1);
+  EXPECT_EQ(fit_prompt(prompt, std::nullopt, std::nullopt, limits).value(), 1);
+  prompt.push_back(3);
+  for (const std::optional<int64_t> fallback : {std::optional<int64_t>(16), std::optional<int64_t>()}) {
+    EXPECT_EQ(fit_prompt(prompt, std::nullopt, fallback, limits).status().message,
+              "the prompt has 8 tokens; at most 7 are allowed: the context length of the model is 8");
+  }
+}
+
 class GrammarTask : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -218,19 +230,38 @@ TEST(RequestRegistry, FindsByPrefix) {
   RequestRegistry registry;
   for (const auto& [rid, id] :
        std::vector<std::pair<std::string, RequestId>>{{"a1", 1}, {"a2", 2}, {"b", 3}}) {
-    EXPECT_TRUE(registry.reserve(rid));
-    registry.set(rid, id);
+    EXPECT_TRUE(registry.reserve({rid, ""}));
+    registry.set({rid, ""}, id);
   }
-  EXPECT_FALSE(registry.reserve("b"));
-  EXPECT_TRUE(registry.reserve("a3"));  // there is nothing to abort yet, but the rid is in use
-  EXPECT_FALSE(registry.reserve("a3"));
+  EXPECT_FALSE(registry.reserve({"b", ""}));
+  EXPECT_TRUE(registry.reserve({"a3", ""}));  // there is nothing to abort yet, but the rid is in use
+  EXPECT_FALSE(registry.reserve({"a3", ""}));
   EXPECT_EQ(registry.find_prefix("a"), (std::vector<RequestId>{1, 2}));
   EXPECT_EQ(registry.find_prefix("").size(), 3U);
   EXPECT_TRUE(registry.find_prefix("c").empty());
-  registry.remove("a1", 2);  // belongs to another request
-  EXPECT_FALSE(registry.reserve("a1"));
-  registry.remove("a1", 1);
-  EXPECT_TRUE(registry.reserve("a1"));
+  registry.remove({"a1", ""}, 2);  // belongs to another request
+  EXPECT_FALSE(registry.reserve({"a1", ""}));
+  registry.remove({"a1", ""}, 1);
+  EXPECT_TRUE(registry.reserve({"a1", ""}));
+}
+
+TEST(RequestRegistry, KeysNeitherOccupyNorFindEachOthersIds) {
+  RequestRegistry registry;
+  RequestId id = 0;
+  for (const std::string& rid : {std::string("job"), std::string("job-2")}) {
+    for (const std::string& key : {std::string(), std::string("alice"), std::string("bob")}) {
+      EXPECT_TRUE(registry.reserve({rid, key})) << rid << ' ' << key;
+      registry.set({rid, key}, ++id);
+    }
+  }
+  EXPECT_FALSE(registry.reserve({"job", "bob"}));
+  EXPECT_EQ(registry.find_prefix("job", "alice"), (std::vector<RequestId>{2, 5}));
+  EXPECT_EQ(registry.find_prefix("job-", "bob"), (std::vector<RequestId>{6}));
+  EXPECT_TRUE(registry.find_prefix("job", "carol").empty());
+  EXPECT_EQ(registry.find_prefix("job").size(), 6U) << "without a name all are meant";
+  registry.remove({"job", "alice"}, 2);
+  EXPECT_TRUE(registry.reserve({"job", "alice"}));
+  EXPECT_FALSE(registry.reserve({"job", "bob"})) << "one key's id ends without another's";
 }
 
 TEST(PromptLimits, ATextThatIsTooLongIsRefusedBeforeItIsTokenised) {

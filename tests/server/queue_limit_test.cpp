@@ -1,5 +1,5 @@
-// What clients see of the queue's limit: a request starts whole or not at all, and one client's requests
-// leave room for another's.
+// Tests what clients see of the queue's limit: a request starts whole or not at all, and one client's
+// requests leave room for another's.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -18,7 +18,7 @@ using testing::TestServer;
 
 const std::string kOne = R"({"input_ids":[3],"sampling_params":{"max_new_tokens":2}})";
 
-// A queue of 16 places, of which one client may have 14, and two clients with keys.
+// Returns a queue of 16 places, of which one client may have 14, and two clients with keys.
 testing::TestServerOptions sixteen_places() {
   testing::TestServerOptions options;
   options.engine.max_running_requests = 1;
@@ -39,7 +39,7 @@ bool has_retry_after(const HttpResponse& response) {
   return false;
 }
 
-// Requests of `count` choices, for each path that generates.
+// Returns requests of `count` choices, one for each path that generates.
 std::vector<std::pair<std::string, std::string>> bodies_of(int64_t count) {
   const std::string n = std::to_string(count);
   std::string prompts = "\"a\"";

@@ -37,7 +37,24 @@ TEST(RateLimits, AreTwoNumbers) {
                            "5 ,6", "1,0.5", "9999999999999,1"}) {
     const auto wrong = parse_rate_limits(text, "--rate-limit");
     ASSERT_FALSE(wrong.ok()) << text;
-    EXPECT_TRUE(wrong.status().message.starts_with(fmt::format("--rate-limit is '{}'; must be", text)));
+    EXPECT_TRUE(wrong.status().message.starts_with(fmt::format("--rate-limit is '{}'; must ", text)));
+  }
+}
+
+TEST(RateLimits, EachMistakeHasATextOfItsOwn) {
+  for (const auto& [text, says] : std::vector<std::pair<const char*, const char*>>{
+           {"5", "two numbers with a comma between them"},
+           {"5,6,7", "two numbers with a comma between them"},
+           {"x,5",
+            "begin with requests a second, a number in [0, 1e+12] without an exponent, but there is 'x'"},
+           {"5,-1",
+            "end with tokens a minute, 0 (no limit) or a number in [1, 1e+12] without an exponent, but "
+            "there is '-1'"},
+           {"1,0.5", "but there is '0.5'"},
+           {"0,0", "a number above 0"}}) {
+    const auto wrong = parse_rate_limits(text, "--rate-limit");
+    ASSERT_FALSE(wrong.ok()) << text;
+    EXPECT_NE(wrong.status().message.find(says), std::string::npos) << wrong.status().message;
   }
 }
 
@@ -168,7 +185,7 @@ TEST(RequestGate, RefusesBeforeTheBodyAndSaysWhen) {
   EXPECT_FALSE(ask("a", 1.1).refusal.has_value());
 }
 
-TEST(RequestGate, TakesTheTokensOfPromptsAndAnswersAlsoFromClientsThatLeave) {
+TEST(RequestGate, ChargesPromptsAndAnswersEvenToClientsThatLeave) {
   TestServer server({.server = {.rate_limits = {.tokens_per_minute = 100}}});
   const std::string body =
       R"({"input_ids":[3,4,5,6,7,8,9,10],"sampling_params":{"n":2,"max_new_tokens":40,"ignore_eos":true}})";

@@ -198,7 +198,7 @@ TEST(RequestMemory, CountsTheListsAndTheStopExpressionsOfEachChoice) {
   EXPECT_GE(counted(R"(,"logit_bias":{"1":1,"2":1})", MemoryKind::kChoice), plain + 2 * 2 * 8);
   EXPECT_GE(counted(R"(,"stop_token_ids":[7,8,9])", MemoryKind::kChoice), plain + 2 * 3 * 4);
   EXPECT_GE(counted(R"(,"stop":"abcdefgh")", MemoryKind::kChoice), plain + 2 * 8);
-  // Two searches, each with three threads of 16 bytes and a stamp of 8 for each instruction.
+  // There are two searches, each with three threads of 16 bytes and a stamp of 8 for each instruction.
   EXPECT_GE(counted(R"(,"stop_regex":".{500}Q")", MemoryKind::kChoice), plain + 2 * 2 * 500 * 56);
   EXPECT_EQ(counted(R"(,"stop":"a")", MemoryKind::kOutput), 2 * 10 * kKeptTokenBytes);
   EXPECT_EQ(counted(R"(,"stop_regex":"a")", MemoryKind::kOutput),
@@ -373,12 +373,26 @@ TEST(RequestMemory, HeadersAreCountedFromTheirFirstByteUntilTheAnswerIsComplete)
   EXPECT_TRUE(testing::eventually([&] { return memory->total() == 0; }));
 }
 
+TEST(RequestMemory, HeadsTogetherHaveAnEighth) {
+  const auto memory = memory_of(size_t{1} << 20);
+  HeadCharge one(memory);
+  HeadCharge other(memory);
+  EXPECT_TRUE(one.grow_to(100 << 10));
+  EXPECT_FALSE(other.grow_to(40 << 10));
+  EXPECT_EQ(memory->refused(MemoryKind::kHeader), 1);
+  EXPECT_EQ(memory->bytes(MemoryKind::kHeader), (104U << 10) + HeadCharge::kBlock)
+      << "the first block is granted";
+  EXPECT_FALSE(HeadCharge::has_room(*memory, 40 << 10));
+  MemoryCharge body(memory);
+  EXPECT_TRUE(body.try_add(MemoryKind::kBody, 800 << 10)) << "the rest is for bodies and answers";
+}
+
 TEST(RequestMemory, WithoutMemoryLongHeadersAreRefusedAndSmallRequestsAnswered) {
-  const auto memory = memory_of(100'000);
+  const auto memory = memory_of(1'000'000);
   const auto server = testing::start_server(
       [](const std::shared_ptr<HttpExchange>& exchange) { exchange->respond(testing::text_response("ok")); },
       [&](HttpServerOptions& options) { options.memory = memory; });
-  ASSERT_TRUE(memory->take(MemoryKind::kOutput, 100'000));
+  ASSERT_TRUE(memory->take(MemoryKind::kOutput, 1'000'000));
   for (const bool in_pieces : {false, true}) {
     TestClient client(server->port());
     client.send(in_pieces ? request_with_headers(20'000).substr(0, 15'000) : request_with_headers(20'000));
@@ -391,7 +405,7 @@ TEST(RequestMemory, WithoutMemoryLongHeadersAreRefusedAndSmallRequestsAnswered) 
   TestClient small(server->port());
   small.send(request_with_headers(1000));
   EXPECT_EQ(small.receive_response().status, 200);
-  memory->give_back(MemoryKind::kOutput, 100'000);
+  memory->give_back(MemoryKind::kOutput, 1'000'000);
   TestClient large(server->port());
   large.send(request_with_headers(20'000));
   EXPECT_EQ(large.receive_response().status, 200);

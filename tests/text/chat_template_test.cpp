@@ -70,19 +70,42 @@ TEST(ChatTemplate, ChoosesTheFormatByMarkers) {
             ChatFormat::kR1);
   EXPECT_EQ(*format_of("{% if thinking %}{{'<｜User｜>'}}{{'<｜Assistant｜></think>'}}{{'<｜Assistant｜>'}}"),
             ChatFormat::kV31);
+  EXPECT_EQ(*format_of("{{'<｜Assistant｜></think>'}}{{thinking}}{{'<｜DSML｜function_calls>'}}"),
+            ChatFormat::kV32);
   for (const char* text : {"", "{{ '<|im_start|>' + role }}"}) {
     const auto unknown = format_of(text);
     ASSERT_FALSE(unknown.ok());
-    EXPECT_THAT(unknown.status().message, HasSubstr("v2, v2.5, r1, v3.1"));
+    EXPECT_THAT(unknown.status().message, HasSubstr("v2, v2.5, r1, v3.1, v3.2"));
   }
 }
 
+TEST(ChatTemplate, WithoutATemplateTheArchitectureOfV32ChoosesItsFormat) {
+  EXPECT_EQ(*detect_chat_format("", "DeepseekV32ForCausalLM"), ChatFormat::kV32);
+  EXPECT_FALSE(detect_chat_format("", "DeepseekV3ForCausalLM").ok());
+  EXPECT_EQ(*detect_chat_format("{{'<｜User｜>' + x}}{{'<｜Assistant｜>' + y}}", "DeepseekV32ForCausalLM"),
+            ChatFormat::kV25)
+      << "a template comes first";
+  EXPECT_FALSE(detect_chat_format("{{ '<|im_start|>' }}", "DeepseekV32ForCausalLM").ok());
+}
+
+TEST(ChatTemplate, ADeveloperIsASystemExceptInV32) {
+  std::vector<ChatMessage> messages = {{.role = "developer", .content = "D"},
+                                       {.role = "user", .content = "Q"}};
+  const auto as_developer = [&](ChatFormat format) { return *render_chat(format, messages); };
+  std::vector<ChatMessage> system = messages;
+  system[0].role = "system";
+  for (const ChatFormat format : {ChatFormat::kV2, ChatFormat::kV25, ChatFormat::kR1, ChatFormat::kV31})
+    EXPECT_EQ(as_developer(format), *render_chat(format, system));
+  EXPECT_THAT(as_developer(ChatFormat::kV32),
+              HasSubstr("<｜User｜>\n\n# The user's message is: D<｜Assistant｜>"));
+}
+
 TEST(ChatTemplate, NamesAreParsedAndPrinted) {
-  for (const char* name : {"v2", "v2.5", "r1", "v3.1"})
+  for (const char* name : {"v2", "v2.5", "r1", "v3.1", "v3.2"})
     EXPECT_STREQ(to_string(*parse_chat_format(name)), name);
   const auto unknown = parse_chat_format("v9");
   ASSERT_FALSE(unknown.ok());
-  EXPECT_THAT(unknown.status().message, HasSubstr("\"v9\"; allowed are v2, v2.5, r1, v3.1"));
+  EXPECT_THAT(unknown.status().message, HasSubstr("\"v9\"; allowed are v2, v2.5, r1, v3.1, v3.2"));
 }
 
 TEST(ChatTemplate, ContinuesTheLastMessageWithoutClosingIt) {
@@ -100,6 +123,16 @@ TEST(ChatTemplate, ContinuesTheLastMessageWithoutClosingIt) {
   EXPECT_EQ(render(ChatFormat::kV31, answer, false), bos + "<｜User｜>Q<｜Assistant｜></think>So");
   EXPECT_EQ(render(ChatFormat::kV31, thought, true), bos + "<｜User｜>Q<｜Assistant｜><think>Hm");
   EXPECT_EQ(render(ChatFormat::kV31, both, false), bos + "<｜User｜>Q<｜Assistant｜><think>Hm</think>So");
+}
+
+// R1's template splits at </think> and takes the last part, V3.1's takes everything behind the first.
+TEST(ChatTemplate, PastReasoningEndsAtTheFirstEndOfThinkingInV31AndAtTheLastInR1) {
+  const std::vector<ChatMessage> messages = {{.role = "user", .content = "Q"},
+                                             {.role = "assistant", .content = "a</think>b</think>c"},
+                                             {.role = "user", .content = "R"}};
+  EXPECT_THAT(render_chat(ChatFormat::kV31, messages, {}).value(),
+              HasSubstr("<｜Assistant｜></think>b</think>c<"));
+  EXPECT_THAT(render_chat(ChatFormat::kR1, messages, {}).value(), HasSubstr("<｜Assistant｜>c<"));
 }
 
 TEST(ChatTemplate, EveryRoundOfToolCallsOpensANewBlock) {
@@ -149,20 +182,22 @@ TEST(ChatTemplate, RefusesMessagesThatNoFormatSupports) {
   EXPECT_THAT(error(ChatFormat::kV2, {user}, {.tools_json = "[]"}), HasSubstr("v2 does not support tools"));
   EXPECT_THAT(error(ChatFormat::kV2, {{.role = "tool"}}), HasSubstr("v2 does not support tool calls"));
   const std::pair<const char*, const char*> tools[] = {
-      {"{", "tools: not valid JSON"},
+      {"{", "tools: is not valid JSON"},
       {"{}", "tools is not a list"},
       {"[1]", "tools[0] has no"},
       {R"([{"function": {}}])", "tools[0].function.name"},
       {R"([{"type": "code", "function": {"name": "f"}}])", "tools[0].type is \"code\""},
       {R"([{"function": {"name": "f", "description": 1}}])", "description is not a string"}};
   for (const auto& [json, message] : tools)
-    for (const ChatFormat format : {ChatFormat::kV25, ChatFormat::kR1, ChatFormat::kV31})
+    for (const ChatFormat format : {ChatFormat::kV25, ChatFormat::kR1, ChatFormat::kV31, ChatFormat::kV32})
       EXPECT_THAT(error(format, {user}, {.tools_json = json}), HasSubstr(message));
 }
 
 TEST(ChatTemplate, TellsWhetherGenerationStartsInReasoning) {
   EXPECT_TRUE(generation_starts_in_reasoning(ChatFormat::kR1, {}));
   EXPECT_TRUE(generation_starts_in_reasoning(ChatFormat::kV31, {.thinking = true}));
+  EXPECT_TRUE(generation_starts_in_reasoning(ChatFormat::kV32, {.thinking = true}));
+  EXPECT_FALSE(generation_starts_in_reasoning(ChatFormat::kV32, {}));
   EXPECT_FALSE(generation_starts_in_reasoning(ChatFormat::kV31, {}));
   EXPECT_FALSE(generation_starts_in_reasoning(ChatFormat::kV25, {.thinking = true}));
 }

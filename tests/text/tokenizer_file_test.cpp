@@ -130,7 +130,7 @@ TEST(TokenizerFile, LimitsItsDepthAndFindsDuplicateKeys) {
 
 TEST(TokenizerFile, ChecksTheConfigToo) {
   const std::string file = tiny_tokenizer_json().dump();
-  EXPECT_NE(error_of(file, "{").find("tokenizer_config.json: not valid JSON"), std::string::npos);
+  EXPECT_NE(error_of(file, "{").find("tokenizer_config.json: is not valid JSON"), std::string::npos);
   EXPECT_NE(error_of(file, R"({"add_bos_token": 1})").find("add_bos_token is 1"), std::string::npos);
   EXPECT_NE(error_of(file, R"({"add_bos_token": true})").find("there is no bos_token"), std::string::npos);
   EXPECT_NE(error_of(file, R"({"bos_token": "<nope>"})").find("\"<nope>\", which is not in the vocabulary"),

@@ -72,7 +72,7 @@ TEST(Tokenizer, ALimitOfTokensKeepsShortTextsWholeAndEndsLongOnesEarly) {
   }
 }
 
-TEST(Tokenizer, AnAddedTokenWithTheSpaceAroundItLeavesNoLongestToken) {
+TEST(Tokenizer, ATokenThatTakesSpacesAroundItHasNoLargestSize) {
   auto file = nlohmann::json::parse(read_test_file("v3_small.json"));
   ASSERT_FALSE(file["added_tokens"].empty());
   file["added_tokens"][0]["lstrip"] = true;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <random>
 
+#include "tests/text/tool_call_parse.h"
 #include "tests/text/tool_call_texts.h"
 
 namespace hadal {
@@ -13,57 +14,9 @@ namespace {
 
 using Format = ToolCallFormat;
 using Options = ToolCallParser::Options;
-
-struct Call {
-  int index;
-  std::string id;
-  std::string name;
-  std::string arguments;
-  bool operator==(const Call&) const = default;
-};
-void PrintTo(const Call& call, std::ostream* out) {
-  *out << call.index << " " << call.id << " " << call.name << " " << call.arguments;
-}
-
-struct Parsed {
-  std::string content;
-  std::vector<Call> calls;
-  std::vector<std::string> unknown;
-  bool operator==(const Parsed&) const = default;
-};
-void PrintTo(const Parsed& parsed, std::ostream* out) {
-  *out << "content \"" << parsed.content << "\"";
-  for (const Call& call : parsed.calls) PrintTo(call, &(*out << "\n  "));
-}
-
-// Parses `text` in pieces that end at `cuts`, which ascend; deltas are joined as a client joins them.
-Parsed parse(Options options, std::string_view text, const std::vector<size_t>& cuts) {
-  int minted = 0;
-  options.make_id = [&] { return "call_" + std::to_string(minted++); };
-  ToolCallParser parser(options);
-  Parsed out;
-  const auto take = [&](const ToolCallParser::Piece& piece) {
-    out.content += piece.content;
-    for (const ToolCallDelta& delta : piece.calls) {
-      if (static_cast<size_t>(delta.index) == out.calls.size()) out.calls.push_back({.index = delta.index});
-      Call& call = out.calls.at(static_cast<size_t>(delta.index));
-      call.id += delta.id;
-      call.name += delta.name;
-      call.arguments += delta.arguments;
-    }
-  };
-  size_t at = 0;
-  for (const size_t cut : cuts) {
-    take(parser.append(text.substr(at, cut - at)));
-    at = cut;
-  }
-  take(parser.append(text.substr(at)));
-  take(parser.finish());
-  out.unknown = parser.unknown_names();
-  EXPECT_EQ(parser.num_calls(), static_cast<int>(out.calls.size()));
-  EXPECT_EQ(parser.num_calls(), minted);
-  return out;
-}
+using tool_calls::Call;
+using tool_calls::parse;
+using tool_calls::Parsed;
 
 struct Case {
   std::string what;

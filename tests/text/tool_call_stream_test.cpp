@@ -81,12 +81,15 @@ TEST(ToolCallFormat, IsChosenByNameOrByTheChatFormat) {
   EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kV25), Format::kDeepSeekV3);
   EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kR1), Format::kDeepSeekV3);
   EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kV31), Format::kDeepSeekV31);
+  EXPECT_EQ(*resolve_tool_call_format("auto", ChatFormat::kV32), Format::kDeepSeekV32);
+  EXPECT_EQ(*resolve_tool_call_format("deepseekv32", ChatFormat::kV2), Format::kDeepSeekV32);
+  EXPECT_STREQ(to_string(Format::kDeepSeekV32), "deepseekv32");
   for (const std::string name : {"", "none", "qwen25", "DeepSeekV3"}) {
     const auto result = resolve_tool_call_format(name, ChatFormat::kR1);
     ASSERT_FALSE(result.ok()) << name;
     EXPECT_EQ(result.status().code, StatusCode::kInvalidArgument);
-    EXPECT_EQ(result.status().message,
-              "unknown tool call parser \"" + name + "\"; allowed are auto, deepseekv3, deepseekv31");
+    EXPECT_EQ(result.status().message, "unknown tool call parser \"" + name +
+                                           "\"; allowed are auto, deepseekv3, deepseekv31, deepseekv32");
   }
 }
 

@@ -326,7 +326,7 @@ TEST(KernelChoice, TextGoesBothWays) {
   EXPECT_THAT(parse_choice("skinny 8x").status().message, HasSubstr("the tile is '8x'"));
   EXPECT_THAT(parse_choice("skinny 8x64 splits").status().message, HasSubstr("splits is ''"));
   EXPECT_THAT(parse_choice("skinny 8x64 stages 0").status().message, HasSubstr("stages is '0'"));
-  EXPECT_THAT(parse_choice("skinny 8x64 pieces 4").status().message, HasSubstr("'pieces' is no part"));
+  EXPECT_THAT(parse_choice("skinny 8x64 pieces 4").status().message, HasSubstr("'pieces' is not part"));
 }
 
 // For the linears of the published models, the kernel and its cuts of k, which decide the bits, are those of

@@ -15,7 +15,7 @@
 namespace hadal::cuda {
 namespace {
 
-TEST(MeasuredChoice, TheNextMeasuredNumberOfRowsThatFits) {
+TEST(MeasuredChoice, TheNextMeasuredNumberOfRowsThatFitsDecides) {
   LinearTable table;
   LinearShape shape{.type = WeightType::kFp8Block, .m = 8, .n = 4096, .k = 7168};
   const LinearChoice eight = parse_choice("skinny 8x64 splits 8 stages 6").value();

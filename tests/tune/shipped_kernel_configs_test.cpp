@@ -48,8 +48,14 @@ TEST(ShippedKernelConfigs, AreReadCompletely) {
   EXPECT_GT(num_files, 0);
 }
 
+// Returns true for V3's head at 8 ranks, whose vocabulary leaves two sizes. They have not been measured, so
+// the heuristic chooses for them.
+bool is_unmeasured(const KernelConfigName& name) {
+  return name.num_experts == 0 && (name.n == 16192 || name.n == 16128) && name.k == 7168;
+}
+
 // Every choice is one of the valid choices for its shape.
-TEST(ShippedKernelConfigs, ContainEveryProductOfThePublishedModels) {
+TEST(ShippedKernelConfigs, ContainEveryMeasuredProductOfThePublishedModels) {
   const std::vector<std::string> presets(std::begin(kTunedPresets), std::end(kTunedPresets));
   const auto products = preset_products(presets, kTunedTpSizes);
   ASSERT_TRUE(products.ok()) << products.status().message;
@@ -58,7 +64,8 @@ TEST(ShippedKernelConfigs, ContainEveryProductOfThePublishedModels) {
     KernelConfigName name = product.name;
     name.device = kDevice;
     SCOPED_TRACE(product.label + ": " + file_name(name));
-    ASSERT_TRUE(std::filesystem::exists(folder() / file_name(name)));
+    ASSERT_EQ(std::filesystem::exists(folder() / file_name(name)), !is_unmeasured(name));
+    if (is_unmeasured(name)) continue;
     ++num_files;
     const auto config = read_kernel_config(folder(), name);
     ASSERT_TRUE(config.ok()) << config.status().message;

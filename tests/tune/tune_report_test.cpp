@@ -58,11 +58,11 @@ TEST_F(Tuning, DryRunsEstimateTheTime) {
 
 TEST_F(Tuning, DryRunsReportTheDirectorysContents) {
   const auto text = [&] { return dry_run_text(products_, {1, 16}, options_, 132); };
-  EXPECT_THAT(text(), AllOf(HasSubstr(" choices for 10 products at 2 batch sizes, on 132"),
+  EXPECT_THAT(text(), AllOf(HasSubstr(" choices for 11 products at 2 batch sizes, on 132"),
                             Not(HasSubstr("a run on"))));
   EXPECT_FALSE(std::filesystem::exists(options_.output_dir));
   ASSERT_TRUE(tune({products_[0]}, {1}, source_, options_).ok());
-  EXPECT_THAT(text(), HasSubstr("a run on NVIDIA_H200 would keep the choices of 1 of these 20 lines"));
+  EXPECT_THAT(text(), HasSubstr("a run on NVIDIA_H200 would keep the choices of 1 of these 22 lines"));
   options_.again = true;
   EXPECT_THAT(text(), Not(HasSubstr("a run on")));
   KernelConfigName name = products_[1].name;

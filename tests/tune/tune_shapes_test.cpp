@@ -37,7 +37,8 @@ TEST(TuneShapes, V3HasItsPublishedProducts) {
   EXPECT_THAT(texts(*dense_products(v3, LoadQuantization::kNone, {.tp = 8})),
               ElementsAre("qkv_a fp8 2112x7168", "q_b fp8 3072x1536", "kv_b fp8 4096x512",
                           "o_proj fp8 7168x2048", "gate_up fp8 4608x7168", "down fp8 7168x2304",
-                          "router bf16 256x7168", "lm_head bf16 16160x7168"));
+                          "router bf16 256x7168", "lm_head bf16 16192x7168", "lm_head bf16 16128x7168"))
+      << "2020 units of 64 rows for 8 ranks";
   EXPECT_THAT(texts(*expert_products(v3, LoadQuantization::kNone, {})),
               ElementsAre("experts gate_up fp8 257 of 4096x7168", "experts down fp8 257 of 7168x2048"));
   EXPECT_THAT(texts(*expert_products(v3, LoadQuantization::kNone, {.tp = 8})),
@@ -62,9 +63,78 @@ TEST(TuneShapes, V2LiteHasItsPublishedProducts) {
                           "lm_head bf16 51200x2048"));
   EXPECT_THAT(texts(*expert_products(lite, LoadQuantization::kNone, {})),
               ElementsAre("experts gate_up bf16 66 of 2816x2048", "experts down bf16 66 of 2048x1408"));
-  EXPECT_THAT(texts(*expert_products(lite, LoadQuantization::kFp8, {.tp = 8})),
-              ElementsAre("experts gate_up fp8 66 of 512x2048", "experts down fp8 66 of 2048x256"))
-      << "176 in whole blocks";
+}
+
+// Intermediate sizes are cut at whole blocks of scales, or at multiples of 16 without scales.
+TEST(TuneShapes, UnequalPartsHaveTheShapesOfEveryRank) {
+  struct Case {
+    const char* preset;
+    LoadQuantization quantization;
+    ModelSplit split;
+    std::vector<int64_t> experts;  // intermediate sizes of the ranks, padded to whole blocks
+    std::vector<int64_t> dense;
+  };
+  constexpr auto kNone = LoadQuantization::kNone;
+  constexpr auto kFp8 = LoadQuantization::kFp8;
+  const std::vector<Case> cases = {
+      {"v2-lite", kFp8, {.tp = 1}, {1408}, {11008}},
+      {"v2-lite", kFp8, {.tp = 2}, {768, 640}, {5504}},
+      {"v2-lite", kFp8, {.tp = 4}, {384, 256}, {2816, 2688}},
+      {"v2-lite", kFp8, {.tp = 8}, {256, 128}, {1408, 1280}},
+      {"v2-lite", kFp8, {.tp = 16}, {128}, {768, 640}},  // 11 blocks for 16 ranks: 5 ranks have none
+      {"v2-lite", kFp8, {.tp = 8, .ep = 4}, {768, 640}, {1408, 1280}},
+      {"v2-lite", kNone, {.tp = 2}, {768}, {5504}},  // 704 each
+      {"v2-lite", kNone, {.tp = 4}, {384}, {2816}},  // 352 each
+      {"v2-lite", kNone, {.tp = 8}, {256}, {1408}},  // 176 each
+      {"v2", kFp8, {.tp = 8}, {256, 128}, {1536}},
+      {"v2", kFp8, {.tp = 4}, {384}, {3072}},
+      {"v2", kNone, {.tp = 8}, {256}, {1536}},  // 192 each
+      {"v3", kNone, {.tp = 8}, {256}, {2304}},
+      {"v3", kNone, {.tp = 8, .ep = 8}, {2048}, {2304}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(
+        fmt::format("{} tp {} ep {} {}", c.preset, c.split.tp, c.split.ep, to_string(c.quantization)));
+    const ModelConfig config = preset(c.preset);
+    const auto experts = expert_products(config, c.quantization, c.split);
+    const auto dense = dense_products(config, c.quantization, c.split);
+    const auto layers = expert_layer_shapes(config, c.quantization, WeightType::kBF16, c.split);
+    ASSERT_TRUE(experts.ok() && dense.ok() && layers.ok());
+    for (const bool down : {false, true}) {
+      std::vector<int64_t> of_experts, of_dense;
+      for (const ProductSpec& product : *experts) {
+        if (product.name.down == down) of_experts.push_back(product.name.n);
+      }
+      for (const ProductSpec& product : *dense) {
+        if (product.label == (down ? "down" : "gate_up"))
+          of_dense.push_back(down ? product.name.k : product.name.n / 2);
+      }
+      EXPECT_EQ(of_experts, c.experts);
+      EXPECT_EQ(of_dense, c.dense);
+    }
+    std::vector<int64_t> of_layers;
+    for (const cuda::ExpertsShape& shape : *layers) of_layers.push_back(shape.intermediate);
+    EXPECT_EQ(of_layers, c.experts);
+  }
+}
+
+// A head has 192 rows of q_proj, so that every second head begins in the middle of a block of scales.
+TEST(TuneShapes, RowsOfQBeginAtBlocksOfScales) {
+  const ModelConfig lite = preset("v2-lite");
+  const auto q_and_kv_a = [&](LoadQuantization quantization) {
+    const auto products = *dense_products(lite, quantization, {.tp = 16});
+    std::vector<int64_t> rows;
+    for (const ProductSpec& product : products) {
+      if (product.label == "qkv_a") rows.push_back(product.name.n);
+    }
+    return rows;
+  };
+  EXPECT_THAT(q_and_kv_a(LoadQuantization::kNone), ElementsAre(192 + 576));
+  EXPECT_THAT(q_and_kv_a(LoadQuantization::kFp8), ElementsAre(256 + 576)) << "192, and 64 before it";
+  const auto v3 = *dense_products(preset("v3"), LoadQuantization::kNone, {.tp = 128});
+  EXPECT_EQ(std::count_if(v3.begin(), v3.end(), [](const auto& product) { return product.label == "q_b"; }),
+            2)
+      << "192 rows, and 256 of which the first 64 are not read";
 }
 
 TEST(TuneShapes, SizesAreThoseOfTheDeviceLayout) {
@@ -76,7 +146,7 @@ TEST(TuneShapes, SizesAreThoseOfTheDeviceLayout) {
   EXPECT_EQ((*dense_products(preset("v3"), LoadQuantization::kNone, {}))[0].weight_bytes(), 2112.0 * 7168.0);
 }
 
-TEST(TuneShapes, SplitsWithARemainderAreRefused) {
+TEST(TuneShapes, SplitsThatTheModelCannotHaveAreRefused) {
   const ModelConfig lite = preset("v2-lite");
   const auto message = [&](ModelSplit split) {
     return dense_products(lite, LoadQuantization::kNone, split).status().message;

@@ -1,11 +1,14 @@
 """Lists the small models of the goldens, which cover every head size, gate and rope variant of the family; everything else
 in them is small."""
 
+MODEL_TYPES = {"DeepseekV2ForCausalLM": "deepseek_v2", "DeepseekV3ForCausalLM": "deepseek_v3",
+               "DeepseekV32ForCausalLM": "deepseek_v32"}
+
 
 def _config(architecture, **fields):
     config = {
         "architectures": [architecture],
-        "model_type": "deepseek_v2" if architecture == "DeepseekV2ForCausalLM" else "deepseek_v3",
+        "model_type": MODEL_TYPES[architecture],
         "vocab_size": 256,
         "hidden_size": 256,
         "intermediate_size": 320,
@@ -50,11 +53,26 @@ def _yarn(mscale, mscale_all_dim=None):
             "mscale": mscale, "mscale_all_dim": mscale if mscale_all_dim is None else mscale_all_dim}
 
 
-def _v3(**fields):
-    return _config("DeepseekV3ForCausalLM", **{
+def _v3(architecture="DeepseekV3ForCausalLM", **fields):
+    return _config(architecture, **{
         "n_shared_experts": 1, "n_group": 4, "topk_group": 2, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
         "norm_topk_prob": True, "routed_scaling_factor": 2.5, "rope_scaling": _yarn(1.0), "rope_theta": 10000,
         "num_nextn_predict_layers": 0, **fields})
+
+
+def _v32(**fields):
+    # The vocabulary is small, because the logits of all positions are kept. A prompt of 70 tokens has rows that attend to all
+    # keys and rows that select some of them.
+    return _v3("DeepseekV32ForCausalLM", vocab_size=80, index_n_heads=16, index_head_dim=128, index_topk=64, **fields)
+
+
+def _fp8(**fields):
+    return {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128], **fields}
+
+
+# 320 = 2.5 blocks, 192 = 1.5, 96 < 1, 576 = 4.5: every dimension but the heads' ends in a ragged block.
+_RAGGED = {"hidden_size": 320, "intermediate_size": 448, "moe_intermediate_size": 96, "q_lora_rank": 192,
+           "num_attention_heads": 2, "num_key_value_heads": 2}
 
 
 # name -> (config, gate_bias_amplitude). The biases are large enough to change many choices.
@@ -65,11 +83,9 @@ GOLDENS = {
     "v2_5": (_config("DeepseekV2ForCausalLM", n_group=4, topk_group=2, topk_method="group_limited_greedy",
                      routed_scaling_factor=16.0, rope_scaling=_yarn(1.0)), 0.0),
     "v3": (_v3(), 0.2),
-    # 320 = 2.5 blocks, 192 = 1.5, 96 < 1, 576 = 4.5: every dimension but the heads' ends in a ragged block.
-    "v3_fp8": (_v3(hidden_size=320, intermediate_size=448, moe_intermediate_size=96, q_lora_rank=192,
-                   num_attention_heads=2, num_key_value_heads=2,
-                   quantization_config={"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
-                                        "weight_block_size": [128, 128]}), 0.2),
+    "v3_fp8": (_v3(quantization_config=_fp8(), **_RAGGED), 0.2),
     "no_rope_scaling": (_config("DeepseekV2ForCausalLM", q_lora_rank=None, rope_scaling=None,
                                 num_attention_heads=2, num_key_value_heads=2), 0.0),
+    "v32": (_v32(), 0.2),
+    "v32_fp8": (_v32(quantization_config=_fp8(scale_fmt="ue8m0"), **_RAGGED), 0.2),
 }

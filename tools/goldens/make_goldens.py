@@ -5,6 +5,7 @@ in float32, checked against reference.py in float64. See README.md for the files
 """
 
 import argparse
+import copy
 import json
 import pathlib
 import tempfile
@@ -21,12 +22,16 @@ import reference
 
 PROMPT_LENGTHS = [5, 70, 135, 260]
 NEW_TOKENS = 32
+NEW_TOKENS_WITH_INDEXER = 16  # because every token needs one more margin in every layer
 CANDIDATES = 48  # last tokens tried for one prompt
-MAX_ATTEMPTS = 40
+MAX_ATTEMPTS = 500
+REDRAWN_TOKENS = 16  # at the end of a prompt of which no candidate was good
 MIN_GREEDY_GAP = 0.04  # between the two best logits at each generated token; logits have a deviation of 1
 # The choice of experts must survive bf16's errors: in gate logits for softmax, in scores for sigmoid.
 MIN_ROUTING_MARGIN = {"softmax": 4e-3, "sigmoid": 1e-3}
-MIN_DISTINCT_TOKENS = 8  # in a continuation, because models this small often repeat short loops
+# V3.2's choice of keys: the difference at its border, as a share of the row's spread of scores. float32 must not change it.
+MIN_SELECTION_MARGIN = 1e-4
+MIN_DISTINCT_SHARE = 1 / 4  # of a continuation, because models this small often repeat short loops
 MAX_DISAGREEMENT = 1e-5  # relative error of transformers against the float64 reference
 
 
@@ -61,22 +66,51 @@ def load_model(config, weights):
     return model.eval()
 
 
-class RoutingMargins:
-    """Keeps the smallest routing margin over layers and positions of each sequence, since reset()."""
+class Margins:
+    """Keeps the smallest margins of the choice of experts, and of V3.2's choice of keys, over layers and positions of each
+    sequence, since reset(), as multiples of what is asked for."""
 
     def __init__(self, config, model):
         self.config, self.worst = config, None
         for name, module in model.named_modules():
             if name.endswith("mlp.gate"):
-                module.register_forward_hook(self.hook)
+                module.register_forward_hook(self.routing_hook)
+            if name.endswith("self_attn.indexer"):
+                module.register_forward_hook(self.selection_hook, with_kwargs=True)
 
     def reset(self, batch):
         self.worst = np.full(batch, np.inf)
 
-    def hook(self, module, inputs, output):
+    def keep(self, margins, bound):
+        self.worst = np.minimum(self.worst, margins.reshape(len(self.worst), -1).amin(dim=1).numpy() / bound)
+
+    def routing_hook(self, module, inputs, output):
         bias = getattr(module, "e_score_correction_bias", None)
         margins = routing_margins(self.config, output[0].double(), 0.0 if bias is None else bias.double())
-        self.worst = np.minimum(self.worst, margins.reshape(len(self.worst), -1).amin(dim=1).numpy())
+        self.keep(margins, MIN_ROUTING_MARGIN[self.config["scoring_func"]])
+
+    def selection_hook(self, module, inputs, kwargs, output):
+        """Computes the scores of the last row again; the keys up to it are in the cache."""
+        cache, topk = kwargs["past_key_values"], self.config["index_topk"]
+        hidden, q_latent, (cos, sin) = inputs[:3]
+        if cache is None or hidden.shape[1] != 1:
+            return  # a whole prompt, whose tokens have been looked at one by one
+        keys = cache.layers[module.layer_idx].indexer_keys
+        if keys.shape[1] <= topk:
+            return
+        half = self.config["qk_rope_head_dim"] // 2
+        q = module.wq_b(q_latent).view(len(hidden), module.n_heads, -1)
+        cos, sin = cos[:, :, :half], sin[:, :, :half]
+        low, high = q[..., :half], q[..., half:2 * half]
+        q = torch.cat([low * cos - high * sin, high * cos + low * sin, q[..., 2 * half:]], dim=-1)
+        scores = torch.einsum("bhs,bh->bs", torch.einsum("bhd,bsd->bhs", q, keys).relu(),
+                              module.weights_proj(hidden)[:, 0])
+        best = scores.topk(topk + 1, dim=-1).values
+        self.keep((best[:, -2] - best[:, -1]) / (scores.amax(-1) - scores.amin(-1)), MIN_SELECTION_MARGIN)
+
+
+def num_new_tokens(config):
+    return NEW_TOKENS_WITH_INDEXER if config.get("index_topk") else NEW_TOKENS
 
 
 def routing_margins(config, logits, bias):
@@ -96,34 +130,31 @@ def routing_margins(config, logits, bias):
 
 
 @torch.no_grad()
-def grow_prompt(config, model, margins, length, rng):
-    """Returns (random ids, their cache): every position routes clearly; a token that does not is drawn again."""
-    bound = MIN_ROUTING_MARGIN[config["scoring_func"]]
-    ids, cache = [], transformers.DynamicCache(config=model.config)
+def grow_prompt(config, model, margins, length, rng, ids, cache):
+    """Extends random ids and their cache to a length: every position routes and selects clearly; a token that does not is
+    drawn again."""
     while len(ids) < length:
         token = int(rng.integers(2, config["vocab_size"]))
         margins.reset(1)
         model(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
-        if margins.worst[0] < bound:
+        if margins.worst[0] < 1.0:
             cache.crop(-1)
         else:
             ids.append(token)
-    return ids, cache
 
 
 @torch.no_grad()
 def continue_greedily(config, model, cache, last_tokens, margins):
     """Continues one cached sequence by each of last_tokens, then greedily; candidates that break a bound are dropped
     on the way. Returns [(last token, continuation, smallest gap of the two best logits)]."""
-    bound = MIN_ROUTING_MARGIN[config["scoring_func"]]
     cache.batch_repeat_interleave(len(last_tokens))
     history, gaps = last_tokens[:, None], np.full(len(last_tokens), np.inf)
-    while len(history) and history.shape[1] <= NEW_TOKENS:
+    while len(history) and history.shape[1] <= num_new_tokens(config):
         margins.reset(len(history))
         step = model(torch.from_numpy(history[:, -1:]), past_key_values=cache, use_cache=True).logits[:, -1]
         best = step.topk(2, dim=-1)
         gaps = np.minimum(gaps, (best.values[:, 0] - best.values[:, 1]).numpy())
-        keep = np.flatnonzero((gaps >= MIN_GREEDY_GAP) & (margins.worst >= bound))
+        keep = np.flatnonzero((gaps >= MIN_GREEDY_GAP) & (margins.worst >= 1.0))
         history = np.concatenate([history, best.indices[:, :1].numpy()], axis=1)[keep]
         gaps = gaps[keep]
         cache.batch_select_indices(torch.from_numpy(keep))
@@ -133,46 +164,54 @@ def continue_greedily(config, model, cache, last_tokens, margins):
 def find_prompt(config, model, margins, length, rng):
     """Returns (prompt, its logits, continuation, greedy gap) of the candidate with the widest greedy gap among those
     within all bounds."""
+    ids, cache = [], transformers.DynamicCache(config=model.config)
     for attempt in range(MAX_ATTEMPTS):
-        ids, cache = grow_prompt(config, model, margins, length - 1, rng)
+        grow_prompt(config, model, margins, length - 1, rng, ids, cache)
         last_tokens = rng.choice(np.arange(2, config["vocab_size"]), size=CANDIDATES, replace=False)
-        found = [candidate for candidate in continue_greedily(config, model, cache, last_tokens, margins)
-                 if len(set(candidate[1])) >= MIN_DISTINCT_TOKENS]
+        found = [candidate for candidate in continue_greedily(config, model, copy.deepcopy(cache), last_tokens, margins)
+                 if len(set(candidate[1])) >= num_new_tokens(config) * MIN_DISTINCT_SHARE]
         print(f"  length {length} attempt {attempt}: {len(found)} good", flush=True)
         if found:
             last, tokens, gap = max(found, key=lambda candidate: candidate[2])
             prompt = np.array(ids + [last])
             margins.reset(1)
             with torch.no_grad():
-                logits = model(torch.from_numpy(prompt[None])).logits[0].numpy()
+                logits = model(torch.from_numpy(prompt[None]), use_cache=False).logits[0].numpy()
             return prompt, logits, tokens, gap
+        redrawn = min(REDRAWN_TOKENS, len(ids))
+        cache.crop(-redrawn)
+        del ids[len(ids) - redrawn:]
     raise AssertionError(f"no prompt of {length} tokens satisfies the bounds")
 
 
 def make_golden(name, seed, output):
     config, bias = configs.GOLDENS[name]
-    options = random_weights.Options(seed=seed, num_hidden_layers=config["num_hidden_layers"],
-                                     gate_bias_amplitude=bias)
+    options = random_weights.Options(seed=seed, num_hidden_layers=config["num_hidden_layers"], gate_bias_amplitude=bias,
+                                     ue8m0_scales=config.get("quantization_config", {}).get("scale_fmt") == "ue8m0")
     weights, checksum = make_weights(config, options)
     model = load_model(config, weights)
-    margins = RoutingMargins(config, model)
+    margins = Margins(config, model)
     exact = {key: value.astype(np.float64) for key, value in weights.items()}
     rng = np.random.default_rng(seed)
     cases, tensors = [], {}
     for i, length in enumerate(PROMPT_LENGTHS):
         prompt, logits, tokens, gap = find_prompt(config, model, margins, length, rng)
         # The continuation is checked with the reference too: one pass over prompt and answer gives both.
-        trace = []
-        expected = reference.forward(config, exact, np.concatenate([prompt, tokens[:-1]]), trace)
+        trace, selections = [], []
+        expected = reference.forward(config, exact, np.concatenate([prompt, tokens[:-1]]), trace, selections)
         error = np.linalg.norm(logits - expected[:length]) / np.linalg.norm(expected[:length])
         assert error <= MAX_DISAGREEMENT, f"{name}: transformers differs from the reference by {error:.2e}"
         assert (expected[length - 1:].argmax(axis=1) == tokens).all(), f"{name}: continuations differ"
         margin = min(entry[3] for entry in trace)
         assert margin >= 0.99 * MIN_ROUTING_MARGIN[config["scoring_func"]], f"{name}: routing margin {margin:.1e}"
+        selection = min((entry[2] for entry in selections), default=None)
+        assert selection is None or selection >= 0.99 * MIN_SELECTION_MARGIN, f"{name}: selection margin {selection:.1e}"
         print(f"{name} length {length}: {len(set(tokens))} distinct tokens, gap {gap:.3f} margin {margin:.1e} "
               f"error {error:.1e}", flush=True)
         cases.append({"input_ids": prompt.tolist(), "greedy_ids": tokens.tolist(), "greedy_gap": round(float(gap), 4),
-                      "routing_margin": float(f"{margin:.3g}"), "reference_error": float(f"{error:.2g}")})
+                      "routing_margin": float(f"{margin:.3g}"),
+                      **({} if selection is None else {"selection_margin": float(f"{selection:.3g}")}),
+                      "reference_error": float(f"{error:.2g}")})
         tensors[f"logits.{i}"] = np.ascontiguousarray(logits, dtype=np.float32)
     directory = output / name
     directory.mkdir(parents=True, exist_ok=True)

@@ -92,6 +92,8 @@ def linear_gain(name, options):
 def real_distribution(name, fan_in, options):
     if name.endswith("norm.weight"):
         return 1.0, 0.1
+    if name.endswith("norm.bias"):
+        return 0.0, 0.1
     if name.endswith("embed_tokens.weight"):
         return 0.0, math.sqrt(3.0)
     if name.endswith("e_score_correction_bias"):

@@ -1,7 +1,7 @@
-"""Computes the DeepSeek V2/V3 forward pass in float64 numpy, written from the papers' formulas and nothing else.
+"""Computes the DeepSeek V2, V3 and V3.2 forward pass in float64 numpy, written from the papers' formulas and nothing else.
 
 The papers are DeepSeek-V2 (arXiv 2405.04434, section 2.1 MLA and 2.2 DeepSeekMoE), DeepSeek-V3 (arXiv 2412.19437, section
-2.1) and YaRN (arXiv 2309.00071). It checks that the library which makes the goldens means the same thing. It is slow and
+2.1), DeepSeek-V3.2-Exp (its sparse attention) and YaRN (arXiv 2309.00071). It checks that the library which makes the goldens means the same thing. It is slow and
 plain: one sequence, no cache, no batching.
 """
 
@@ -49,6 +49,13 @@ def tensor_specs(config):
             linear(attention + ".q_b_proj", heads * (nope + rope), q_rank)
         else:
             linear(attention + ".q_proj", heads * (nope + rope), hidden)
+        if config.get("index_topk"):
+            indexer, index_heads, index_dim = attention + ".indexer", config["index_n_heads"], config["index_head_dim"]
+            linear(indexer + ".wq_b", index_heads * index_dim, q_rank)
+            linear(indexer + ".wk", index_dim, hidden)
+            plain(indexer + ".k_norm.weight", index_dim)
+            plain(indexer + ".k_norm.bias", index_dim)
+            plain(indexer + ".weights_proj.weight", index_heads, hidden)
         linear(attention + ".kv_a_proj_with_mqa", latent + rope, hidden)
         plain(attention + ".kv_a_layernorm.weight", latent)
         linear(attention + ".kv_b_proj", heads * (nope + v_dim), latent)
@@ -117,13 +124,51 @@ def rotate_pairs(x, cos, sin):
     return out
 
 
-def attention(config, w, prefix, x):
+def rotate_halves(x, cos, sin):
+    """Rotates the pairs (i, i + rope/2) of the first `rope` values of x [tokens, ..., dim] by the angle of pair i; the others
+    stay as they are."""
+    half = cos.shape[1]
+    shape = (x.shape[0],) + (1,) * (x.ndim - 2) + (half,)
+    cos, sin = cos.reshape(shape), sin.reshape(shape)
+    low, high = x[..., :half], x[..., half:2 * half]
+    return np.concatenate([low * cos - high * sin, high * cos + low * sin, x[..., 2 * half:]], axis=-1)
+
+
+def layer_norm(x, weight, bias, eps):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + eps) * weight + bias
+
+
+def select_keys(config, w, prefix, x, q_latent, cos, sin, selections):
+    """Returns bool [tokens, tokens]: which keys each token attends to by V3.2's indexer. A row of at most index_topk keys
+    attends to all of them. To `selections` it appends (prefix, token, margin) of every other row; the margin is the
+    difference between the worst chosen score and the best other one, as a share of the row's spread of scores.
+
+    The Hadamard transform of queries and keys is left out, because it keeps their products."""
+    tokens, heads, dim, topk = x.shape[0], config["index_n_heads"], config["index_head_dim"], config["index_topk"]
+    chosen = np.tril(np.ones((tokens, tokens), dtype=bool))
+    if tokens <= topk:
+        return chosen
+    q = rotate_halves((q_latent @ w[prefix + ".wq_b.weight"].T).reshape(tokens, heads, dim), cos, sin)
+    k = layer_norm(x @ w[prefix + ".wk.weight"].T, w[prefix + ".k_norm.weight"], w[prefix + ".k_norm.bias"], 1e-6)
+    k = rotate_halves(k, cos, sin)
+    head_weights = x @ w[prefix + ".weights_proj.weight"].T * (heads * dim) ** -0.5
+    scores = np.einsum("ths,th->ts", np.maximum(np.einsum("thd,sd->ths", q, k), 0.0), head_weights)
+    for token in range(topk, tokens):
+        row = scores[token, :token + 1]
+        order = largest(row, len(row))
+        chosen[token, order[topk:]] = False
+        selections.append((prefix, token, (row[order[topk - 1]] - row[order[topk]]) / (row.max() - row.min())))
+    return chosen
+
+
+def attention(config, w, prefix, x, selections):
     tokens, heads = x.shape[0], config["num_attention_heads"]
     nope, rope = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
     v_dim, latent, eps = config["v_head_dim"], config["kv_lora_rank"], config["rms_norm_eps"]
     if config["q_lora_rank"]:
-        q = rms_norm(x @ w[prefix + ".q_a_proj.weight"].T, w[prefix + ".q_a_layernorm.weight"], eps)
-        q = q @ w[prefix + ".q_b_proj.weight"].T
+        q_latent = rms_norm(x @ w[prefix + ".q_a_proj.weight"].T, w[prefix + ".q_a_layernorm.weight"], eps)
+        q = q_latent @ w[prefix + ".q_b_proj.weight"].T
     else:
         q = x @ w[prefix + ".q_proj.weight"].T
     q = q.reshape(tokens, heads, nope + rope)
@@ -139,8 +184,10 @@ def attention(config, w, prefix, x):
     if scaling and scaling.get("mscale_all_dim"):
         scale *= yarn_m(scaling["factor"], scaling["mscale_all_dim"]) ** 2
     scores = np.einsum("thd,shd->hts", q[..., :nope], kv[..., :nope]) + np.einsum("thd,sd->hts", q_rope, k_rope)
-    causal = np.tril(np.ones((tokens, tokens), dtype=bool))
-    weights = softmax(np.where(causal, scores * scale, -np.inf))
+    visible = np.tril(np.ones((tokens, tokens), dtype=bool))
+    if config.get("index_topk"):
+        visible = select_keys(config, w, prefix + ".indexer", x, q_latent, cos, sin, selections)
+    weights = softmax(np.where(visible, scores * scale, -np.inf))
     out = np.einsum("hts,shd->thd", weights, kv[..., nope:]).reshape(tokens, heads * v_dim)
     return out @ w[prefix + ".o_proj.weight"].T
 
@@ -194,14 +241,16 @@ def moe(config, w, prefix, x, trace):
     return out
 
 
-def forward(config, w, ids, trace=None):
+def forward(config, w, ids, trace=None, selections=None):
     """Returns logits [tokens, vocab]. `w` maps a name to a float64 array (FP8 weights are dequantised)."""
     trace = [] if trace is None else trace
+    selections = [] if selections is None else selections
     eps = config["rms_norm_eps"]
     h = w["model.embed_tokens.weight"][np.asarray(ids)]
     for layer in range(config["num_hidden_layers"]):
         base = f"model.layers.{layer}"
-        h = h + attention(config, w, base + ".self_attn", rms_norm(h, w[base + ".input_layernorm.weight"], eps))
+        x = rms_norm(h, w[base + ".input_layernorm.weight"], eps)
+        h = h + attention(config, w, base + ".self_attn", x, selections)
         x = rms_norm(h, w[base + ".post_attention_layernorm.weight"], eps)
         h = h + (moe(config, w, base + ".mlp", x, trace) if is_moe_layer(config, layer) else mlp(w, base + ".mlp", x))
     return rms_norm(h, w["model.norm.weight"], eps) @ w["lm_head.weight"].T

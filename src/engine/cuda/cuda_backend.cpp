@@ -11,8 +11,8 @@
 #include "engine/cuda/cuda_runner.h"
 #include "engine/cuda/graph_buckets.h"
 #include "engine/cuda/memory_plan.h"
-#include "engine/weight_traffic.h"
 #include "kernels/cuda/availability.h"
+#include "kernels/params/matrix_window.h"
 #include "model/cuda/device_weights_loader.h"
 #include "model/info.h"
 #include "tune/kernel_config.h"
@@ -25,7 +25,7 @@ constexpr int kDevice = 0;
 constexpr size_t kLibraryBytes = size_t{512} << 20;
 
 int64_t bytes_of(const DeviceMlp& mlp) {
-  return bytes_of(mlp.gate_up) + bytes_of(mlp.down);
+  return matrix_bytes(mlp.gate_up) + matrix_bytes(mlp.down);
 }
 
 double gb(int64_t bytes) {
@@ -84,19 +84,20 @@ class CudaBackend final : public Backend {
     });
   }
 
-  int64_t weight_bytes_read(std::span<const int32_t> distinct_experts) const override {
-    int64_t total = bytes_of(model_.weights.lm_head);
+  int64_t weight_bytes_read(std::span<const int32_t> distinct_experts, bool /*selects_keys*/) const override {
+    int64_t total = matrix_bytes(model_.weights.lm_head);
     size_t moe_idx = 0;
     for (const DeviceLayer& layer : model_.weights.layers) {
       const DeviceAttention& a = layer.attention;
-      total += bytes_of(a.qkv_a) + bytes_of(a.q_b) + bytes_of(a.w_uk) + bytes_of(a.kv_b) / 2 + bytes_of(a.o);
+      total += matrix_bytes(a.qkv_a) + matrix_bytes(a.q_b) + matrix_bytes(a.w_uk) + matrix_bytes(a.kv_b) / 2 +
+               matrix_bytes(a.o);
       if (!layer.is_moe) {
         total += bytes_of(layer.mlp);
         continue;
       }
       const int64_t hit = moe_idx < distinct_experts.size() ? distinct_experts[moe_idx] : 0;
       ++moe_idx;
-      total += bytes_of(layer.moe.gate) + (hit + layer.moe.num_shared) * bytes_of(layer.moe.experts);
+      total += matrix_bytes(layer.moe.gate) + (hit + layer.moe.num_shared) * bytes_of(layer.moe.experts);
     }
     return total;
   }

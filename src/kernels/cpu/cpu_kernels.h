@@ -1,7 +1,7 @@
 // Declares every op family on the CPU, twice: `reference` (naive loops, the oracle) and `simd` (Highway,
 // dispatched at run time). Both accept the same params and follow the same numerics (stated in
-// kernels/params), so that linear, norm, RoPE, gate and MoE agree bit for bit and attention agrees within
-// rounding. One thread calls at a time; the pool's threads share the work.
+// kernels/params), so that linear, norm, RoPE, gate, MoE and the indexer agree bit for bit and attention
+// agrees within rounding. One thread calls at a time; the pool's threads share the work.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 
 #include "base/thread_pool.h"
 #include "kernels/params/elementwise.h"
+#include "kernels/params/indexer.h"
 #include "kernels/params/linear.h"
 #include "kernels/params/mla.h"
 #include "kernels/params/moe.h"
@@ -40,7 +41,10 @@ struct Context {
   void moe(const MoeParams&, Context&);                      \
   void kv_write(const KvWriteParams&, Context&);             \
   void mla_decode(const MlaDecodeParams&, Context&);         \
-  void mla_prefill(const MlaPrefillParams&, Context&);
+  void mla_prefill(const MlaPrefillParams&, Context&);       \
+  void index_write(const IndexWriteParams&, Context&);       \
+  void index_query(const IndexQueryParams&, Context&);       \
+  void index_select(const IndexSelectParams&, Context&);
 
 namespace reference {
 HADAL_CPU_KERNELS

@@ -54,7 +54,8 @@ struct QuantizedRows {
   constexpr int64_t scale_runs() const { return is_per_token(format) ? 1 : stride / kQuantGroup; }
 };
 
-// Returns rows [m, n] as linears with such weights read them; the caller sets the pointers.
+// Returns rows [m, n] in the form in which linears with weights of this type read them. The caller sets the
+// pointers.
 constexpr QuantizedRows quantized_rows(WeightType type, int64_t m, int64_t n, bool power_of_two = false) {
   return {.stride = round_up(n, kQuantGroup),
           .scale_stride = round_up(m, 4),

@@ -92,7 +92,8 @@ Result<Choice> parse_choice(std::string_view text) {
                                            : nullptr;
     if (field == nullptr) {
       return invalid_argument(
-          "choice '{}': '{}' is no part of one; allowed: a tile like 8x64, splits N, stages N, cluster N",
+          "choice '{}': '{}' is not part of a choice; allowed: a tile like 8x64, splits N, stages N, cluster "
+          "N",
           text, word);
     }
     const std::string_view digits = take_word(rest);

@@ -24,8 +24,8 @@ inline int64_t next_graph_size(int64_t size) {
 
 // Returns the next power of two, or 1 if there are no tokens. Choices that change bits and depend on the
 // number of tokens or sequences use this number instead, so that padding a batch changes no bits. Every power
-// of two is a default size of graphs, so a batch and its graph have the same one. (Sizes of graphs given by
-// hand may still lie behind a border.)
+// of two is a default size of graphs, so a batch and its graph have the same one. (A graph whose size a user
+// has set may have another one.)
 inline int64_t padded_tokens(int64_t m) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(m, 1))));
 }

@@ -13,6 +13,8 @@ inline constexpr int kKvRopeDim = 64;     // k_pe after RoPE, interleaved pairs
 inline constexpr int kKvRowDim = kKvLatentDim + kKvRopeDim;
 inline constexpr int kKvScaleGroup = 128;  // latents that share one scale in fp8_e4m3
 inline constexpr int kKvNumScales = kKvLatentDim / kKvScaleGroup;
+// The least amax behind a scale that is a power of two: KvScales::kPer128PowersOfTwo and KvIndex::kE4M3.
+inline constexpr float kKvMinAmax = 1e-4F;
 
 enum class KvFormat : uint8_t {
   kF32,      // 576 float32                                                         2,304 B (CPU)
@@ -27,7 +29,24 @@ enum class KvFormat : uint8_t {
 enum class KvScales : uint8_t {
   kPerToken,  // four equal scales: amax of the 512 latents / 448
   kPer128,    // amax of each 128 latents / 448
+  // max(amax of each 128 latents, 1e-4) / 448, raised to the next power of two: V3.2's way (scale_fmt ue8m0)
+  kPer128PowersOfTwo,
 };
+
+// Says what V3.2's indexer (indexer.h) stores for a token beside its record, in a second pool of each layer
+// that has the record pool's page ids: [num_pages, index_page_bytes]. A page is kPageSize keys, then their
+// float32 scales.
+enum class KvIndex : uint8_t {
+  kNone,  // the model has no indexer
+  kF32,   // 128 float32, without scales       512 B (with f32 records)
+  kE4M3,  // 128 e4m3 and a float32 scale      132 B (with all other records)
+};
+
+inline constexpr int kKvIndexDim = 128;
+inline constexpr int kKvIndexBytesF32 = kKvIndexDim * 4;
+inline constexpr int kKvIndexBytesE4M3 = kKvIndexDim + 4;
+inline constexpr int kKvIndexScalesOffset =
+    kPageSize * kKvIndexDim;  // bytes from the start of a kE4M3 page to its scales
 
 inline constexpr int kKvRowBytesF32 = kKvRowDim * 4;
 inline constexpr int kKvRowBytesBf16 = kKvRowDim * 2;
@@ -43,6 +62,7 @@ inline constexpr int kKvFp8RopeOffset = kKvLatentDim + kKvNumScales * 4;
 struct KvLayout {
   KvFormat format = KvFormat::kBF16;
   KvScales scales = KvScales::kPerToken;
+  KvIndex index = KvIndex::kNone;
 
   constexpr int row_bytes() const {
     switch (format) {
@@ -59,6 +79,24 @@ struct KvLayout {
     return 0;
   }
   constexpr int64_t page_bytes() const { return int64_t{kPageSize} * row_bytes(); }
+
+  constexpr int index_row_bytes() const {
+    switch (index) {
+      case KvIndex::kNone:
+        return 0;
+      case KvIndex::kF32:
+        return kKvIndexBytesF32;
+      case KvIndex::kE4M3:
+        return kKvIndexBytesE4M3;
+    }
+    return 0;
+  }
+  // The key itself, without the scale that stands behind the page's keys.
+  constexpr int index_key_bytes() const { return index == KvIndex::kE4M3 ? kKvIndexDim : index_row_bytes(); }
+  constexpr int64_t index_page_bytes() const { return int64_t{kPageSize} * index_row_bytes(); }
+
+  // What one token takes in one layer: its record and its index key.
+  constexpr int token_bytes() const { return row_bytes() + index_row_bytes(); }
 };
 
 }  // namespace hadal

@@ -47,6 +47,13 @@ struct MlaDecodeParams {
   const int32_t* seq_idx = nullptr;  // [num_tokens]: row of the page table
   const int32_t* kv_len = nullptr;   // [num_tokens]: keys the token sees, including itself; 0 gives zeros
   float softmax_scale = 0.0F;
+  // A selection (indexer.h) replaces pages and kv_len: token t attends to the records at selected[t, 0 …
+  // counts[t]), slots of the pool in ascending order of position. They are visited in blocks of kPageSize
+  // slots, merged like pages. A count of 0 gives zeros.
+  const int32_t* selected =
+      nullptr;  // [num_tokens, selected_stride]; null: every token attends to all that it sees
+  int64_t selected_stride = 0;
+  const int32_t* counts = nullptr;  // [num_tokens]
 };
 
 // PrefillSegment is a run of consecutive new tokens of one sequence.
@@ -68,6 +75,11 @@ struct MlaPrefillParams {
   int num_segments = 0;
   MatrixWeight kv_b;  // [num_heads · 256, 512]: per head 128 rows of W_UK, then 128 of W_UV
   float softmax_scale = 0.0F;
+  // A selection (indexer.h) is a mask: row r of q attends to position p only if bit p mod 64 of word [r, p /
+  // 64] is set. A page of which a row selects nothing leaves its running maximum and sum as they are; a row
+  // that selects nothing gives zeros.
+  const uint64_t* selected = nullptr;  // [num_tokens, selected_stride]; null: causal attention to all keys
+  int64_t selected_stride = 0;         // ≥ ⌈max kv_len / 64⌉
 };
 
 }  // namespace hadal

@@ -18,6 +18,7 @@ struct MlpWeights {
   MatrixWeight down;  // [hidden, intermediate]
 };
 
+// An intermediate size of 0 gives zeros.
 struct MlpParams {
   const float* x = nullptr;  // [m, hidden], dense rows
   float* y = nullptr;        // [m, hidden], dense rows; overwritten
@@ -52,17 +53,20 @@ struct GateParams {
 };
 
 // y[t, :] = Σ_j topk_weights[t, j] · expert(topk_ids[t, j])(x[t, :]) + shared(x[t, :]), summed over j in
-// ascending order from +0 with fused multiply-adds. The shared expert, when present, is added last with
-// weight 1.
+// ascending order from +0 with fused multiply-adds. Choices whose expert is not in `experts`, or has an
+// intermediate size of 0, are skipped. The shared expert, when present, is added last with weight 1.
 struct MoeParams {
   const float* x = nullptr;  // [m, hidden], dense rows
   float* y = nullptr;        // [m, hidden], dense rows; overwritten
   int64_t m = 0;
-  const int32_t* topk_ids = nullptr;    // [m, top_k]
+  int64_t hidden = 0;
+  const int32_t* topk_ids = nullptr;    // [m, top_k], each in [0, num_experts)
   const float* topk_weights = nullptr;  // [m, top_k]
   int top_k = 0;
-  std::span<const MlpWeights> experts;  // [num_experts]
-  const MlpWeights* shared = nullptr;   // null when there is none
+  int num_experts = 0;                  // of the model
+  int first_expert = 0;                 // experts[0] is this one of them
+  std::span<const MlpWeights> experts;  // [≤ num_experts - first_expert]; may be empty
+  const MlpWeights* shared = nullptr;   // null when there is none; its intermediate size is not 0
 };
 
 }  // namespace hadal

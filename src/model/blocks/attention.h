@@ -1,8 +1,9 @@
 // Computes one multi-head latent attention block (DeepSeek-V2, arXiv 2405.04434 §2.1), from normalised hidden
-// states to o_proj.
+// states to o_proj. In V3.2 rows with many keys attend to those that the indexer selects.
 #pragma once
 
 #include "kernels/cpu/ops/exec_context.h"
+#include "model/blocks/indexer.h"
 #include "model/model.h"
 #include "tensor/tensor.h"
 
@@ -14,13 +15,14 @@ struct AttentionStep {
   const float* cos_sin;  // from RopeTable, covering every position of the batch
   float softmax_scale;
   float norm_eps;
-  int64_t num_heads;
+  SelectionPlan selection;
 };
 
-// Computes y float32 [m, hidden] from x float32 [m, hidden]. It writes the m new records to `pool` first, so
-// that a token reads its own record as later tokens will. Prefill rows attend un-absorbed, decode rows
-// absorbed.
-void attention_block(const AttentionWeights& weights, const Tensor& x, std::byte* pool, const KvCache& cache,
-                     const AttentionStep& step, const Tensor& y, ExecContext& exec);
+// Computes y float32 [m, hidden] from x float32 [m, hidden]. It writes the m new records, and with an indexer
+// the m new index keys, to the cache's pools of the layer first, so that a token reads its own record as
+// later tokens will. Prefill rows attend un-absorbed, decode rows absorbed. With the weights of one rank y is
+// the part of the sum that comes from its heads.
+void attention_block(const AttentionWeights& weights, const Tensor& x, const KvCache& cache,
+                     int64_t layer_idx, const AttentionStep& step, const Tensor& y, ExecContext& exec);
 
 }  // namespace hadal

@@ -39,9 +39,11 @@ int32_t moe_block(const MoeWeights& weights, const Router& router, const Tensor&
   const Tensor scores = exec.workspace.tensor<float>({m, router.top_k});
   linear(x, weights.gate, logits, exec);
   gate(logits, weights.correction_bias, router.gate, ids, scores, exec);
-  moe(x, ids, scores, weights.experts, weights.shared ? &*weights.shared : nullptr, y, exec);
+  moe(x, ids, scores,
+      {.weights = weights.experts, .first = weights.first_expert, .num_experts = weights.gate.n},
+      weights.shared ? &*weights.shared : nullptr, y, exec);
 
-  std::vector<bool> hit(weights.experts.size());
+  std::vector<bool> hit(static_cast<size_t>(weights.gate.n));
   int32_t distinct = 0;
   const auto* id = ids.ptr<const int32_t>();
   for (int64_t i = 0; i < m * router.top_k; ++i) {

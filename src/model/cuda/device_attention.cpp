@@ -51,7 +51,7 @@ DeviceForward::DecodePlan DeviceForward::make_plan(const cuda::MlaPlanShape& sha
   return made;
 }
 
-// Called once per step, because every layer uses the same plans.
+// It is called once per step, because every layer uses the same plans.
 void DeviceForward::plan_attention() {
   if (num_decode_ > 0) {
     cuda::MlaPlanShape shape = plan_shape(num_decode_, 1, step_.most_keys);

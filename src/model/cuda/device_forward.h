@@ -1,5 +1,5 @@
-// Holds one forward pass in progress: the state that its blocks share. Private to model/cuda:
-// device_decoder.cpp has the layer loop, device_attention.cpp the first half of a layer,
+// Holds one forward pass in progress: the state that its blocks share. It is private to
+// model/cuda: device_decoder.cpp has the layer loop, device_attention.cpp the first half of a layer,
 // device_feed_forward.cpp (dense) and device_experts.cpp the second.
 #pragma once
 
@@ -89,7 +89,7 @@ class DeviceForward {
   void absorbed_attention(const DeviceAttention& weights, std::byte* pool, const AbsorbedRows& in,
                           cuda::ExpandValueParams out);
 
-  // Computes attention from x to out [num_tokens, hidden].
+  // Computes the attention of x [num_tokens, hidden] into out, which has the same shape.
   void attention(const DeviceAttention& weights, int64_t layer_idx, const DeviceRows& x, Value16* out);
   void prefill_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q, int64_t q_stride,
                          Value16* out, const cuda::QuantizedRows& out_fp8);

@@ -16,8 +16,8 @@ namespace hadal {
 int64_t upload_staging_bytes(std::span<const WeightPlacement> placements, int num_threads);
 
 // Fills the block [base, base + bytes) for which the plan was made. `shards` contain the sources' bytes. All
-// copies have ended when it returns. Called by the thread that owns the pool; all threads use the calling
-// thread's device. Throws ShardReadError, and hadal::Error for the device.
+// copies have ended when it returns. The thread that owns the pool calls it; all threads use its
+// device. Throws ShardReadError, and hadal::Error for the device.
 void upload_weights(const DeviceWeightPlan& plan, std::byte* base, std::span<const MappedFile> shards,
                     ThreadPool& pool, const LoadProgress& progress);
 

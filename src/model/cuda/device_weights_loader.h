@@ -1,5 +1,5 @@
-// Fills DeviceWeights from a checkpoint directory or with random numbers. Called once, at start, by the
-// thread that owns the pool and has chosen the device (cuda_set_device).
+// Fills DeviceWeights from a checkpoint directory or with random numbers. The thread that owns
+// the pool and has chosen the device (cuda_set_device) calls it once, at start.
 #pragma once
 
 #include <cstdint>

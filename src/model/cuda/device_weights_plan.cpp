@@ -98,10 +98,8 @@ class PlanBuilder {
     return dense(from, rounds ? DType::kF32 : plain_dtype_);
   }
 
-  static bool is_code(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kI8; }
-
   // Returns true if a linear is stored in 8 bits unless its stack prevents it, as on the CPU
-  // (weights_loader.cpp).
+  // (loaded_types.h).
   bool wants_codes(const std::string& name) const {
     return is_code(source(name).dtype) || quantises_at_load(config_, quantization_, name);
   }

@@ -79,7 +79,8 @@ bool prefill_absorbed(int64_t q_len, int64_t kv_len, const PrefillPaths& paths) 
   const int64_t group = absorbed_group_rows(paths.num_heads);
   const auto groups = static_cast<double>((q_len + group - 1) / group);
   const double rows = groups * static_cast<double>(group) * heads;
-  const bool widened = paths.layout.format == KvFormat::kFp8E4M3 && paths.layout.scales == KvScales::kPer128;
+  const bool widened =
+      paths.layout.format == KvFormat::kFp8E4M3 && paths.layout.scales != KvScales::kPerToken;
   const double flop_a_us = widened ? 230e6 : 560e6;
   const double absorbed = 22.0 + 0.35 * rows / 128.0 + rows * 2176.0 * keys / flop_a_us;
   return absorbed < unabsorbed;

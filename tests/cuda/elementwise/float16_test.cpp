@@ -48,7 +48,7 @@ TEST_P(Float16Rows, EmbeddingMatchesTheTable) {
   }
 }
 
-TEST_P(Float16Rows, SiluMulMatchesDouble) {
+TEST_P(Float16Rows, SiluMulMatchesDoublePrecision) {
   for (const int64_t n : {int64_t{1408}, int64_t{10944}, int64_t{8}, int64_t{50}}) {
     for (const int64_t m : {1, 9}) {
       SCOPED_TRACE(std::to_string(m) + " x " + std::to_string(n) + " seed " + std::to_string(fresh_seed()));
@@ -67,7 +67,7 @@ TEST_P(Float16Rows, SiluMulMatchesDouble) {
   }
 }
 
-TEST_P(Float16Rows, QRopeMatchesDouble) {
+TEST_P(Float16Rows, QRopeMatchesDoublePrecision) {
   const int64_t m = 11;
   const int heads = 20;
   const int64_t q_row = heads * 192 + 8;
@@ -111,7 +111,7 @@ TEST_P(Float16Rows, QRopeMatchesDouble) {
 }
 
 // Covers dense rows and experts' rows, few rows and many, without and with the norm.
-TEST_P(Float16Rows, NormsAndSumsMatchDouble) {
+TEST_P(Float16Rows, NormsAndSumsMatchDoublePrecision) {
   for (const auto& [m, n] :
        {std::pair<int64_t, int64_t>{3, 2048}, {400, 2048}, {2, 5120}, {9, 7168}, {3, 77}}) {
     for (const int top_k : {0, 8}) {
@@ -180,7 +180,7 @@ TEST_P(Float16Rows, NormsAndSumsMatchDouble) {
 }
 
 // Covers the cache's records with and without the norm of q.
-TEST_P(Float16Rows, PrologueMatchesDouble) {
+TEST_P(Float16Rows, PrologueMatchesDoublePrecision) {
   for (const int64_t q_width : {int64_t{0}, int64_t{1536}}) {
     const int64_t m = 13;
     const int64_t stride = q_width + 576 + 8;

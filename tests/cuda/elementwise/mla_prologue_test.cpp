@@ -207,7 +207,7 @@ TEST_P(MlaPrologue, MatchesTheCpuRecord) {
   }
 }
 
-TEST_P(MlaPrologue, Sanitize) {
+TEST_P(MlaPrologue, SmallRowsForSanitizersMatchTheCpuRecord) {
   for (const KvLayout layout :
        {KvLayout{KvFormat::kBF16}, KvLayout{KvFormat::kFp8E4M3, KvScales::kPerToken},
         KvLayout{KvFormat::kFp8E4M3, KvScales::kPer128}, KvLayout{KvFormat::kFp8E5M2}}) {

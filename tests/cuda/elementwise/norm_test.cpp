@@ -149,7 +149,7 @@ class AddRmsNorm : public BothKernels {
   }
 };
 
-TEST_P(AddRmsNorm, MatchesDouble) {
+TEST_P(AddRmsNorm, MatchesDoublePrecision) {
   for (const NormCase& c : {
            NormCase{1, 2048, Input::kDense, true, false},
            NormCase{1, 7168, Input::kDense, true, true},
@@ -211,7 +211,7 @@ TEST_P(AddRmsNorm, PicksRows) {
   }
 }
 
-TEST_P(AddRmsNorm, Sanitize) {
+TEST_P(AddRmsNorm, SmallRowsForSanitizersMatchDoublePrecision) {
   for (const int num_sms : {132, 2, 1}) {  // clusters, blocks for few rows, blocks for many
     for (const int64_t n : {264, 3000, 5000, 8192}) {
       check({3, n, Input::kDense, true, true, Rows::kAll, 0, false, num_sms});

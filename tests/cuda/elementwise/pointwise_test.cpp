@@ -81,7 +81,7 @@ TEST_P(Pointwise, QuantizeRowsGivesTheNearestCodes) {
   }
 }
 
-TEST_P(Pointwise, SiluMulMatchesDouble) {
+TEST_P(Pointwise, SiluMulMatchesDoublePrecision) {
   for (const int64_t n :
        {int64_t{1408}, int64_t{2048}, int64_t{10944}, int64_t{18432}, int64_t{8}, int64_t{50}}) {
     for (const int64_t m : {1, 9}) {
@@ -113,7 +113,7 @@ TEST_P(Pointwise, SiluMulMatchesDouble) {
   }
 }
 
-TEST_P(Pointwise, QRopeMatchesDouble) {
+TEST_P(Pointwise, QRopeMatchesDoublePrecision) {
   for (const int heads : {1, 16, 20, 128}) {
     for (const bool in_place : {false, true}) {
       SCOPED_TRACE(heads);
@@ -193,7 +193,7 @@ TEST_P(Pointwise, CopyPagesCopiesTheGivenRowsOnly) {
 }
 
 // Runs every kernel of this file on a few ragged rows, for memory and race checkers.
-TEST_P(Pointwise, Sanitize) {
+TEST_P(Pointwise, RaggedRowsForSanitizersAreFinite) {
   const int64_t m = 3;
   const int64_t n = 1416;
   const DeviceArray<bf16> x(random_bf16(m * 2 * n, fresh_seed()));

@@ -245,7 +245,7 @@ TEST_P(Grouped, EveryChoiceMatchesDoublePrecision) {
   }
 }
 
-TEST_P(Grouped, ModelShapesEqualPlain) {
+TEST_P(Grouped, ModelShapesEqualThePlainKernel) {
   uint64_t seed = 5000;
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2816, 2048}, {2048, 1408}}) {
     for (const auto& routing :

@@ -351,7 +351,7 @@ TEST_P(Route, ATokenDoesNotDependOnTheBatch) {
   }
 }
 
-TEST_P(Route, Sanitize) {
+TEST_P(Route, SmallBatchesForSanitizersAreSorted) {
   for (const Shape& s : kShapes) {
     for (const int64_t m : {3, 20, 131}) {
       SCOPED_TRACE(name(s, m));

@@ -148,7 +148,7 @@ void expect_equals_plain(WeightType type, int64_t m, int64_t n, int64_t k, bool 
   EXPECT_EQ(c.result(), out) << c.name();
 }
 
-TEST(Linear, ModelShapesIn16BitsMatchPlain) {
+TEST(Linear, ModelShapesIn16BitsMatchThePlainKernel) {
   uint64_t seed = 9000;
   for (const WeightType type : {WeightType::kBF16, WeightType::kF16}) {
     for (const auto& [n, k] :
@@ -158,7 +158,7 @@ TEST(Linear, ModelShapesIn16BitsMatchPlain) {
   }
 }
 
-TEST(Linear, ModelShapesInFp8MatchPlain) {
+TEST(Linear, ModelShapesInFp8MatchThePlainKernel) {
   uint64_t seed = 19000;
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{3648, 2048}, {2112, 7168}, {2048, 1408}}) {
     for (const int64_t m : {1, 16, 48, 128})
@@ -166,7 +166,7 @@ TEST(Linear, ModelShapesInFp8MatchPlain) {
   }
 }
 
-TEST(Linear, RoutersMatchPlain) {
+TEST(Linear, RoutersMatchThePlainKernel) {
   uint64_t seed = 29000;
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{64, 2048}, {256, 7168}}) {
     for (const int64_t m : {1, 3, 8, 33, 140})

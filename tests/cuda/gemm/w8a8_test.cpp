@@ -195,7 +195,7 @@ TEST_P(W8a8, SmallAndRaggedShapesMatchDoublePrecision) {
   }
 }
 
-TEST_P(W8a8, ModelShapesEqualPlain) {
+TEST_P(W8a8, ModelShapesEqualThePlainKernel) {
   static cuda::GemmLibrary library;
   uint64_t seed = std::random_device{}() / 2;
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{3648, 2048}, {2112, 7168}, {1024, 16384}}) {

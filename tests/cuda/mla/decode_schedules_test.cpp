@@ -82,7 +82,7 @@ TEST_P(MlaDecodeSchedules, SmallAndLargeBatchesMatchDoublePrecision) {
 INSTANTIATE_TEST_SUITE_P(All, MlaDecodeSchedules, ::testing::ValuesIn(all_schedules()), schedule_name);
 
 // Runs every instantiation on the smallest shapes that split and merge, for compute-sanitizer.
-TEST_P(MlaDecodeSchedules, Sanitize) {
+TEST_P(MlaDecodeSchedules, SmallestShapesForSanitizersMatchDoublePrecision) {
   const auto& [layout_idx, schedule] = GetParam();
   const DecodeCache& cache = cache_of(layout_idx, {65, 0, 300}, {.flat = true});
   const DecodeBatch batch(cache, {0, 1, 2}, schedule.tile_rows == 64 ? 33 : 5, 2, kSeed, 0.1F);

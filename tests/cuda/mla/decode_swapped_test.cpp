@@ -191,66 +191,66 @@ void check(const Case& c) {
 
 const std::vector<int> kRagged = {0, 1, 63, 64, 65, 130, 1000, 2, 640, 0};
 
-TEST(MlaSwapped, OnePageMatchesPlain) {
+TEST(MlaSwapped, OnePageMatchesThePlainKernel) {
   check({.lengths = {64}});
 }
-TEST(MlaSwapped, PartOfAPageMatchesPlain) {
+TEST(MlaSwapped, PartOfAPageMatchesThePlainKernel) {
   check({.lengths = {37}});
 }
-TEST(MlaSwapped, TwoPagesMatchPlain) {
+TEST(MlaSwapped, TwoPagesMatchThePlainKernel) {
   check({.lengths = {128}});
 }
-TEST(MlaSwapped, ManyPagesMatchPlain) {
+TEST(MlaSwapped, ManyPagesMatchThePlainKernel) {
   check({.lengths = {1500}});
 }
-TEST(MlaSwapped, Float16MatchesPlain) {
+TEST(MlaSwapped, Float16MatchesThePlainKernel) {
   check({.layout = {KvFormat::kF16}, .lengths = {1500}});
 }
-TEST(MlaSwapped, WideTilesMatchPlain) {
+TEST(MlaSwapped, WideTilesMatchThePlainKernel) {
   check({.heads = 32, .tile_rows = 32, .lengths = {1500}});
 }
-TEST(MlaSwapped, RaggedBatchMatchesPlain) {
+TEST(MlaSwapped, RaggedBatchMatchesThePlainKernel) {
   check({.num_parts = 3, .lengths = kRagged});
 }
-TEST(MlaSwapped, RaggedBatchInManyPartsMatchesPlain) {
+TEST(MlaSwapped, RaggedBatchInManyPartsMatchesThePlainKernel) {
   check({.num_parts = 24, .lengths = kRagged});
 }
 TEST(MlaSwapped, MergeKernelJoinsSplits) {
   check({.num_parts = 9, .lengths = kRagged, .merge_inside = false});
 }
-TEST(MlaSwapped, SeveralQueriesMatchPlain) {
+TEST(MlaSwapped, SeveralQueriesMatchThePlainKernel) {
   for (bool causal : {true, false}) {
     check({.heads = 7, .q_len = 3, .num_parts = 5, .lengths = kRagged, .causal = causal});
     check({.heads = 8, .q_len = 4, .tile_rows = 32, .num_parts = 5, .lengths = kRagged, .causal = causal});
   }
 }
-TEST(MlaSwapped, ManyTilesMatchPlain) {
+TEST(MlaSwapped, ManyTilesMatchThePlainKernel) {
   check({.heads = 128, .tile_rows = 16, .num_parts = 4, .lengths = kRagged});
   check({.heads = 100, .tile_rows = 32, .num_parts = 4, .lengths = kRagged});
 }
-TEST(MlaSwapped, StridedRecordsMatchPlain) {
+TEST(MlaSwapped, StridedRecordsMatchThePlainKernel) {
   check({.heads = 3, .num_parts = 2, .lengths = kRagged, .heads_kv = 3});
 }
-TEST(MlaSwapped, SettledInputsMatchPlain) {
+TEST(MlaSwapped, SettledInputsMatchThePlainKernel) {
   check({.num_parts = 3, .lengths = kRagged, .settled = true});
 }
 
 class MlaSwappedClusters : public ::testing::TestWithParam<int> {};
-TEST_P(MlaSwappedClusters, OneSequenceMatchesPlain) {
+TEST_P(MlaSwappedClusters, OneSequenceMatchesThePlainKernel) {
   check({.cluster = GetParam(), .lengths = {1024}});
   check({.cluster = GetParam(), .lengths = {1500}});
 }
-TEST_P(MlaSwappedClusters, FewPagesMatchPlain) {
+TEST_P(MlaSwappedClusters, FewPagesMatchThePlainKernel) {
   check({.cluster = GetParam(), .lengths = {100}});
 }
-TEST_P(MlaSwappedClusters, RaggedBatchMatchesPlain) {
+TEST_P(MlaSwappedClusters, RaggedBatchMatchesThePlainKernel) {
   check({.cluster = GetParam(), .num_parts = 1, .lengths = kRagged});
   check({.cluster = GetParam(), .num_parts = 3, .lengths = kRagged});
 }
-TEST_P(MlaSwappedClusters, WideTilesMatchPlain) {
+TEST_P(MlaSwappedClusters, WideTilesMatchThePlainKernel) {
   check({.heads = 30, .tile_rows = 32, .cluster = GetParam(), .num_parts = 2, .lengths = kRagged});
 }
-TEST_P(MlaSwappedClusters, ManyTilesOfTwoQueriesMatchPlain) {
+TEST_P(MlaSwappedClusters, ManyTilesOfTwoQueriesMatchThePlainKernel) {
   check({.layout = {KvFormat::kF16},
          .heads = 20,
          .q_len = 2,
@@ -260,7 +260,7 @@ TEST_P(MlaSwappedClusters, ManyTilesOfTwoQueriesMatchPlain) {
          .settled = true});
 }
 // Pieces of all lengths follow each other in a ring that holds little more than a page.
-TEST_P(MlaSwappedClusters, ManySequencesInWideTilesMatchPlain) {
+TEST_P(MlaSwappedClusters, ManySequencesInWideTilesMatchThePlainKernel) {
   std::mt19937_64 random(kSeed);
   std::vector<int> lengths(48);
   for (int& length : lengths) length = static_cast<int>(random() % 900);

@@ -422,7 +422,7 @@ TEST(CudaSampling, CountsSaturate) {
 }
 
 // Runs every path once on small rows, for compute-sanitizer.
-TEST(CudaSampling, Sanitize) {
+TEST(CudaSampling, SmallRowsForSanitizersAgreeWithTheCpu) {
   for (const bool reference : {false, true}) {
     std::mt19937_64 random(kSeed);
     for (const int64_t vocab : {37, 2500}) {

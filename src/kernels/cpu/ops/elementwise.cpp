@@ -96,6 +96,17 @@ void gather_rows(const Tensor& x, std::span<const int32_t> rows, const Tensor& y
   }
 }
 
+void scatter_rows(const Tensor& x, std::span<const int32_t> rows, const Tensor& y, ExecContext& exec) {
+  check_cpu(exec);
+  HADAL_CHECK_EQ(x.shape[1], y.shape[1]);
+  HADAL_CHECK_EQ(static_cast<int64_t>(rows.size()), x.shape[0]);
+  for (int64_t i = 0; i < x.shape[0]; ++i) {
+    HADAL_CHECK(rows[i] >= 0 && rows[i] < y.shape[0], "row {} of {}", rows[i], y.shape[0]);
+    std::memcpy(y.ptr<float>() + rows[i] * y.stride[0], x.ptr<float>() + i * x.stride[0],
+                x.shape[1] * sizeof(float));
+  }
+}
+
 void add(const Tensor& x, const Tensor& y, ExecContext& exec) {
   check_cpu(exec);
   HADAL_CHECK(x.is_contiguous() && y.is_contiguous() && x.shape == y.shape,

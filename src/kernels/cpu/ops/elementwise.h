@@ -26,6 +26,8 @@ void rope(const Tensor& x, std::span<const int32_t> positions, const float* cos_
 void copy(const Tensor& x, const Tensor& y, ExecContext& exec);
 // Computes y[i, :] = x[rows[i], :]. Both are float32.
 void gather_rows(const Tensor& x, std::span<const int32_t> rows, const Tensor& y, ExecContext& exec);
+// Computes y[rows[i], :] = x[i, :]. Both are float32; other rows of y stay as they are.
+void scatter_rows(const Tensor& x, std::span<const int32_t> rows, const Tensor& y, ExecContext& exec);
 // Computes x += y. Both are dense float32 of the same shape.
 void add(const Tensor& x, const Tensor& y, ExecContext& exec);
 

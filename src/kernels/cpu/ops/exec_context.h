@@ -9,6 +9,8 @@
 
 namespace hadal {
 
+class Communicator;  // comm/communicator.h
+
 // Selects one of the two implementations for every op (--kernels).
 enum class KernelSet { kOptimised, kReference };
 
@@ -18,6 +20,7 @@ struct ExecContext {
   Arena& workspace;  // scratch of the current step
   StreamHandle stream;
   KernelSet kernels = KernelSet::kOptimised;
+  Communicator* comm = nullptr;  // of the ranks that share the model; null: one rank
 };
 
 }  // namespace hadal

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/cpu/ops/dispatch.h"
+#include "kernels/params/matrix_window.h"
 
 namespace hadal {
 namespace {
@@ -10,15 +11,6 @@ namespace {
 constexpr int64_t kHeadRows = 256;  // rows of kv_b_proj per head: 128 of W_UK, 128 of W_UV
 constexpr int64_t kNope = 128;
 constexpr int64_t kLatent = 512;
-
-// Returns `rows` rows of kv_b_proj from row `first` on (a multiple of 128, so that scale blocks line up).
-MatrixWeight kv_b_rows(const MatrixWeight& kv_b, int64_t first, int64_t rows) {
-  MatrixWeight part = kv_b;
-  part.data = static_cast<const char*>(kv_b.data) + first * kv_b.row_stride * weight_element_bytes(kv_b.type);
-  if (kv_b.scales != nullptr) part.scales = kv_b.scales + first / 128 * kv_b.scale_stride;
-  part.n = rows;
-  return part;
-}
 
 BatchedLinearParams head_product(const Tensor& x, const MatrixWeight& kv_b, const Tensor& y) {
   HADAL_CHECK_EQ(x.rank, 3);
@@ -83,7 +75,7 @@ void absorb_query(const Tensor& q_nope, const MatrixWeight& kv_b, const Tensor& 
   HADAL_CHECK_GE(q_latent.shape[2], kLatent);
   if (q_nope.shape[0] == 0) return;
   BatchedLinearParams params = head_product(q_nope, kv_b, q_latent);
-  params.w = kv_b_rows(kv_b, 0, kNope);
+  params.w = row_window(kv_b, 0, kNope);
   params.w.n = kLatent;  // n outputs, k inputs, while the matrix itself is stored [k, n]
   params.w.k = kNope;
   params.transposed = true;
@@ -95,7 +87,7 @@ void expand_value(const Tensor& o_latent, const MatrixWeight& kv_b, const Tensor
   HADAL_CHECK_EQ(o.shape[2], kHeadRows - kNope);
   if (o_latent.shape[0] == 0) return;
   BatchedLinearParams params = head_product(o_latent, kv_b, o);
-  params.w = kv_b_rows(kv_b, kNope, kHeadRows - kNope);
+  params.w = row_window(kv_b, kNope, kHeadRows - kNope);
   HADAL_DISPATCH_CPU(batched_linear, params, exec);
 }
 

@@ -10,7 +10,7 @@
 
 namespace hadal {
 
-// x is float32 [m, w.k] and y float32 [m, w.n], with strided rows and a dense last dimension.
+// x is float32 [m, w.k] and y float32 [m, w.n], with strided rows and a dense last dimension. w.n may be 0.
 void linear(const Tensor& x, const MatrixWeight& w, const Tensor& y, ExecContext& exec);
 
 struct LinearOutput {
@@ -28,7 +28,7 @@ void linear_group(const Tensor& x, std::initializer_list<LinearOutput> outputs, 
 void absorb_query(const Tensor& q_nope, const MatrixWeight& kv_b, const Tensor& q_latent, ExecContext& exec);
 void expand_value(const Tensor& o_latent, const MatrixWeight& kv_b, const Tensor& o, ExecContext& exec);
 
-// Computes y [m, hidden] = down(silu(gate x) ⊙ up x). Rows are dense.
+// Computes y [m, hidden] = down(silu(gate x) ⊙ up x). Rows are dense. An intermediate size of 0 gives zeros.
 void mlp(const Tensor& x, const MlpWeights& weights, const Tensor& y, ExecContext& exec);
 
 }  // namespace hadal

@@ -22,8 +22,16 @@ struct GateOptions {
 void gate(const Tensor& logits, const float* bias, const GateOptions& options, const Tensor& topk_ids,
           const Tensor& topk_weights, ExecContext& exec);
 
-// Computes y [m, hidden] = Σ weights · expert(x) + shared(x). Rows are dense. `shared` may be null.
-void moe(const Tensor& x, const Tensor& topk_ids, const Tensor& topk_weights,
-         std::span<const MlpWeights> experts, const MlpWeights* shared, const Tensor& y, ExecContext& exec);
+// LocalExperts are experts [first, first + weights.size()) of the model's num_experts. There may be none.
+struct LocalExperts {
+  std::span<const MlpWeights> weights;
+  int64_t first = 0;
+  int64_t num_experts = 0;
+};
+
+// Computes y [m, hidden] = Σ weights · expert(x) + shared(x), where the sum is over the local ones of a
+// token's experts. Rows are dense. `shared` may be null.
+void moe(const Tensor& x, const Tensor& topk_ids, const Tensor& topk_weights, const LocalExperts& experts,
+         const MlpWeights* shared, const Tensor& y, ExecContext& exec);
 
 }  // namespace hadal

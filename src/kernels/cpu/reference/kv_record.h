@@ -57,6 +57,17 @@ inline float latent_scale(const float* latent, int count) {
   return scale > 0.0F ? scale : 1.0F;
 }
 
+// Returns V3.2's scale of a group of latents (kv_layout.h): the next power of two from max(amax, 1e-4) / 448.
+inline float power_of_two_scale(const float* latent, int count) {
+  float amax = kKvMinAmax;
+  for (int i = 0; i < count; ++i) amax = std::max(amax, std::fabs(latent[i]));
+  const float scale = amax / kFp8E4m3Max;
+  if (!std::isfinite(scale)) return scale;
+  int exponent = 0;
+  const float mantissa = std::frexp(scale, &exponent);  // in [0.5, 1)
+  return std::ldexp(1.0F, mantissa > 0.5F ? exponent : exponent - 1);
+}
+
 template <typename Round>
 void encode_values(const float* values, int count, std::byte* out, Round round) {
   for (int i = 0; i < count; ++i) {
@@ -83,10 +94,11 @@ inline void write_record(const float* latent, const float* rope, const KvLayout&
       return plain([](float v) { return to_fp8_e5m2(v); });
     case KvFormat::kFp8E4M3: {
       float scales[kKvNumScales];
-      const bool per_token = layout.scales == KvScales::kPerToken;
       for (int g = 0; g < kKvNumScales; ++g) {
-        scales[g] = per_token ? latent_scale(latent, kKvLatentDim)
-                              : latent_scale(latent + g * kKvScaleGroup, kKvScaleGroup);
+        const float* group = latent + g * kKvScaleGroup;
+        scales[g] = layout.scales == KvScales::kPerToken ? latent_scale(latent, kKvLatentDim)
+                    : layout.scales == KvScales::kPer128 ? latent_scale(group, kKvScaleGroup)
+                                                         : power_of_two_scale(group, kKvScaleGroup);
         const float scale = scales[g];
         encode_values(latent + g * kKvScaleGroup, kKvScaleGroup, record + g * kKvScaleGroup,
                       [scale](float v) { return to_fp8_e4m3(v / scale); });

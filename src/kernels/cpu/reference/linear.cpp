@@ -4,8 +4,8 @@
 namespace hadal::cpu::reference {
 
 void linear(const LinearParams& p, Context& context) {
+  if (p.m <= 0 || p.w.n == 0) return;
   check_scales(p.w);
-  if (p.m <= 0) return;
   context.pool.parallel_for(p.w.n, 16, [&](int64_t begin, int64_t end, int) {
     for (int64_t n = begin; n < end; ++n) {
       const WeightColumn column(p.w, /*transposed=*/false, n, p.w.k);

@@ -1,4 +1,5 @@
 // out[t, h, :] = Σ_s softmax_s(scale · q[t, h, :] · record(s)) · record(s)[:512], all in double.
+#include <algorithm>
 #include <vector>
 
 #include "kernels/cpu/cpu_kernels.h"
@@ -10,10 +11,14 @@ namespace hadal::cpu::reference {
 void mla_decode(const MlaDecodeParams& p, Context& ctx) {
   ctx.pool.parallel_for(p.num_tokens, 1, [&](int64_t begin, int64_t end, int /*thread_idx*/) {
     for (int64_t token = begin; token < end; ++token) {
-      const int64_t num_keys = p.kv_len[token];
+      const int64_t num_keys = p.selected != nullptr ? p.counts[token] : p.kv_len[token];
       std::vector<float> keys(num_keys * kKvRowDim);
       for (int64_t s = 0; s < num_keys; ++s) {
-        read_record(record_address(p.kv, p.seq_idx[token], s), p.kv.layout, &keys[s * kKvRowDim]);
+        const std::byte* record =
+            p.selected != nullptr
+                ? p.kv.pool + int64_t{p.selected[token * p.selected_stride + s]} * p.kv.layout.row_bytes()
+                : record_address(p.kv, p.seq_idx[token], s);
+        read_record(record, p.kv.layout, &keys[s * kKvRowDim]);
       }
       std::vector<double> weights(num_keys);
       std::vector<double> sum(kKvLatentDim);

@@ -16,6 +16,12 @@ constexpr int kNopeDim = 128;
 constexpr int kValueDim = 128;
 constexpr int kQkDim = kNopeDim + kKvRopeDim;
 
+bool is_selected(const MlaPrefillParams& p, int64_t token, int64_t position) {
+  if (p.selected == nullptr) return true;
+  const uint64_t word = p.selected[token * p.selected_stride + position / 64];
+  return (word >> (position % 64) & 1U) != 0;
+}
+
 void attend_head(const MlaPrefillParams& p, const PrefillSegment& segment, const std::vector<float>& records,
                  int head) {
   const int64_t num_keys = segment.kv_len;
@@ -33,17 +39,22 @@ void attend_head(const MlaPrefillParams& p, const PrefillSegment& segment, const
     std::copy_n(&records[s * kKvRowDim + kKvLatentDim], kKvRopeDim, &keys[s * kQkDim + kNopeDim]);
   }
   std::vector<double> probabilities;
+  std::vector<int64_t> positions;
   for (int64_t i = 0; i < segment.q_len; ++i) {
-    const int64_t visible = segment.kv_len - segment.q_len + i + 1;
-    const int64_t row = (segment.q_begin + i) * p.num_heads + head;
-    probabilities.resize(visible);
-    for (int64_t s = 0; s < visible; ++s) {
-      probabilities[s] = p.softmax_scale * dot(p.q + row * kQkDim, &keys[s * kQkDim], kQkDim);
+    const int64_t token = segment.q_begin + i;
+    const int64_t row = token * p.num_heads + head;
+    positions.clear();
+    probabilities.clear();
+    for (int64_t s = 0; s < segment.kv_len - segment.q_len + i + 1; ++s) {
+      if (!is_selected(p, token, s)) continue;
+      positions.push_back(s);
+      probabilities.push_back(p.softmax_scale * dot(p.q + row * kQkDim, &keys[s * kQkDim], kQkDim));
     }
-    softmax(probabilities);
+    if (!positions.empty()) softmax(probabilities);
     for (int d = 0; d < kValueDim; ++d) {
       double sum = 0.0;
-      for (int64_t s = 0; s < visible; ++s) sum += probabilities[s] * values[s * kValueDim + d];
+      for (size_t j = 0; j < positions.size(); ++j)
+        sum += probabilities[j] * values[positions[j] * kValueDim + d];
       p.out[row * kValueDim + d] = static_cast<float>(sum);
     }
   }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/check.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/reference/silu.h"
@@ -11,6 +13,10 @@ void mlp(const MlpParams& p, Context& context) {
   const int64_t intermediate = gate.n;
   HADAL_CHECK(up.n == intermediate && up.k == hidden && down.k == intermediate && down.n == hidden,
               "gate [{}, {}], up [{}, {}], down [{}, {}]", gate.n, gate.k, up.n, up.k, down.n, down.k);
+  if (intermediate == 0) {
+    std::fill_n(p.y, p.m * hidden, 0.0F);
+    return;
+  }
   auto* g = static_cast<float*>(context.scratch.allocate(p.m * intermediate * sizeof(float)));
   auto* u = static_cast<float*>(context.scratch.allocate(p.m * intermediate * sizeof(float)));
   LinearParams linear_params{

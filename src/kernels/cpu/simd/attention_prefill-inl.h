@@ -158,10 +158,22 @@ inline HWY_ATTR void expand_page(const float* w_uk, const float* w_uv, const flo
   }
 }
 
+// Replaces the scores [64] of keys without a bit in `word` by −infinity.
+HWY_INLINE void mask_row(float* scores, uint64_t word) {
+  const DF d;
+  const VF masked = hn::Set(d, -std::numeric_limits<float>::infinity());
+  for (int j = 0; j < kPageSize; j += kLanes, word >>= kLanes) {
+    uint8_t bytes[8];  // Highway may read 8 of them
+    std::memcpy(bytes, &word, sizeof(word));
+    hn::Store(hn::IfThenElse(hn::LoadMaskBits(d, bytes), hn::Load(d, scores + j), masked), d, scores + j);
+  }
+}
+
 // Turns scores [64], in units of log 2, into weights relative to the row's new maximum and returns their sum.
+// If the maximum is −infinity, then so are all scores, and the weights are 0.
 HWY_INLINE float softmax_row(float* scores, float maximum) {
   const DF d;
-  const VF peak = hn::Set(d, maximum);
+  const VF peak = hn::Set(d, maximum == -std::numeric_limits<float>::infinity() ? 0.0F : maximum);
   VF sum = hn::Zero(d);
   for (int j = 0; j < kPageSize; j += kLanes) {
     const VF weight = exp2_nonpositive(d, hn::Sub(hn::Load(d, scores + j), peak));
@@ -179,11 +191,12 @@ HWY_INLINE float page_maximum(const float* scores) {
 }
 
 // Processes one page for query rows [first_row, num_rows) of a tile. `position` is the position of the tile's
-// first row relative to the page's first key (row r sees keys 0 … position + r).
+// first row relative to the page's first key (row r sees keys 0 … position + r, as far as masks select them).
 inline HWY_ATTR void attend_page(const PrefillWorkspace& ws, int64_t first_row, int64_t num_rows,
-                                 int64_t position, int64_t page_keys, const float* keys,
-                                 const float* values) {
+                                 int64_t position, int64_t page_keys, const RowMasks& masks,
+                                 const float* keys, const float* values) {
   const DF d;
+  if (!masks.any(first_row, num_rows)) return;
   const int64_t rows = num_rows - first_row;
   const int64_t num_keys = std::min(page_keys, position + num_rows);
   for (int64_t key = 0; key < num_keys; key += kPanelRows) {
@@ -199,8 +212,11 @@ inline HWY_ATTR void attend_page(const PrefillWorkspace& ws, int64_t first_row, 
     float* scores = ws.scores + row * kPageSize;
     const int64_t visible = std::min(num_keys, position + row + 1);
     std::fill(scores + visible, scores + kPageSize, -std::numeric_limits<float>::infinity());
+    if (masks.words != nullptr) mask_row(scores, masks.words[row * masks.stride]);
     const float maximum = std::max(ws.maxima[row], page_maximum(scores));
-    ws.rescale[row] = ws.maxima[row] - maximum;
+    // A row that has selected nothing yet keeps its zeros, because −infinity − −infinity would be NaN.
+    const bool empty = maximum == -std::numeric_limits<float>::infinity();
+    ws.rescale[row] = empty ? 0.0F : ws.maxima[row] - maximum;
     ws.maxima[row] = maximum;
   }
   for (int64_t row = first_row / kLanes * kLanes; row < num_rows; row += kLanes) {

@@ -35,6 +35,20 @@ struct PrefillPage {
   int32_t num_keys = 0;  // how many of the segment's kv_len keys lie in this page, 1 … 64
 };
 
+// RowMasks says which of a page's 64 keys each row of a query tile attends to (MlaPrefillParams::selected).
+struct RowMasks {
+  const uint64_t* words = nullptr;  // of row r at words[r · stride]; null: all keys
+  int64_t stride = 0;
+
+  // Says whether any of rows [begin, end) attends to a key.
+  bool any(int64_t begin, int64_t end) const {
+    if (words == nullptr) return true;
+    uint64_t all = 0;
+    for (int64_t row = begin; row < end; ++row) all |= words[row * stride];
+    return all != 0;
+  }
+};
+
 struct PrefillRun {
   int64_t begin = 0;  // index into the window's pages
   int64_t count = 0;

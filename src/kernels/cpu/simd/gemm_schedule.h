@@ -21,10 +21,14 @@
 
 namespace hadal::cpu::simd {
 
-inline void check_weight(const MatrixWeight& w) {
-  HADAL_CHECK_GT(w.k, 0);
+inline void check_layout(const MatrixWeight& w) {
   HADAL_CHECK(w.row_stride >= w.k, "row_stride {} of a [{}, {}] weight", w.row_stride, w.n, w.k);
   HADAL_CHECK(w.scales != nullptr || !has_scales(w.type), "8-bit weights need scales");
+}
+
+inline void check_weight(const MatrixWeight& w) {
+  HADAL_CHECK_GT(w.k, 0);
+  check_layout(w);
 }
 
 // Gate and up are read side by side, so their shape, type and stride must be equal.
@@ -32,7 +36,7 @@ inline void check_mlp_weights(const MlpWeights& weights) {
   const auto& [gate, up, down] = weights;
   check_weight(gate);
   check_weight(up);
-  check_weight(down);
+  check_layout(down);  // its k may be 0: the intermediate size of a rank that holds nothing of the MLP
   HADAL_CHECK(up.n == gate.n && up.k == gate.k && up.type == gate.type && up.row_stride == gate.row_stride,
               "gate [{}, {}] and up [{}, {}] must be of one shape, type and stride", gate.n, gate.k, up.n,
               up.k);
@@ -131,7 +135,7 @@ void run_phases(ThreadPool& pool, std::span<const int64_t> num_tasks, const Body
         if (spins > 4000) std::this_thread::yield();  // a thread has lost its core: let it have this one
       }
       {
-        const CountOnExit done{num_done};  // counts even if body throws, since others wait for it
+        const CountOnExit done{num_done};  // counts even if body throws, because others wait for it
         body(current, locate(next), thread_idx);
       }
       index = next;

@@ -12,6 +12,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/kv_write.cpp"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/simd/round-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace hadal::cpu::simd {
@@ -22,29 +23,6 @@ using D = hn::ScalableTag<float>;
 using V = hn::VFromD<D>;
 using DU = hn::RebindToUnsigned<D>;
 using DI = hn::RebindToSigned<D>;
-
-// Rounds float32 to the bits of a smaller IEEE-like float, ties to even, after clamping to ±`largest`.
-template <int kExponentBits, int kMantissaBits>
-HWY_INLINE hn::VFromD<DU> round_bits(V value, float largest, uint32_t nan_bits) {
-  const D d;
-  const DU du;
-  constexpr int kShift = 23 - kMantissaBits;
-  constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
-  const V magnitude = hn::Min(hn::Abs(value), hn::Set(d, largest));
-  const auto bits = hn::BitCast(du, magnitude);
-  const auto odd = hn::And(hn::ShiftRight<kShift>(bits), hn::Set(du, 1U));
-  const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, (1U << (kShift - 1)) - 1U)), odd);
-  const auto normal = hn::Sub(hn::ShiftRight<kShift>(rounded),
-                              hn::Set(du, static_cast<uint32_t>(127 - kBias) << kMantissaBits));
-  // Below the smallest normal, adding a number whose last place is the format's quantum rounds to it.
-  const V magic = hn::BitCast(d, hn::Set(du, static_cast<uint32_t>(127 + 24 - kBias - kMantissaBits) << 23));
-  const auto subnormal = hn::Sub(hn::BitCast(du, hn::Add(magnitude, magic)), hn::BitCast(du, magic));
-  const V smallest_normal = hn::BitCast(d, hn::Set(du, static_cast<uint32_t>(128 - kBias) << 23));
-  auto code = hn::IfThenElse(hn::RebindMask(du, hn::Lt(magnitude, smallest_normal)), subnormal, normal);
-  code = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(value)), hn::Set(du, nan_bits), code);
-  const auto sign = hn::ShiftRight<31>(hn::BitCast(du, value));
-  return hn::Or(code, hn::ShiftLeft<kExponentBits + kMantissaBits>(sign));
-}
 
 HWY_INLINE hn::VFromD<DU> round_bf16(V value) {
   const DU du;
@@ -60,15 +38,10 @@ HWY_INLINE void store_u16(hn::VFromD<DU> bits, std::byte* out) {
   hn::StoreU(hn::DemoteTo(d16, hn::BitCast(DI(), bits)), d16, reinterpret_cast<uint16_t*>(out));
 }
 
-HWY_INLINE void store_u8(hn::VFromD<DU> bits, std::byte* out) {
-  const hn::Rebind<uint8_t, D> d8;
-  hn::StoreU(hn::DemoteTo(d8, hn::BitCast(DI(), bits)), d8, reinterpret_cast<uint8_t*>(out));
-}
-
 struct StoreF16 {
   static constexpr int kBytes = 2;
   static HWY_INLINE void store(V v, std::byte* out) {
-    store_u16(round_bits<5, 10>(v, 65536.0F, 0x7e00U), out);  // 2^16 becomes infinity
+    store_u16(round_bits<5, 10>(D(), v, 65536.0F, 0x7e00U), out);  // 2^16 becomes infinity
   }
 };
 
@@ -80,7 +53,7 @@ struct StoreBf16 {
 struct StoreE5m2 {
   static constexpr int kBytes = 1;
   static HWY_INLINE void store(V v, std::byte* out) {
-    store_u8(round_bits<5, 2>(v, kFp8E5m2Max, 0x7fU), out);
+    store_u8(D(), round_bits<5, 2>(D(), v, kFp8E5m2Max, 0x7fU), out);
   }
 };
 
@@ -109,20 +82,26 @@ HWY_INLINE float group_amax(const float* latent, int count) {
   return hn::GetLane(hn::MaxOfLanes(d, amax));
 }
 
-HWY_INLINE void write_e4m3(const float* latent, const float* rope, bool per_token, std::byte* out) {
+HWY_INLINE float scale_of(float amax, KvScales scales) {
+  if (scales == KvScales::kPer128PowersOfTwo) return power_of_two_scale(amax);
+  const float scale = amax / kFp8E4m3Max;
+  return scale > 0.0F ? scale : 1.0F;
+}
+
+HWY_INLINE void write_e4m3(const float* latent, const float* rope, KvScales scales, std::byte* out) {
   const D d;
   const int lanes = static_cast<int>(hn::Lanes(d));
   float amax[kKvNumScales];
   for (int g = 0; g < kKvNumScales; ++g) amax[g] = group_amax(latent + g * kKvScaleGroup, kKvScaleGroup);
-  if (per_token) std::fill_n(amax, kKvNumScales, *std::max_element(amax, amax + kKvNumScales));
+  if (scales == KvScales::kPerToken)
+    std::fill_n(amax, kKvNumScales, *std::max_element(amax, amax + kKvNumScales));
   for (int g = 0; g < kKvNumScales; ++g) {
-    float scale = amax[g] / kFp8E4m3Max;
-    if (!(scale > 0.0F)) scale = 1.0F;
+    const float scale = scale_of(amax[g], scales);
     std::memcpy(out + kKvFp8ScaleOffset + g * sizeof(scale), &scale, sizeof(scale));
     const V divisor = hn::Set(d, scale);
     for (int i = g * kKvScaleGroup; i < (g + 1) * kKvScaleGroup; i += lanes) {
       const V code = hn::Div(hn::LoadU(d, latent + i), divisor);
-      store_u8(round_bits<4, 3>(code, kFp8E4m3Max, 0x7fU), out + i);
+      store_u8(d, round_bits<4, 3>(d, code, kFp8E4m3Max, 0x7fU), out + i);
     }
   }
   narrow_values<StoreBf16>(rope, kKvRopeDim, out + kKvFp8RopeOffset);
@@ -141,7 +120,7 @@ void write_one(const float* latent, const float* rope, const KvLayout& layout, s
     case KvFormat::kFp8E5M2:
       return write_plain<StoreE5m2>(latent, rope, out);
     case KvFormat::kFp8E4M3:
-      return write_e4m3(latent, rope, layout.scales == KvScales::kPerToken, out);
+      return write_e4m3(latent, rope, layout.scales, out);
   }
 }
 

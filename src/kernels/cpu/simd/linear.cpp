@@ -31,6 +31,7 @@ void linear_group(std::span<const LinearParams> group, Context& context) {
 }
 
 void linear(const LinearParams& p, Context& context) {
+  if (p.w.n == 0) return;
   linear_group({&p, 1}, context);
 }
 

@@ -1,7 +1,7 @@
 // Computes absorbed attention for decode and verify. A work item is one token × one split of kSplitKeys keys
-// at fixed absolute positions; it yields an unnormalised partial (maximum, sum, weighted latents) for each
-// head. The partials of a token are then merged in ascending order of position. The result therefore depends
-// on the token's keys alone. See docs/kernels/cpu-attention.md.
+// at fixed absolute positions (or of kSplitKeys selected keys); it yields an unnormalised partial (maximum,
+// sum, weighted latents) for each head. The partials of a token are then merged in ascending order of
+// position. The result therefore depends on the token's keys alone. See docs/kernels/cpu-attention.md.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -30,6 +30,26 @@ constexpr float kLog2E = 1.44269504088896341F;
 
 constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
+}
+
+// KeyBlock is where the records of up to 64 consecutive keys are: side by side, or, in a selection,
+// scattered.
+struct KeyBlock {
+  const std::byte* records = nullptr;  // of the first key, or, in a selection, of slot 0 of the pool
+  const int32_t* slots = nullptr;      // [num_keys]; null: side by side
+  int64_t num_keys = 0;
+};
+
+constexpr int64_t num_decode_keys(const MlaDecodeParams& p, int64_t token) {
+  return p.selected != nullptr ? p.counts[token] : p.kv_len[token];
+}
+
+// Returns the block of `token` that begins at its key `key`, a multiple of 64.
+inline KeyBlock key_block(const MlaDecodeParams& p, int64_t token, int64_t key) {
+  const int64_t num_keys = std::min<int64_t>(kPageSize, num_decode_keys(p, token) - key);
+  if (p.selected != nullptr) return {p.kv.pool, p.selected + token * p.selected_stride + key, num_keys};
+  const int32_t page = p.kv.page_table[p.seq_idx[token] * p.kv.page_table_stride + key / kPageSize];
+  return {p.kv.pool + page * p.kv.layout.page_bytes(), nullptr, num_keys};
 }
 
 struct DecodeItem {
@@ -82,42 +102,69 @@ namespace hadal::cpu::simd {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Prefetches a later page's records into the second-level cache while a page's tiles are computed, spread
+// Prefetches a later block's records into the second-level cache while a block's tiles are computed, spread
 // evenly over their inner loops: records come from memory, and would stall the tiles' loads if they were
 // requested in bursts.
 class Prefetcher {
  public:
-  // If page is null, nothing is prefetched.
-  Prefetcher(const std::byte* page, int64_t page_bytes, int64_t padded_heads)
-      : at_(page), end_(page == nullptr ? nullptr : page + page_bytes) {
+  // If the block has no keys, nothing is prefetched.
+  Prefetcher(const KeyBlock& block, const KvLayout& layout, int64_t padded_heads)
+      : block_(block),
+        piece_bytes_(block.slots == nullptr ? layout.page_bytes() : layout.row_bytes()),
+        pieces_left_(block.slots == nullptr ? std::min<int64_t>(1, block.num_keys) : block.num_keys) {
     // A weighted-sum tile takes about twice as long as a score tile.
     const int64_t tiles =
         padded_heads / kTileHeads * (kPageSize / kTileKeys + 2 * kKvLatentDim / (kTileVectors * kAttnLanes));
-    tile_bytes_ = (page_bytes + tiles - 1) / tiles;
+    tile_bytes_ = (layout.page_bytes() + tiles - 1) / tiles;
+    next_piece();
   }
-  // Returns the slice to prefetch during a tile of `weight` and `iterations` inner steps.
+  // Returns the slice to prefetch during a tile of `weight` and `iterations` inner steps. It ends with its
+  // record where records are scattered.
   HWY_INLINE PrefetchSlice take(int weight, int iterations) {
+    if (at_ == end_) next_piece();
     const std::byte* from = at_;
     at_ = end_ - at_ > weight * tile_bytes_ ? at_ + weight * tile_bytes_ : end_;
     return {from, static_cast<int32_t>((at_ - from + iterations - 1) / iterations)};
   }
 
  private:
-  const std::byte* at_;
-  const std::byte* end_;
+  HWY_INLINE void next_piece() {
+    if (pieces_left_ == 0) return;
+    --pieces_left_;
+    at_ = block_.slots == nullptr ? block_.records : block_.records + *block_.slots++ * piece_bytes_;
+    end_ = at_ + piece_bytes_;
+  }
+
+  KeyBlock block_;
+  int64_t piece_bytes_;
+  int64_t pieces_left_;
+  const std::byte* at_ = nullptr;
+  const std::byte* end_ = nullptr;
   int64_t tile_bytes_;
 };
 
-// Computes scores[h, j] = q[h] · record j of the page, j < num_keys; the rest of the 64 columns become
-// −infinity. The widened records stay in ws.rows.
-HWY_INLINE void score_page(const float* q, int64_t padded_heads, const std::byte* page,
-                           const KvLayout& layout, int64_t num_keys, const DecodeWorkspace& ws,
-                           Prefetcher& prefetcher) {
+// Widens keys [begin, begin + count) of a block to rows [count, 576].
+HWY_INLINE void read_keys(const KeyBlock& block, const KvLayout& layout, int64_t begin, int64_t count,
+                          float* rows) {
   const int64_t row_bytes = layout.row_bytes();
+  if (block.slots == nullptr) {
+    read_records(block.records + begin * row_bytes, layout, static_cast<int>(count), rows);
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    read_records(block.records + block.slots[begin + i] * row_bytes, layout, 1, rows + i * kKvRowDim);
+  }
+}
+
+// Computes scores[h, j] = q[h] · record j of the block, j < num_keys; the rest of the 64 columns become
+// −infinity. The widened records stay in ws.rows.
+HWY_INLINE void score_block(const float* q, int64_t padded_heads, const KeyBlock& block,
+                            const KvLayout& layout, const DecodeWorkspace& ws, Prefetcher& prefetcher) {
+  const int64_t num_keys = block.num_keys;
   for (int64_t key = 0; key < num_keys; key += kKeyBlock) {
     const int64_t count = std::min(kKeyBlock, num_keys - key);
     float* rows = ws.rows + key * kKvRowDim;
-    read_records(page + key * row_bytes, layout, static_cast<int>(count), rows);
+    read_keys(block, layout, key, count, rows);
     const int64_t scored = round_up(count, kTileKeys);
     std::memset(rows + count * kKvRowDim, 0, (scored - count) * kKvRowDim * sizeof(float));
     for (int64_t head = 0; head < padded_heads; head += kTileHeads) {
@@ -134,22 +181,20 @@ HWY_INLINE void score_page(const float* q, int64_t padded_heads, const std::byte
   }
 }
 
-// Computes one split of one token: q is [padded_heads, 576], page_ids the token's row of the page table.
-// `next_page` (may be null) is what this thread will probably read after the split.
-void attend_split(const MlaDecodeParams& p, const float* q, int64_t padded_heads, const int32_t* page_ids,
-                  int64_t key_begin, int64_t key_end, const std::byte* next_page, const DecodeWorkspace& ws,
-                  const Partial& partial) {
+// Computes one split of one token: q is [padded_heads, 576]. `next_split` is what this thread will probably
+// read after the split.
+void attend_split(const MlaDecodeParams& p, const float* q, int64_t padded_heads, const DecodeItem& item,
+                  const KeyBlock& next_split, const DecodeWorkspace& ws, const Partial& partial) {
   const DecodeD d;
   const float log2_scale = p.softmax_scale * kLog2E;
-  const auto page_at = [&](int64_t position) {
-    return p.kv.pool + page_ids[position / kPageSize] * p.kv.layout.page_bytes();
-  };
+  const int64_t key_begin = item.split * kSplitKeys;
+  const int64_t key_end = std::min(num_decode_keys(p, item.token), key_begin + kSplitKeys);
   for (int64_t key = key_begin; key < key_end; key += kPageSize) {
     const bool first = key == key_begin;
-    const int64_t num_keys = std::min<int64_t>(kPageSize, key_end - key);
-    const std::byte* next = key + kPageSize < key_end ? page_at(key + kPageSize) : next_page;
-    Prefetcher prefetcher(next, p.kv.layout.page_bytes(), padded_heads);
-    score_page(q, padded_heads, page_at(key), p.kv.layout, num_keys, ws, prefetcher);
+    const KeyBlock block = key_block(p, item.token, key);
+    const KeyBlock next = key + kPageSize < key_end ? key_block(p, item.token, key + kPageSize) : next_split;
+    Prefetcher prefetcher(next, p.kv.layout, padded_heads);
+    score_block(q, padded_heads, block, p.kv.layout, ws, prefetcher);
     for (int64_t head = 0; head < padded_heads; ++head) {
       float* scores = ws.scores + head * kPageSize;
       const float page_maximum = row_maximum(scores);
@@ -166,8 +211,8 @@ void attend_split(const MlaDecodeParams& p, const float* q, int64_t padded_heads
     }
     for (int64_t column = 0; column < kKvLatentDim; column += kTileVectors * kAttnLanes) {
       for (int64_t head = 0; head < padded_heads; head += kTileHeads) {
-        weigh_tile(ws.scores + head * kPageSize, ws.rows + column, static_cast<int>(num_keys),
-                   prefetcher.take(2, static_cast<int>(num_keys)), first ? nullptr : ws.rescale + head,
+        weigh_tile(ws.scores + head * kPageSize, ws.rows + column, static_cast<int>(block.num_keys),
+                   prefetcher.take(2, static_cast<int>(block.num_keys)), first ? nullptr : ws.rescale + head,
                    partial.latent + head * kKvLatentDim + column);
       }
     }
@@ -220,11 +265,6 @@ namespace {
 // Partials are kept for a window of items at a time, so that long contexts need bounded memory.
 constexpr int64_t kWindowBytes = int64_t{32} << 20;
 
-const std::byte* first_page(const MlaDecodeParams& p, const DecodeItem& item) {
-  const int32_t* page_ids = p.kv.page_table + p.seq_idx[item.token] * p.kv.page_table_stride;
-  return p.kv.pool + page_ids[item.split * kSplitKeys / kPageSize] * p.kv.layout.page_bytes();
-}
-
 // Returns tile-aligned queries: p.q itself, or a copy with zero heads appended.
 const float* padded_queries(const MlaDecodeParams& p, int64_t padded_heads, Scratch& scratch) {
   if (padded_heads == p.num_heads) return p.q;
@@ -246,8 +286,8 @@ void mla_decode(const MlaDecodeParams& p, Context& ctx) {
   const int64_t padded_heads = round_up(p.num_heads, kHeadAlign);
   int64_t num_items = 0;
   for (int64_t token = 0; token < p.num_tokens; ++token) {
-    num_items += (p.kv_len[token] + kSplitKeys - 1) / kSplitKeys;
-    if (p.kv_len[token] > 0) continue;
+    num_items += (num_decode_keys(p, token) + kSplitKeys - 1) / kSplitKeys;
+    if (num_decode_keys(p, token) > 0) continue;
     const int64_t row = p.num_heads * int64_t{kKvLatentDim};
     std::fill_n(p.out + token * row, row, 0.0F);
   }
@@ -273,7 +313,7 @@ void mla_decode(const MlaDecodeParams& p, Context& ctx) {
     int64_t count = 0;
     int64_t num_runs = 0;
     while (count < window && done + count < num_items) {
-      if (int64_t{split} * kSplitKeys >= p.kv_len[token]) {
+      if (int64_t{split} * kSplitKeys >= num_decode_keys(p, token)) {
         ++token;
         split = 0;
         continue;
@@ -286,14 +326,11 @@ void mla_decode(const MlaDecodeParams& p, Context& ctx) {
       const auto ws = DecodeWorkspace::at(workspaces, thread_idx, padded_heads);
       for (int64_t i = begin; i < end; ++i) {
         const DecodeItem item = items[i];
-        const int64_t key = item.split * kSplitKeys;
         // Threads fetch items in turn, so this thread's next item is about num_threads further on.
-        const std::byte* next = first_page(p, items[std::min(count - 1, i + ctx.pool.num_threads())]);
+        const DecodeItem next = items[std::min(count - 1, i + ctx.pool.num_threads())];
         HWY_DYNAMIC_DISPATCH(attend_split)
-        (p, q + item.token * padded_heads * kKvRowDim, padded_heads,
-         p.kv.page_table + p.seq_idx[item.token] * p.kv.page_table_stride, key,
-         std::min<int64_t>(p.kv_len[item.token], key + kSplitKeys), next, ws,
-         Partial::at(partials, i, padded_heads));
+        (p, q + item.token * padded_heads * kKvRowDim, padded_heads, item,
+         key_block(p, next.token, next.split * kSplitKeys), ws, Partial::at(partials, i, padded_heads));
       }
     });
     constexpr int64_t kFoldHeads = 4;  // heads per task: 2k values per split, about as long as a fork-join
@@ -302,7 +339,7 @@ void mla_decode(const MlaDecodeParams& p, Context& ctx) {
       for (int64_t i = begin; i < end; ++i) {
         const DecodeRun run = runs[i / blocks];
         const DecodeItem first = items[run.begin];
-        const bool ends = (first.split + run.count) * kSplitKeys >= p.kv_len[first.token];
+        const bool ends = (first.split + run.count) * kSplitKeys >= num_decode_keys(p, first.token);
         const int64_t head_end = std::min<int64_t>(p.num_heads, (i % blocks + 1) * kFoldHeads);
         for (int64_t head = i % blocks * kFoldHeads; head < head_end; ++head) {
           const int64_t row = first.token * int64_t{p.num_heads} + head;

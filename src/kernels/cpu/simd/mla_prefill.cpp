@@ -66,14 +66,20 @@ HWY_INLINE void attend_tile(const MlaPrefillParams& p, const PrefillBuffers& buf
   }
   for (int64_t i = run.begin; i < run.begin + run.count && pages[i].page <= last_page; ++i) {
     const int64_t relative = position - pages[i].page * int64_t{kPageSize};
-    attend_page(ws, std::max<int64_t>(0, -relative), num_rows, relative, pages[i].num_keys,
+    const RowMasks masks = {
+        p.selected == nullptr
+            ? nullptr
+            : p.selected + (segment.q_begin + row_begin) * p.selected_stride + pages[i].page,
+        p.selected_stride};
+    attend_page(ws, std::max<int64_t>(0, -relative), num_rows, relative, pages[i].num_keys, masks,
                 keys + i * kKeyFloats, values + i * kValueFloats);
   }
   for (int64_t row = 0; row < num_rows; ++row) {
     const int64_t state = first + row * p.num_heads;
     buffers.maxima[state] = ws.maxima[row];
     buffers.sums[state] = ws.sums[row];
-    const VF scale = hn::Set(d, ends ? 1.0F / ws.sums[row] : 1.0F);
+    const float inverse = ws.sums[row] == 0.0F ? 0.0F : 1.0F / ws.sums[row];  // 0: the row selects nothing
+    const VF scale = hn::Set(d, ends ? inverse : 1.0F);
     for (int i = 0; i < kValueDim; i += kLanes) {
       hn::StoreU(hn::Mul(hn::Load(d, ws.out + row * kValueDim + i), scale), d, p.out + state * kValueDim + i);
     }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/check.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/simd/gemm_schedule.h"
@@ -8,6 +10,10 @@ void mlp(const MlpParams& p, Context& context) {
   if (p.m <= 0) return;
   const auto& [gate, up, down] = p.weights;
   check_mlp_weights(p.weights);
+  if (gate.n == 0) {
+    std::fill_n(p.y, p.m * gate.k, 0.0F);
+    return;
+  }
   const Engine& e = engine();
   GemmPlan plan;
   plan.max_m = p.m;

@@ -1,5 +1,6 @@
-// Computes routed experts as grouped products: the (token, choice) slots are sorted by expert, each expert
-// multiplies its rows, and a last phase sums every token's parts in the order of its choices.
+// Computes routed experts as grouped products: the (token, choice) slots of the experts at hand are sorted by
+// expert, each expert multiplies its rows, and a last phase sums every token's parts in the order of its
+// choices.
 #include <algorithm>
 
 #include "base/check.h"
@@ -12,32 +13,59 @@ namespace {
 // A combine task has this many tokens.
 constexpr int64_t kCombineTokens = 4;
 
-// SlotOrder sorts slots by expert, stably: expert e owns places first[e] … first[e + 1] of the sorted order.
+// SlotOrder sorts the slots whose expert is at hand by expert, stably: experts[e] owns places first[e] …
+// first[e + 1] of the sorted order.
 struct SlotOrder {
-  std::span<int64_t> first;   // [num_experts + 1]
-  std::span<int32_t> tokens;  // [m · top_k]: the token of each place
-  std::span<int64_t> place;   // [m · top_k]: the place of each slot
+  std::span<int64_t> first;   // [experts.size() + 1]
+  std::span<int32_t> tokens;  // [num_places()]: the token of each place
+  std::span<int64_t> place;   // [m · top_k]: the place of each slot; −1 if its expert is not at hand
 
   SlotOrder(const MoeParams& p, Context& context)
       : first(scratch_array<int64_t>(context, static_cast<int64_t>(p.experts.size()) + 1)),
         tokens(scratch_array<int32_t>(context, p.m * p.top_k)),
         place(scratch_array<int64_t>(context, p.m * p.top_k)) {
     const int64_t num_slots = p.m * p.top_k;
+    const auto num_local = static_cast<int64_t>(p.experts.size());
     std::fill(first.begin(), first.end(), 0);
     for (int64_t s = 0; s < num_slots; ++s) {
-      const int32_t expert = p.topk_ids[s];
-      HADAL_CHECK(expert >= 0 && expert < static_cast<int64_t>(p.experts.size()), "expert {} of {}", expert,
-                  p.experts.size());
-      ++first[expert + 1];
+      const int32_t id = p.topk_ids[s];
+      HADAL_CHECK(id >= 0 && id < p.num_experts, "expert {} of {}", id, p.num_experts);
+      const int64_t expert = id - p.first_expert;
+      const bool local = expert >= 0 && expert < num_local && p.experts[expert].gate.n > 0;
+      place[s] = local ? 0 : -1;
+      if (local) ++first[expert + 1];
     }
     for (size_t i = 1; i < first.size(); ++i) first[i] += first[i - 1];
     // first[e] advances while slots are placed, and ends as the start of e + 1.
     for (int64_t s = 0; s < num_slots; ++s) {
-      place[s] = first[p.topk_ids[s]]++;
+      if (place[s] < 0) continue;
+      place[s] = first[p.topk_ids[s] - p.first_expert]++;
       tokens[place[s]] = static_cast<int32_t>(s / p.top_k);
     }
     std::copy_backward(first.begin(), first.end() - 1, first.end());
     first[0] = 0;
+  }
+  int64_t num_places() const { return first.back(); }
+};
+
+// TokenParts lists for each token the results that belong to it, in the order of its choices.
+struct TokenParts {
+  std::span<int64_t> begin;       // [m + 1]: token t owns begin[t] … begin[t + 1] of the lists below
+  std::span<const float*> parts;  // [num_places()]: rows of the experts' results
+  std::span<float> weights;       // [num_places()]
+
+  TokenParts(const MoeParams& p, const SlotOrder& order, const float* results, Context& context)
+      : begin(scratch_array<int64_t>(context, p.m + 1)),
+        parts(scratch_array<const float*>(context, order.num_places())),
+        weights(scratch_array<float>(context, order.num_places())) {
+    int64_t end = 0;
+    for (int64_t s = 0; s < p.m * p.top_k; ++s) {
+      if (s % p.top_k == 0) begin[s / p.top_k] = end;
+      if (order.place[s] < 0) continue;
+      parts[end] = results + order.place[s] * p.hidden;
+      weights[end++] = p.topk_weights[s];
+    }
+    begin[p.m] = end;
   }
 };
 
@@ -45,11 +73,10 @@ struct SlotOrder {
 
 void moe(const MoeParams& p, Context& context) {
   if (p.m <= 0) return;
-  HADAL_CHECK(!p.experts.empty(), "the list of experts is empty");
   const Engine& e = engine();
-  const int64_t hidden = p.experts[0].gate.k;
-  const int64_t num_slots = p.m * p.top_k;
+  const int64_t hidden = p.hidden;
   const SlotOrder order(p, context);
+  const int64_t num_places = order.num_places();
 
   int64_t num_active = p.shared != nullptr ? 1 : 0;
   int64_t num_middle = p.shared != nullptr ? p.m * p.shared->gate.n : 0;  // floats between the two products
@@ -65,13 +92,14 @@ void moe(const MoeParams& p, Context& context) {
   plan.packs = TaskList<PackJob>(context, num_active);
   plan.products = TaskList<Product>(context, num_active);
   plan.second = TaskList<Product>(context, num_active);
-  float* packed = scratch_array<float>(context, (num_slots + p.m) * hidden).data();
+  float* packed = scratch_array<float>(context, (num_places + p.m) * hidden).data();
   float* middle = scratch_array<float>(context, num_middle).data();
-  float* out = scratch_array<float>(context, (num_slots + p.m) * hidden).data();
+  float* out = scratch_array<float>(context, (num_places + p.m) * hidden).data();
 
   const auto add_expert = [&](const MlpWeights& weights, const int32_t* rows, int64_t m, float* y) {
     check_mlp_weights(weights);
     HADAL_CHECK_EQ(weights.gate.k, hidden);
+    HADAL_CHECK_GT(weights.gate.n, 0);
     const float* x = rows != nullptr ? p.x + rows[0] * hidden : p.x;
     if (m > 1) {
       add_pack(e, plan.packs,
@@ -84,7 +112,7 @@ void moe(const MoeParams& p, Context& context) {
     middle += m * weights.gate.n;
   };
   // The shared expert has the most tokens, so its panels come first and none of them is left for the end.
-  float* shared_out = out + num_slots * hidden;
+  float* shared_out = out + num_places * hidden;
   if (p.shared != nullptr) add_expert(*p.shared, nullptr, p.m, shared_out);
   for (size_t i = 0; i < p.experts.size(); ++i) {
     const int64_t begin = order.first[i];
@@ -92,13 +120,13 @@ void moe(const MoeParams& p, Context& context) {
     if (count > 0) add_expert(p.experts[i], order.tokens.data() + begin, count, out + begin * hidden);
   }
 
-  // Lists for each token the rows of `out` that belong to it.
-  auto parts = scratch_array<const float*>(context, num_slots);
-  for (int64_t s = 0; s < num_slots; ++s) parts[s] = out + order.place[s] * hidden;
+  const TokenParts parts(p, order, out, context);
   const int64_t num_combines = (p.m + kCombineTokens - 1) / kCombineTokens;
   run_plan(plan, context, num_combines, [&](int64_t task) {
     for (int64_t t = task * kCombineTokens; t < std::min(p.m, (task + 1) * kCombineTokens); ++t) {
-      e.combine(p.topk_weights + t * p.top_k, parts.data() + t * p.top_k, p.top_k,
+      const int64_t begin = parts.begin[t];
+      e.combine(parts.weights.data() + begin, parts.parts.data() + begin,
+                static_cast<int>(parts.begin[t + 1] - begin),
                 p.shared != nullptr ? shared_out + t * hidden : nullptr, hidden, p.y + t * hidden);
     }
   });

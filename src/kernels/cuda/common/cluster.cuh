@@ -16,8 +16,8 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// Called by every thread of every block, by whole warps. Writes that were made before the arrival are visible
-// after the wait.
+// This is called by every thread of every block, by whole warps. Writes that were made before the arrival are
+// visible after the wait.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }

@@ -48,8 +48,8 @@ __device__ __forceinline__ void mbarrier_arrive_remote(Mbarrier* barrier, uint32
       : "memory");
 }
 
-// Called by one warp that has read what the barrier guards. In a cluster of kBlocks blocks the loads of every
-// block wait for this warp, so it arrives in each block.
+// This is called by one warp that has read what the barrier guards. In a cluster of kBlocks blocks the loads
+// of every block wait for this warp, so it arrives in each block.
 template <int kBlocks>
 __device__ __forceinline__ void mbarrier_arrive_cluster(Mbarrier* barrier, int lane) {
   if constexpr (kBlocks > 1) {

@@ -26,8 +26,8 @@ inline constexpr bool kSanitized = false;
 // This is the number of arrivals that a warp makes in mbarrier_arrive_warp.
 inline constexpr uint32_t kWarpArrivals = kSanitized ? 32 : 1;
 
-// Called by a whole warp after a __syncwarp, when it has read or written what the barrier guards. Arrives in
-// each of the cluster's kBlocks blocks.
+// This is called by a whole warp after a __syncwarp, when it has read or written what the barrier guards. It
+// arrives in each of the cluster's kBlocks blocks.
 template <int kBlocks = 1>
 __device__ __forceinline__ void mbarrier_arrive_warp(Mbarrier* barrier, int lane) {
   if constexpr (!kSanitized) {
@@ -44,8 +44,8 @@ __device__ __forceinline__ void mbarrier_arrive_warp(Mbarrier* barrier, int lane
   }
 }
 
-// Called by one thread: copies `count` floats from sources[i] + offset to shared[i], and makes one arrival on
-// the barrier when they have been written.
+// This is called by one thread: it copies `count` floats from sources[i] + offset to shared[i], and makes one
+// arrival on the barrier when they have been written.
 template <int kCount>
 __device__ __forceinline__ void copy_floats_and_arrive(float* shared, const float* const (&sources)[kCount],
                                                        int offset, Mbarrier* barrier) {

@@ -98,7 +98,7 @@ enum class L2Policy : uint64_t {
   kEvictLast = 0x14F0000000000000ULL,   // read by many blocks
 };
 
-// Loads a box at the coordinates (innermost first), and completes its bytes on `barrier`. Called by one
+// Loads a box at the coordinates (innermost first), and completes its bytes on `barrier`. It is called by one
 // thread. The innermost coordinate must be a multiple of 16 bytes; otherwise the launch fails with "illegal
 // instruction".
 __device__ __forceinline__ void tma_load_2d(void* shared, const CUtensorMap* map, Mbarrier* barrier, int c0,

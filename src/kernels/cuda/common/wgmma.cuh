@@ -34,7 +34,7 @@
 
 namespace hadal::cuda {
 
-// Called before the first product, and after ordinary writes to accumulators or A registers.
+// This is called before the first product, and after ordinary writes to accumulators or A registers.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }

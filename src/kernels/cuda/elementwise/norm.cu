@@ -26,8 +26,8 @@ namespace {
 
 constexpr int kMaxTopK = 32;  // a lane holds one expert's row and weight
 
-// Returns Σ_j weights[row, j] · expert_rows[row_of[row, j], column …], j ascending. Called by all lanes;
-// lanes with !inside only supply their indices. kBatch rows are loaded before the first is used.
+// Returns Σ_j weights[row, j] · expert_rows[row_of[row, j], column …], j ascending. It is called by all
+// lanes; lanes with !inside only supply their indices. kBatch rows are loaded before the first is used.
 template <typename T, int kBatch>
 __device__ __forceinline__ Floats8 combine8(const NormInput& input, int64_t row, int64_t n, int column,
                                             bool inside) {

@@ -129,9 +129,9 @@ __device__ __forceinline__ float scale_of(const QuantizedRows& y, float amax) {
   return is_int8(y.format) ? group_scale(amax, false, kInt8Max) : group_scale(amax, y.power_of_two);
 }
 
-// Quantises and stores a thread's eight values at `column`. Called by all lanes of the warp; the columns of
-// each half warp begin at a multiple of 128 and increase by 8 from lane to lane. Values past the row's width
-// must be zero. Columns from the stride on are not stored.
+// Quantises and stores a thread's eight values at `column`. It is called by all lanes of the warp; the
+// columns of each half warp begin at a multiple of 128 and increase by 8 from lane to lane. Values past the
+// row's width must be zero. Columns from the stride on are not stored.
 __device__ __forceinline__ void store8_quantized(const QuantizedRows& y, int64_t row, int column,
                                                  const Floats8& x) {
   const float scale = scale_of(y, lanes_max<kQuantGroup / kVec>(abs_max8(x)));

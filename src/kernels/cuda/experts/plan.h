@@ -52,7 +52,8 @@ struct ExpertsKernel {
 };
 
 // Holds offsets in bytes into a layer's workspace, multiples of 256; kNone means not needed. Rows are dense;
-// rows of codes have a multiple of 128 codes, and their scales lie as in QuantizedRows.
+// rows of codes have a multiple of 128 codes, and their scales have the layout
+// of QuantizedRows.
 struct ExpertsWorkspace {
   static constexpr size_t kNone = ~size_t{0};
   struct Rows {

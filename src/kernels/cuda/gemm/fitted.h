@@ -16,7 +16,7 @@ namespace hadal::cuda::fitted {
 
 // Holds the costs of the tiled kernel's tiles, in the order of kLinearTiles, in microseconds with all
 // multiprocessors busy: `step` for one block of 128 of k of a tile, `tile` for everything else (fill, store,
-// joining sums). Only their ratios decide. Fitted by: cuda_gemm_large_bench fit
+// joining sums). Only their ratios decide. `cuda_gemm_large_bench fit` prints them.
 struct TileCost {
   double step, tile;
 };

@@ -11,8 +11,8 @@ __device__ __forceinline__ uint32_t block_rank_in_cluster() {
   return rank;
 }
 
-// Synchronises the cluster. Called by all threads of all blocks. Their earlier writes, to their own shared
-// memory or another block's, are visible afterwards.
+// Synchronises the cluster. It is called by all threads of all blocks. Their earlier writes, to their own
+// shared memory or another block's, are visible afterwards.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile(
       "barrier.cluster.arrive.release;\n"

@@ -78,7 +78,7 @@ __device__ __forceinline__ uint64_t warp_best(const Row& row, const float4 (&fou
   const int first = row.warp_first() + row.lane * 4;
   int id = first;
 #pragma unroll
-  for (int i = kMaxSteps - 1; i >= 0; --i) {  // the lowest id is the last to stay
+  for (int i = kMaxSteps - 1; i >= 0; --i) {  // backwards, so that the lowest id wins
     id = four[i].w == top ? first + i * kLaneStep + 3 : id;
     id = four[i].z == top ? first + i * kLaneStep + 2 : id;
     id = four[i].y == top ? first + i * kLaneStep + 1 : id;

@@ -172,7 +172,7 @@ struct Row {
     return joined<kSumLowBits>(fixed_weight<kSumLowBits>(sum));
   }
 
-  // Sums of the row's weights in units of 2^−44: of all tokens, and of those at or above a logit.
+  // Holds sums of the row's weights in units of 2^−44: of all tokens, and of those at or above a logit.
   struct Mass {
     uint64_t all, above;
   };

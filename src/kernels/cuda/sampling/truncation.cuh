@@ -17,7 +17,8 @@ __device__ __forceinline__ int linear_bin(float x, float best) {
   return min(__float2int_rz((best - x) * kBinsPerLogit), kBins - 1);
 }
 
-// Returns the lowest ordered() of a float whose linear bin is at most `bin`. Called by all lanes of a warp.
+// Returns the lowest ordered() of a float whose linear bin is at most `bin`. It is called by all lanes of a
+// warp.
 __device__ inline uint32_t lowest_of_bin(int bin, float best, int lane) {
   auto reaches = [&](uint64_t order) {
     return linear_bin(from_ordered(static_cast<uint32_t>(order)), best) <= bin;
@@ -184,8 +185,8 @@ struct Level {
     return row.published();
   }
 
-  // Warp 0 of the block whose bins hold the crossing: publishes bin, what lies before it, how many tokens are
-  // in it.
+  // This is called by warp 0 of the block whose bins hold the crossing: it publishes the bin, what lies
+  // before it, and how many tokens are in it.
   __device__ void find_bin(Row& row, uint64_t before, uint64_t bound) const {
     constexpr int kEach = kBlockBins / 32;
     uint64_t own = 0;

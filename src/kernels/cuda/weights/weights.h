@@ -1,5 +1,5 @@
 // Declares the work on weights on the device while they are loaded: conversion, quantisation, transposition
-// and random generation. The kernels are plain and bound by memory, and give the same bits as the CPU's
+// and random generation. The kernels are plain and memory-bound, and give the same bits as the CPU's
 // loader (model/quantize.h, model/random_weights.h). This header includes no CUDA header.
 #pragma once
 
@@ -26,9 +26,9 @@ struct ConvertWeightParams {
 };
 void convert_weight(const ConvertWeightParams& params, const Launch& launch);
 
-// Quantisation of [rows, cols] to one of the types with scales, as quantize_rows (model/quantize.h) does it:
-// by blocks from the upper left corner, of which those at the right and lower edges may be smaller, or by
-// rows; columns from cols on are left as they are.
+// Describes the quantisation of [rows, cols] to one of the types with scales, as quantize_rows
+// (model/quantize.h) does it: by blocks from the upper left corner, of which those at the right and lower
+// edges may be smaller, or by rows; columns from cols on are left as they are.
 struct QuantizeWeightParams {
   WeightType type = WeightType::kFp8Block;
   const void* src = nullptr;  // [rows, src_stride] of kF32, kF16 or kBF16

@@ -71,7 +71,7 @@ struct Schedule {
   }
 };
 
-// Called by all threads; ends with a barrier, after which every thread sees the tables.
+// This is called by all threads; it ends with a barrier, after which every thread sees the tables.
 template <class C>
 __device__ __forceinline__ void make_tables(const Params& p, int* memory) {
   const Tables tables(memory, p.num_experts);

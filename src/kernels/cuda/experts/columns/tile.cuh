@@ -158,7 +158,7 @@ __device__ __forceinline__ void write_tile(const Params& p, const Shared<C>& sha
   }
 }
 
-// Loads one tile. Called by the producer's thread.
+// Loads one tile. It is called by the producer's thread.
 template <class C>
 __device__ __forceinline__ void produce_tile(const Params& p, const Shared<C>& shared, const Maps<C>& maps,
                                              const Tile& tile, int expert_begin, int rank,

@@ -31,7 +31,7 @@ __device__ __forceinline__ float4 floats(const uint4& v) {
 }
 
 // Writes silu(gate) ⊙ up of the rows of the block's experts into `active`, from the sums of all splits.
-// Called by whole warps of all consumers.
+// This is called by whole warps of all consumers.
 template <WeightType kType, int kValues, int kStages>
 __device__ __forceinline__ void activate_rows(const Args& args, const Routing<kValues>& routing,
                                               int first_place, int places, const Memory<kStages>& memory) {

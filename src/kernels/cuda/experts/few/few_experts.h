@@ -26,7 +26,7 @@ struct FewExpertsParams {
   int splits = 0;           // parts of gate_up's k: 1 … 8; 0: few::splits_of(shape)
 };
 
-// Returns the shape that the parameters have for few::supports(), which must be true of it.
+// Returns the shape of the parameters as few::supports() takes it; the kernels need it to be supported.
 ExpertsShape experts_shape(const FewExpertsParams& params, int num_sms);
 
 // Names the two kernels. The second must follow the first directly.

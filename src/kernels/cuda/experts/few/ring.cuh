@@ -38,7 +38,7 @@ struct Ring {
   }
 };
 
-// Loads one block of k of a tile's weights into the ring's current slot. Called by one thread.
+// Loads one block of k of a tile's weights into the ring's current slot. It is called by one thread.
 template <WeightType kType, int kStages>
 __device__ __forceinline__ void load_weights(const CUtensorMap* map, const Ring<kStages>& ring, int expert,
                                              int row0, int block) {

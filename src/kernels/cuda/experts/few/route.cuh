@@ -26,8 +26,8 @@ struct Routing {
   int num_distinct;  // routed experts in `order`
 };
 
-// Chooses the experts of all tokens. Called by all threads, after a barrier that follows the clearing of the
-// masks; ends with a barrier. If `writes`, it also stores the routing for the kernels that follow.
+// Chooses the experts of all tokens. It is called by all threads, after a barrier that follows the clearing
+// of the masks, and ends with a barrier. If `writes`, it also stores the routing for the kernels that follow.
 template <int kValues>
 __device__ __forceinline__ void route_few(const RouteParams& p, const float* parts,
                                           const float (&bias)[kValues], Routing<kValues>& r, bool writes) {

@@ -31,8 +31,8 @@ struct Run {
   int words;  // words of an expert's mask
 };
 
-// Synchronises the grid: afterwards all blocks see the earlier writes of each block. Called by whole blocks.
-// *arrived is 0 before the first arrives and again after the last has left.
+// Synchronises the grid: afterwards all blocks see the earlier writes of each block. It is called by whole
+// blocks. *arrived is 0 before the first arrives and again after the last has left.
 __device__ __forceinline__ void synchronise_grid(int32_t* arrived) {
   __threadfence();
   __syncthreads();

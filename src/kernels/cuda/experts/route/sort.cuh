@@ -16,8 +16,8 @@ inline constexpr int kMaxSortedExperts = kMaxRouted + 32;  // with the shared on
 inline constexpr int kMaxRouteWarps = 32;
 
 // Computes offsets[e] = Σ count(e') over e' < e, for all e ≤ experts, and *distinct, which is how many of the
-// first num_routed experts have a count. Both are in shared memory. Called by all threads of the block after
-// a barrier; ends with a barrier.
+// first num_routed experts have a count. Both are in shared memory. It is called by all threads of the block
+// after a barrier, and ends with one.
 template <typename Count>
 __device__ __forceinline__ void scan_experts(int experts, int num_routed, Count count, int* offsets,
                                              int* distinct) {

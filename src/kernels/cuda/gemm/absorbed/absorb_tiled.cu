@@ -124,7 +124,7 @@ struct Turns {
 };
 
 // Widens the codes in the second half of the weights' room: the first 64 of k into the first half, then the
-// others into the second half. Called by the consumers.
+// others into the second half. It is called by the consumers.
 __device__ __forceinline__ void widen_in_place(uint8_t* weights, int thread) {
   const uint8_t* codes = weights + kWeightBytes / 2;
   constexpr int kEach = kOutputs * 4 / kConsumers;

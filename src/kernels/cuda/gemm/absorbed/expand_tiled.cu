@@ -115,7 +115,7 @@ struct Rows {
 };
 
 // Widens the codes in the second half of the weights' room: the first two blocks of k into the first half,
-// then the others into the second half. Called by the consumers.
+// then the others into the second half. It is called by the consumers.
 __device__ __forceinline__ void widen_in_place(uint8_t* weights, Mbarrier* weights_full, int thread) {
   const uint8_t* codes = weights + kWeightBytes / 2;
   constexpr int kBlockBytes = kOutputs * 128;  // bytes of codes

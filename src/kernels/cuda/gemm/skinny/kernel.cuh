@@ -440,9 +440,9 @@ struct ExpertRows {
   int num_rows = 0;
 };
 
-// Finds the a-th expert from the end that has rows; its number is −1 if there are fewer. Called by all lanes
-// of a warp. It counts from the end because the shared experts are there: they have the most rows, so their
-// blocks should not be the last to start. The offsets are read in whole lines, all at once, because
+// Finds the a-th expert with rows, counted from the end; its number is −1 if there are fewer. It is called by
+// all lanes of a warp. It counts from the end because the shared experts are there: they have the most rows,
+// so their blocks should not be the last to start. The offsets are read in whole lines, all at once, because
 // everything waits for them. If `settled`, the reads bypass the L1, which may hold the offsets of an earlier
 // layer.
 __device__ __forceinline__ ExpertRows find_expert(const int32_t* offsets, int num_experts, int a,

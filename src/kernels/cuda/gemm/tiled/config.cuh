@@ -104,7 +104,7 @@ struct WgmmaGemmConfig {
   static_assert(!kCopyOut || kColumns % 64 == 0);
   static_assert(kBlockM % (8 * kCluster) == 0 && kBlockM / kCluster <= 256);
   static constexpr int kStepK = 128 / static_cast<int>(sizeof(T));
-  static constexpr int kHalf = 2;  // after so many of a wave's four instructions the other consumer may begin
+  static constexpr int kHalf = 2;  // after this many of a wave's 4 instructions the other consumer may begin
   static constexpr bool kLeads = kPromotes && kOrder == WgmmaOrder::kLead;
   static constexpr bool kTight = kPromotes && kOrder == WgmmaOrder::kTight;
   static constexpr bool kAhead = kPromotes && kOrder == WgmmaOrder::kAhead;

@@ -254,8 +254,8 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
 }  // namespace wgmma_gemm
 
 // Holds the operands of a launch: x [rows, k] (rows x_stride apart), W [num_experts, n, k] (rows
-// w_row_stride, experts expert_stride apart); k is the padded width of 8-bit codes. Scales of x lie as in
-// QuantizedRows.
+// w_row_stride, experts expert_stride apart); k is the padded width of 8-bit codes. The scales of x have the
+// layout of QuantizedRows.
 template <typename T>
 struct WgmmaGemmOperands {
   const T* x = nullptr;

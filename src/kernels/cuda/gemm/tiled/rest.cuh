@@ -32,7 +32,7 @@ struct RestPlaces {
   }
 };
 
-// Called by a helper: stores its sums and raises the count.
+// This is called by a helper: it stores its sums and raises the count.
 template <class C>
 __device__ __forceinline__ void store_tail(const WgmmaGemmParams& p, int tile, int rank, bool all_waves,
                                            const typename C::Sum (&sums)[C::kWaves][C::kSums]) {
@@ -57,8 +57,8 @@ __device__ __forceinline__ void store_tail(const WgmmaGemmParams& p, int tile, i
   }
 }
 
-// Called by a whole warp: waits until `wanted` helpers have stored their sums. All lanes poll, because a loop
-// in a branch of one lane keeps the compiler from using uniform registers in the whole kernel.
+// This is called by a whole warp: it waits until `wanted` helpers have stored their sums. All lanes poll,
+// because a loop in a branch of one lane keeps the compiler from using uniform registers in the whole kernel.
 __device__ __forceinline__ void wait_for_count(const uint32_t* count, int wanted) {
   const auto is_complete = [&] {
     uint32_t seen;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void wait_for_count(const uint32_t* count, int wanted
   spin_until(is_complete, [] { __trap(); });
 }
 
-// Called by an owner: waits for the helpers of the tile and adds their sums.
+// This is called by an owner: it waits for the helpers of the tile and adds their sums.
 template <class C>
 __device__ __forceinline__ void add_tail(const WgmmaGemmParams& p, int tile, int rank, bool all_waves,
                                          typename C::Sum (&sums)[C::kWaves][C::kSums]) {

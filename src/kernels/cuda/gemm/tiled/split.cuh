@@ -34,8 +34,8 @@ __device__ __forceinline__ void store_async(void* shared, Mbarrier* barrier, uin
       : "memory");
 }
 
-// Called by the producer's thread: loads `count` steps from `first` on. The first weights are loaded before
-// the wait for the kernel before this one, because weights do not depend on it.
+// This is called by the producer's thread: it loads `count` steps from `first` on. The first weights are
+// loaded before the wait for the kernel before this one, because weights do not depend on it.
 template <class C>
 __device__ __forceinline__ void produce_part(const CUtensorMap& x_map, const CUtensorMap& w_map,
                                              const CUtensorMap& scale_map, const WgmmaGemmParams& p,
@@ -78,9 +78,9 @@ __device__ __forceinline__ void produce_part(const CUtensorMap& x_map, const CUt
   }
 }
 
-// Called by a consumer's thread: sends each other block the sums that it finishes, and returns its own share
-// with the received sums added. `received` [kSplits − 1][kShare / 4][threads] is what the other blocks sent,
-// in their order.
+// This is called by a consumer's thread: it sends each other block the sums that it finishes, and returns its
+// own share with the received sums added. `received` [kSplits − 1][kShare / 4][threads] is what the other
+// blocks sent, in their order.
 template <class C>
 __device__ __forceinline__ void join(const typename C::Sum (&sums)[C::kSums], uint4* received,
                                      Mbarrier* joined, int rank, int thread,

@@ -83,7 +83,7 @@ __device__ __forceinline__ int num_tiles(const WgmmaGemmParams& p, const int* ro
   return (all - cluster + clusters - 1) / clusters;
 }
 
-// Called by all threads; ends with a barrier, after which every thread sees the tables.
+// This is called by all threads; it ends with a barrier, after which every thread sees the tables.
 template <class C>
 __device__ __forceinline__ void make_tables(const WgmmaGemmParams& p, int* row_starts, int* tile_starts) {
   if (p.expert_offsets == nullptr) {

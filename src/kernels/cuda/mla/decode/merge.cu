@@ -23,9 +23,9 @@ struct MergedColumns {
   float lse;                        // of the row, natural
 };
 
-// Called by a converged warp; each thread sums 16 bytes of columns, the `quad`-th of the row. kGroups groups
-// share the splits: group g has splits g, g + kGroups, …. The order of additions depends only on the number
-// of splits and kGroups. The first partial results are in flight while the weights are computed.
+// This is called by a converged warp; each thread sums 16 bytes of columns, the `quad`-th of the row. kGroups
+// groups share the splits: group g has splits g, g + kGroups, …. The order of additions depends only on the
+// number of splits and kGroups. The first partial results are in flight while the weights are computed.
 template <typename Part, int kGroups, int kInFlight>
 __device__ __forceinline__ MergedColumns<Part> merge_splits(const DecodeArgs& args, const DecodeMerge& merge,
                                                             int row, int quad, int group) {

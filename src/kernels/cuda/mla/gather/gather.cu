@@ -3,7 +3,7 @@
 //
 // Grid: x covers the rows of the longest run, y is the run. One warp reads kRowsPerWarp records with all
 // their loads in flight; lane l holds the latents 16·l … 16·l + 15, so that eight lanes are one group of 128.
-// The kernel is bound by memory; all accesses have 16 bytes, and it uses no shared memory.
+// The kernel is memory-bound; all accesses have 16 bytes, and it uses no shared memory.
 #include <cuda_runtime.h>
 
 #include "base/check.h"

@@ -27,18 +27,18 @@ inline constexpr StreamRates kSwappedRates = {4450, 5500};
 inline constexpr StreamRates kTilesRates = {4550, 6000};
 inline constexpr StreamRates kTilesFp8Rates = {2800, 6000};
 
-// Holds a kernel's times in ns, in single blocks and with one tile of rows.
+// Holds the times in ns of a kernel whose blocks form no clusters and have one tile of rows.
 struct DecodeTimes {
   double page;          // a page in a block while few blocks are active: its arithmetic, or how fast one
                         // multiprocessor is fed
   double ends;          // before a block's first page and after its last
-  double ends_crowded;  // the same where the previous kernel leaves no room, so that a block begins, and asks
-                        // for its first pages, when a block of that kernel has ended
+  double ends_crowded;  // the same where the previous kernel leaves no room: a block begins, and asks for its
+                        // first pages, only when a block of that kernel has ended
   double first_page;    // the additional time of the first page of a call
-  int sequence;         // a sequence beside its pages, as the cut weighs it: see sequence_ns in geometry.cpp
-  double piece;         // the same, for the choice of a schedule, when all blocks have equally many pieces
-  int merge;            // joining the splits of a sequence
-  double split_row;     // reading a row of a split in it
+  int sequence;      // a sequence apart from its pages, as the cut weighs it: see sequence_ns in geometry.cpp
+  double piece;      // the same, for the choice of a schedule, when all blocks have equally many pieces
+  int merge;         // joining the splits of a sequence
+  double split_row;  // reading a row of a split in it
 };
 
 // These are the times with keys on the M side of wgmma, by rows of a tile.
@@ -105,8 +105,8 @@ inline constexpr SeveralTilesTimes kSeveralTiles;
 inline constexpr double kSplit = 20;
 inline constexpr double kSplitBytesPerNs = 8000;
 
-// From this many sequences on, calls that follow each other are bound by memory, which 64-row tiles of a
-// 16-bit cache read faster than the swapped kernel, however few of their rows are filled.
+// From this many sequences on, calls that follow each other are memory-bound. Tiles of 64 rows then read a
+// 16-bit cache faster than the swapped kernel does, however few of their rows are filled.
 inline constexpr int kManySeqs = 32;
 
 }  // namespace hadal::cuda::fitted

@@ -127,16 +127,18 @@ DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity&
   const DecodeKernel tall = decode_kernel_supports(DecodeKernel::kTilesFp8, shape.layout)
                                 ? DecodeKernel::kTilesFp8
                                 : DecodeKernel::kTiles;
-  // The results of fixed splits must not depend on the number of sequences, so neither may the kernel.
+  // The results of fixed splits must not depend on the number of sequences, so the choice of kernel ignores
+  // it too.
   if (shape.split_pages > 0) {
     if (rows > 32) return {tall, 64, 1};
     return {DecodeKernel::kSwapped, rows <= 16 ? 16 : 32, 1};
   }
   MlaPlanShape typical = shape;
-  // A batch is padded to a graph's size, and the padding must not change the kernel, and so the bits.
+  // A batch is padded to a graph's size. The padding must not change the kernel, because another kernel gives
+  // other bits.
   typical.num_seqs = padded_tokens(shape.num_seqs);
-  // Many sequences are bound by memory, which tall tiles read faster, however few of their rows are filled.
-  // This does not hold in a step, where the kernel that joins their splits costs what they gain.
+  // Decode of many sequences is memory-bound, and tall tiles read faster, however few of their rows are
+  // filled. This does not hold in a step, where the kernel that joins their splits costs what they gain.
   if (rows <= 16 && !is_fp8(shape.layout) && !shape.in_step && typical.num_seqs >= fitted::kManySeqs)
     return {DecodeKernel::kTiles, 64, 1};
   const int64_t keys = shape.most_keys > 0 ? shape.most_keys : kMlaUsualKeys;

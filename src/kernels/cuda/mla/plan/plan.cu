@@ -82,7 +82,7 @@ struct PlanArgs {
   float split_ns;
 };
 
-// Lies in shared memory.
+// Batch lies in shared memory.
 struct Batch {
   int* num_keys;    // [num_seqs]
   int* cost_begin;  // [num_seqs]

@@ -8,8 +8,8 @@
 namespace hadal::cuda {
 namespace {
 
-// Beside its key tiles an item costs this many more, because its first scores and its stores overlap with
-// nothing.
+// An item costs as much as its key tiles and this many more, because its first scores and its stores overlap
+// with nothing.
 constexpr int kItemOverhead = 1;
 
 struct Units {

@@ -43,7 +43,7 @@ __device__ __forceinline__ PrefillLevels prefill_levels(const PrefillSegmentRun&
   return {2 * base + tiles + 1, tiles > 0 ? 1 : 0, prefill_pairs(run)};
 }
 
-// Finds item `half` (0 or 1) of a unit; one with num_queries 0 does not exist. Called by a whole warp.
+// Finds item `half` (0 or 1) of a unit; one with num_queries 0 does not exist. It is called by a whole warp.
 __device__ __forceinline__ PrefillItem prefill_item(const PrefillSchedule& s, int unit, int half) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int run_index = 0;

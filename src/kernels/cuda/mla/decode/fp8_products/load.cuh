@@ -54,7 +54,7 @@ __device__ __forceinline__ void load_queries(Shared& shared, RingPosition<kPageS
   }
 }
 
-// Loads the pages and queries of all pieces. Called by one thread.
+// Loads the pages and queries of all pieces. It is called by one thread.
 template <bool kIsE4M3, int kCluster>
 __device__ __forceinline__ void load_pages(const DecodeArgs& args, const CUtensorMap* q,
                                            const CUtensorMap* pool, const CUtensorMap* scales, int part,
@@ -115,7 +115,7 @@ __device__ __forceinline__ void load_pages(const DecodeArgs& args, const CUtenso
   });
 }
 
-// Prepares the pages that have arrived. Called by one warp.
+// Prepares the pages that have arrived. It is called by one warp.
 template <bool kIsE4M3, int kCluster>
 __device__ __forceinline__ void ready_pages(const DecodeArgs& args, int part, Shared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -168,8 +168,8 @@ __device__ __forceinline__ void ready_pages(const DecodeArgs& args, int part, Sh
 }
 
 // Converts the queries of a tile, from two slots of the ring or from global memory, to e4m3 in shared memory.
-// Called by the computing threads: eight lanes per row, four rows per warp at a time. Rows beyond the tile's
-// are zeros, whatever was loaded.
+// This is called by the computing threads. Eight lanes share a row, so a warp quantises four rows at a time.
+// Rows beyond the tile's are zeros, whatever was loaded.
 template <bool kIsE4M3, int kCluster>
 __device__ __forceinline__ void quantise_queries(const DecodeArgs& args, int seq, int first_row,
                                                  RingPosition<kPageSlots>& at, Shared& shared) {

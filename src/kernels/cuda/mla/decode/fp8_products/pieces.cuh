@@ -20,7 +20,7 @@ constexpr int kTileBytes = kPageSize * 128;
 constexpr int kLatentTiles = 4;
 constexpr int kTiles = kLatentTiles + 1;  // plus the rope part
 constexpr int kPageSlots = 4;
-// Queries go through the ring if a block has no cluster and so is bound by memory; a cluster's blocks read
+// Queries go through the ring if a block has no cluster and so is memory-bound; a cluster's blocks read
 // them directly and use the ring for pages only.
 template <int kCluster>
 constexpr bool kQueriesByRing = kCluster == 1;

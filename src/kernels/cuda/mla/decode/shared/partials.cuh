@@ -1,5 +1,5 @@
 // Defines the layout of partial results of split sequences, for the kernels that write them and the kernel
-// that joins them (merge.cu). The latter follows if DecodeGeometry::merge_inside is false: with fixed splits
+// that joins them (merge.cu). merge.cu runs if DecodeGeometry::merge_inside is false: with fixed splits
 // and with tiles of 64 rows. The swapped kernel joins its other splits itself (mla/decode/swapped/merge.cuh).
 #pragma once
 

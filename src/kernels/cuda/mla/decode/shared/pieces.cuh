@@ -12,7 +12,7 @@ namespace hadal::cuda {
 
 // Returns a map of records, as make_tensor_map makes it, except that the L2 reads at most 128 bytes at once.
 // A box is at most 128 bytes wide, and its neighbours belong to another load: with 256 bytes both loads fetch
-// it, and calls bound by memory take 5 to 8 % longer.
+// it, and memory-bound calls take 5 to 8 % longer.
 template <int kRank, typename T>
 CUtensorMap make_record_map(const T* base, const int64_t (&sizes)[kRank], const int64_t (&strides)[kRank - 1],
                             const int (&box)[kRank],

@@ -247,7 +247,7 @@ struct Format16 {
       s[i] = exp2_fast(s[i] - base[r]);
       state.sum[r] += counted * s[i];
     }
-    // Most pages of a long sequence do not change the maxima, and so not the factors of the output.
+    // Most pages of a long sequence do not change the maxima, so the factors of the output stay the same.
     if (__any_sync(0xffffffffU, grown)) {
 #pragma unroll
       for (int m = 0; m < kMTiles; ++m) {

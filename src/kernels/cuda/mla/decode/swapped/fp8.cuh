@@ -10,7 +10,7 @@
 //            Weights are written as 256 · p in two terms like the queries, in four sets (one for each 128
 //            latents); where each of a warp's sixteen records has four equal scales, the sets are equal and
 //            made once.
-//   output   O^T[512, rows] += V^T · P^T: FP8 products take K-major operands alone, so V^T comes as the
+//   output   O^T[512, rows] += V^T · P^T: FP8 products support K-major operands alone, so V^T comes as the
 //            register operand. ldmatrix.trans moves 16-bit units: a lane gets, for the eight keys of a
 //            matrix, dims (2g, 2g + 1) of keys 2c and 2c + 1 (g = lane / 4, c = lane % 4). One prmt takes the
 //            even bytes of two such words (dim 2g of four keys), another the odd ones (dim 2g + 1): rows g
@@ -134,7 +134,7 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
   static constexpr int kSteps = kIsE4M3 ? 16 : 18;  // FP8 products of 32 k; the last two of e5m2 are rope
   // The tensor cores sum this many products, which are 64 of k.
   static constexpr int kStepsAtOnce = 2;
-  // The number of sums in flight at once; 32 rows leave registers for one.
+  // This many sums are in flight at once; 32 rows leave registers for one.
   template <int kN>
   static constexpr int kInFlight = kN == 16 ? 4 : 1;
 

@@ -116,8 +116,8 @@ __device__ __forceinline__ void sleep_until(Mbarrier* barrier, uint32_t parity) 
   }
 }
 
-// Called by the kFactThreads threads of the idle warps: sends the block's maxima and sums to the cluster, and
-// computes the blocks' weights from those received, while the values are on their way.
+// This is called by the kFactThreads threads of the idle warps: it sends the block's maxima and sums to the
+// cluster, and computes the blocks' weights from those received, while the values are on their way.
 inline constexpr int kFactThreads = 64;
 template <typename Format, int kN>
 __device__ __forceinline__ void exchange_facts(const DecodeArgs& args, const DecodePiece& piece,
@@ -218,8 +218,8 @@ __device__ __forceinline__ void free_read_scratch(const TileRing& ring, const Ti
   ring.free(scratch, (warpgroup ^ 1) * (kScratchTiles<kN> / 2), kScratchTiles<kN> / 2);
 }
 
-// Called by all consumers. `scratch` is the first of their kScratchTiles tiles of the ring. `mixed` means
-// that each warpgroup has values of the other's m-tiles.
+// This is called by all consumers. `scratch` is the first of their kScratchTiles tiles of the ring. `mixed`
+// means that each warpgroup has values of the other's m-tiles.
 template <typename Format, int kN>
 __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& piece,
                                      const Sender<kN>& sender, const TileRing& ring,

@@ -1,5 +1,5 @@
 // Computes MLA decode with the keys on the M side of wgmma, in tiles of 16 or 32 query rows, for any cache
-// format (a Format, see mla/decode/swapped/page.cuh). It is bound by memory, or by latency at small batches;
+// format (a Format, see mla/decode/swapped/page.cuh). It is memory-bound, or latency-bound at small batches;
 // few rows waste little, because N is a multiple of 8.
 //
 // Grid: it has num_parts × num_tiles × cluster blocks of two consuming warpgroups and a loading warp. The
@@ -113,9 +113,9 @@ __device__ __forceinline__ int pages_of_member(const DecodePiece& piece, const M
   return (piece.end_page - piece.begin_page - member.rank + member.cluster - 1) >> member.cluster_log2;
 }
 
-// Called by the loading warp, with settled inputs. Reads the plan ahead: a part needs three round trips to
-// memory to reach its first page ids, which run while the block's barriers are initialised and leave the
-// words in the L1.
+// Reads the plan ahead of its use. It is called by the loading warp, with settled inputs. A part needs three
+// round trips to memory to reach its first page ids. They run while the block's barriers are initialised, and
+// leave the words in the L1.
 __device__ __forceinline__ void touch_plan(const DecodeArgs& args, const Member& member) {
   const DecodePart& range = args.plan.parts[member.part];
   if (range.begin_seq >= args.num_seqs || range.num_keys <= 0) return;
@@ -126,7 +126,7 @@ __device__ __forceinline__ void touch_plan(const DecodeArgs& args, const Member&
   asm volatile("ld.global.b32 %0, [%1];" : "=r"(unused) : "l"(id));
 }
 
-// Loads the pages of all pieces. Called by the loading warp, whose lane 0 issues the copies.
+// Loads the pages of all pieces. It is called by the loading warp, whose lane 0 issues the copies.
 template <typename Format, int kN>
 __device__ __forceinline__ void produce(const DecodeArgs& args, const typename Format::Maps& maps,
                                         const Member& member, const TileRing& ring) {

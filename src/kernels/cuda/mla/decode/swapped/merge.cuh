@@ -229,8 +229,8 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
   named_barrier_sync(kAllConsumers, kConsumers);  // `shared` is free again
 }
 
-// Reads the counter of the tile. Called by thread 0, when the previous launch has ended and before this block
-// arrives. The counter cannot reach this launch's multiple of the number of members without this block.
+// Reads the counter of the tile. It is called by thread 0, when the previous launch has ended and before this
+// block arrives. The counter cannot reach this launch's multiple of the number of members without this block.
 __device__ __forceinline__ uint32_t read_arrivals(const DecodeArgs& args, const DecodePiece& piece,
                                                   int tile) {
   const int32_t* arrivals = args.plan.arrivals + (int64_t{piece.seq} * args.num_tiles + tile) * 2;
@@ -240,7 +240,8 @@ __device__ __forceinline__ uint32_t read_arrivals(const DecodeArgs& args, const 
 }
 
 // Announces that this block's share of the split `piece` is in its slot, and notes that it is to be merged.
-// Called by the consumers. Nothing waits for the counter's answer, because read_arrivals has read it before.
+// This is called by the consumers. Nothing waits for the counter's answer, because read_arrivals has read it
+// before.
 __device__ __forceinline__ void arrive_split(const DecodeArgs& args, const DecodePiece& piece,
                                              const Member& member, int tile_rows, uint32_t before,
                                              MergeNotes& notes) {
@@ -262,7 +263,7 @@ __device__ __forceinline__ void arrive_split(const DecodeArgs& args, const Decod
                           (before / num_members + 1) * num_members};
 }
 
-// Merges the splits that arrive_split has noted. Called by the consumers, after the last call of
+// Merges the splits that arrive_split has noted. It is called by the consumers, after the last call of
 // arrive_split.
 template <typename Format, int kN>
 __device__ __forceinline__ void merge_splits_noted(const DecodeArgs& args, int thread,

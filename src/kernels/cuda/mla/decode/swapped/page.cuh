@@ -38,7 +38,7 @@
 //                        `given`: kN · 256 bytes to write, `taken`: those that the other one gave, after
 //                        kAllConsumers. With sender.early it puts the facts, opens `sender` and sends each
 //                        m-tile when it is done (mla/decode/swapped/send.cuh).
-//   kFreshRecords        (with attend_either) settled inputs of up to so many queries: all pages may be
+//   kFreshRecords        (with attend_either) settled inputs of up to this many queries: all pages may be
 //                        loaded before the previous kernel has ended. find_fresh(args, piece, ids,
 //                        first_page, fresh) finds the records that it may still write, those of the last
 //                        q_len positions (ids: of the pages first_page and first_page + 1, which hold them);
@@ -121,7 +121,7 @@ struct TileRing {
     spin_until_in_tries([&] { return mbarrier_try_wait(&full[at.slot], at.phase); }, [] { __trap(); });
   }
   // Arrives for a warp, whose lanes have read the `count` tiles from the `first`-th after `at` on and have
-  // met. count ≤ 32.
+  // synchronised. count ≤ 32.
   __device__ __forceinline__ void free(const TileCursor& at, int first, int count) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (kSanitized) {
@@ -138,7 +138,7 @@ struct TileRing {
       for (uint32_t i = 0; i < count; ++i) wait_full(ahead(at, i));
     }
   }
-  // Called by the loading thread when the next tile is in flight.
+  // This is called by the loading thread when the next tile is in flight.
   __device__ __forceinline__ void note_issued() const {
     asm volatile("red.release.cta.shared::cta.add.u32 [%0], 1;" ::"r"(shared_address(issued)) : "memory");
   }

@@ -139,7 +139,7 @@ struct Sender {
     }
     if (num_blocks > 1) mbarrier_arrive(&shared.summed);
   }
-  // Called by all consumers, after facts() and before the first call of the following functions.
+  // This is called by all consumers, after facts() and before the first call of the following functions.
   __device__ __forceinline__ void open() const {
     if (num_blocks == 1) return;
     __syncwarp();

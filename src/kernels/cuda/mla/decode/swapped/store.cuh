@@ -7,8 +7,8 @@
 
 namespace hadal::cuda::swapped {
 
-// Returns the address of a row of the sequence: of its float32 in the piece's slot, or in `out` if the piece
-// is no split.
+// Returns the address of a row of the sequence: in the piece's slot, in float32, if the piece is a split,
+// otherwise in `out`.
 template <typename Out>
 __device__ __forceinline__ void* result_at(const DecodeArgs& args, const DecodePiece& piece, int row,
                                            int dim) {
@@ -39,8 +39,8 @@ class ResultStore {
     rows_left_ = args.rows - row;
     target_ = result_at<typename Format::Out>(args, piece, row, dim);
   }
-  // Stores registers 4·j … 4·j + 3 of m-tile m, normalised; both are counted from the first. Called by whole
-  // warps.
+  // Stores registers 4·j … 4·j + 3 of m-tile m, normalised; both are counted from the first. It is called by
+  // whole warps.
   __device__ __forceinline__ void store(int m, int j, const float4& v) const {
     const int offset = 8 * j * kKvLatentDim + 64 * m;
     const bool first = rows_left_ > 8 * j;
@@ -113,7 +113,7 @@ class PairStore {
     rows_left_ = args.rows - row;
     target_ = result_at<typename Format::Out>(args, piece, row, dim);
   }
-  // Stores rows 8 · j + 2 · (lane % 4) and the next one. Called by whole warps.
+  // Stores rows 8 · j + 2 · (lane % 4) and the next one. It is called by whole warps.
   __device__ __forceinline__ void store(int m, int j, const float2& v) const {
     const int offset = 8 * j * kKvLatentDim + 64 * m;
     const bool first = rows_left_ > 8 * j;

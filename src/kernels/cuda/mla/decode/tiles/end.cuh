@@ -29,9 +29,9 @@ __device__ __forceinline__ uint4 transpose_quad(const uint32_t (&w)[4]) {
   return high ? make_uint4(far0, far1, up[0], up[1]) : make_uint4(low[0], low[1], far0, far1);
 }
 
-// Called by both computing warpgroups, after the products of the piece's last page. `out` and `sum` are the
-// thread's accumulators; `pieces` counts the pieces with pages, because in the others nothing is handed over
-// and a side could be two pieces ahead.
+// This is called by both computing warpgroups, after the products of the piece's last page. `out` and `sum`
+// are the thread's accumulators; `pieces` counts the pieces with pages, because in the others nothing is
+// handed over and a side could be two pieces ahead.
 template <bool kIsLeft, typename Out>
 __device__ __forceinline__ void end_piece(const DecodeArgs& args, const DecodePiece& piece, int first_row,
                                           const float (&out)[128], uint32_t pieces, Shared& shared) {

@@ -88,7 +88,7 @@ template <int kCluster>
 __device__ __forceinline__ void produce_pages(const DecodeArgs& args, const CUtensorMap* pool, int part,
                                               int first_row, Shared& shared) {
   uint32_t uses[2] = {0, 0};
-  // If there is only one tile per sequence, it reads a page once and is bound by memory: prefetches would
+  // If there is only one tile per sequence, it reads a page once and is memory-bound: prefetches would
   // compete with its loads. Several tiles of a part share the prefetches.
   const bool is_only_tile = args.num_tiles == 1;
   const bool once = kCluster == 1 && is_only_tile;

@@ -49,8 +49,8 @@ __device__ __forceinline__ Mbarrier* full_of(Mbarrier (&full)[kTiles], int tile)
   return &full[!kWidened ? tile : tile / kHalfTiles == 1 ? kHalfTiles : 0];
 }
 
-// Zeroes the records of a page of 16-bit values from `valid` on, once the page has arrived. Called by the 128
-// threads of a warpgroup.
+// Zeroes the records of a page of 16-bit values from `valid` on, once the page has arrived. It is called by
+// the 128 threads of a warpgroup.
 __device__ __forceinline__ void zero_records(std::byte* tiles, Mbarrier (&full)[kTiles], uint32_t parity,
                                              int valid, int named_barrier) {
   const int thread = static_cast<int>(threadIdx.x) % 128;

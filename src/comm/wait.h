@@ -1,0 +1,30 @@
+// Decides how a thread of a group of ranks waits for others: how long it spins before it sleeps, and how it
+// counts the time until a deadline.
+#pragma once
+
+#include <chrono>
+
+#include "base/spin.h"
+
+namespace hadal {
+
+// A deadline counts in slices: one that took longer, because the process was stopped, counts as one slice.
+inline constexpr std::chrono::milliseconds kWaitSlice{1000};
+
+// Returns how often one of `num_threads` threads that wait for each other looks before it sleeps. It does not
+// spin when there are fewer cores, because it would take the core of a thread that it waits for.
+inline int spin_limit(int num_threads) {
+  return num_threads <= available_cores() ? kSpinIterations : 0;
+}
+
+// Returns true as soon as `done` does, or false after `limit` attempts.
+template <typename Done>
+bool spin_until(int limit, const Done& done) {
+  for (int spins = 0; spins < limit; ++spins) {
+    if (done()) return true;
+    cpu_relax();
+  }
+  return done();
+}
+
+}  // namespace hadal

@@ -1,0 +1,47 @@
+// Runs a model that several CPU ranks share (--tp-size, --ep-size). Every rank is a thread with its own part
+// of the weights, its own KV pools and its own pool of threads, and computes the whole batch; what ranks add
+// up they exchange through a Communicator. The ranks share the process's memory, so each writes its columns
+// of the logits where the caller reads them.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/rank_threads.h"
+#include "engine/model_runner.h"
+
+namespace hadal {
+
+struct RankRunnerOptions {
+  int64_t num_pages = 0;  // of each rank's KV cache
+  KvLayout layout;
+  KernelSet kernels = KernelSet::kOptimised;
+  int num_threads = 1;  // divided among the ranks; each has at least one
+  // A rank that lets the others wait longer is lost. It bounds the difference of the ranks' work between two
+  // exchanges, and is far above what a busy machine delays a thread. Time in which the process was stopped
+  // does not count.
+  std::chrono::milliseconds deadline{60'000};
+};
+
+class RankRunner final : public HostRunner {
+ public:
+  // models[r] is rank r's part (shard_weights). The constructor throws hadal::Error with the rank whose KV
+  // pools cannot be allocated.
+  RankRunner(std::vector<std::shared_ptr<Model>> models, const RankRunnerOptions& options);
+
+  // It throws what the first rank that failed has thrown, and RankLost once a rank is lost.
+  std::span<const float> forward(const ForwardBatch& batch) override;
+  const ModelConfig& config() const override;
+  void copy_pages(std::span<const PageCopy> copies) override;
+  // Every rank routes all tokens, so any rank's statistics are those of the step.
+  const ExpertStats& expert_stats() const override;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+  RankThreads threads_;
+};
+
+}  // namespace hadal

@@ -1,0 +1,63 @@
+// Says which part of a model each rank holds when several ranks share it (--tp-size, --ep-size). Heads, dense
+// and shared MLPs and the vocabulary are cut by tp; routed experts are dealt to ep groups of tp / ep ranks,
+// which cut each of their experts. What reads every token in the same way (embedding, norms, router, q_a,
+// kv_a, V3.2's indexer) is on all ranks. The functions are pure; nothing else decides where a model is cut.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+#include "kernels/params/linear.h"
+#include "model/config.h"
+
+namespace hadal {
+
+struct ModelSplit {
+  int64_t tp = 1;  // ranks
+  int64_t ep = 1;  // groups of routed experts; divides tp
+  bool is_whole() const { return tp == 1; }
+};
+
+// Range is [begin, end).
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const Range&) const = default;
+};
+
+// Checks a split against a model: tp divides num_attention_heads; ep divides tp and
+// n_routed_experts, and is 1 for a model without experts. The errors (kInvalidArgument) name the flag, its
+// value, the field that it must divide, and the values that are allowed.
+Result<void> check_split(const ModelConfig& config, ModelSplit split);
+
+// Returns part `index` of [0, size) cut into `num_parts` at multiples of `unit`; the first parts have one
+// unit more where they cannot be equal. Parts may be empty; together they are [0, size).
+Range part_of(int64_t size, int64_t unit, int64_t num_parts, int64_t index);
+
+// Returns the multiple at which an MLP's intermediate size may be cut: whole blocks of scales (128) if one of
+// its matrices has them, otherwise 16.
+int64_t mlp_unit(WeightType gate, WeightType up, WeightType down);
+
+Range heads_of(const ModelConfig& config, ModelSplit split, int64_t rank);
+// The vocabulary is cut at multiples of 64.
+Range vocabulary_of(const ModelConfig& config, ModelSplit split, int64_t rank);
+// Returns the rank's routed experts; tp / ep neighbouring ranks have the same.
+Range experts_of(const ModelConfig& config, ModelSplit split, int64_t rank);
+// Returns the rank's part of the intermediate size of each of its experts.
+Range expert_width_of(const ModelConfig& config, ModelSplit split, int64_t unit, int64_t rank);
+// Returns the rank's part of the intermediate size of a dense or shared MLP.
+Range mlp_width_of(int64_t intermediate_size, ModelSplit split, int64_t unit, int64_t rank);
+
+// RowWindow is a run of rows of a matrix that begins at a block of scales: rows [first, first + count), of
+// which the first `skip` belong to another rank's head and are computed but not read.
+struct RowWindow {
+  int64_t first = 0;
+  int64_t count = 0;
+  int64_t skip = 0;
+};
+// Returns the rows of q_proj or q_b_proj for the heads. If the type has block scales they begin at a block,
+// as a head of 192 rows does not always do.
+RowWindow q_rows_of(Range heads, WeightType type);
+
+}  // namespace hadal

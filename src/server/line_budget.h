@@ -1,0 +1,32 @@
+// Bounds the lines of the access log that somebody without a key can cause: those of refused requests and of
+// paths that need no key. Without a bound, whoever can connect could fill the disk.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+
+namespace hadal::server {
+
+// A LineBudget may be called by any thread, with times that do not decrease by more than threads differ.
+class LineBudget {
+ public:
+  static constexpr int kLinesPerSecond = 100;
+  using Clock = std::chrono::steady_clock;
+
+  // Returns true if a line may be written at this time; otherwise it is counted as left out.
+  bool take(Clock::time_point now);
+  // Returns how many lines were left out, each once, when the second in which that began is over; 0 before.
+  int64_t take_left_out(Clock::time_point now);
+
+ private:
+  static constexpr std::chrono::seconds kWindow{1};
+
+  std::mutex mutex_;
+  Clock::time_point began_{};  // guarded by mutex_, as everything below: the second that is counted
+  int taken_ = 0;
+  int64_t left_out_ = 0;
+  Clock::time_point left_out_since_{};
+};
+
+}  // namespace hadal::server

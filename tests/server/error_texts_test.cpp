@@ -1,0 +1,141 @@
+// Tests what errors about a client's fields say: the field, its value, what is allowed, and never more of the
+// value than a line holds.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+
+#include "base/printable.h"
+#include "server/json_fields.h"
+#include "server/native_request.h"
+#include "tests/server/test_server.h"
+#include "text/chat_template.h"
+
+namespace hadal::server {
+namespace {
+
+using testing::parsed;
+using testing::TestServer;
+
+// Returns the error of a body of /generate for two prompts, or nothing.
+std::string native_error(const std::string& more) {
+  const auto result = parse_native_request(R"({"input_ids":[[3],[4]],)" + more + "}",
+                                           {.prompt = {.context_length = 4096, .max_total_tokens = 8192},
+                                            .vocab_size = testing::kVocab,
+                                            .tokenizer = nullptr});
+  const FieldError* error = std::get_if<FieldError>(&result);
+  return error == nullptr ? std::string() : error->status.message;
+}
+
+std::string sampling_error(const std::string& field) {
+  return native_error(R"("sampling_params":{)" + field + "}");
+}
+
+TEST(ErrorTexts, SamplingParametersAreToldWithValueAndRange) {
+  EXPECT_EQ(sampling_error(R"("top_p":1e-45)"),
+            "sampling_params.top_p is 1e-45; must be a number in [1e-30, 1]");
+  EXPECT_EQ(sampling_error(R"("repetition_penalty":1e-45)"),
+            "sampling_params.repetition_penalty is 1e-45; must be a number in [1e-30, 2]");
+  EXPECT_EQ(sampling_error(R"("temperature":1e31)"),
+            "sampling_params.temperature is 1e+31; must be a number in [0, 1e+30]");
+  EXPECT_EQ(sampling_error(R"("sampling_seed":9223372036854775808)"),
+            "sampling_params.sampling_seed is 9223372036854775808; must be an integer in [0, "
+            "9223372036854775807]");
+  EXPECT_EQ(
+      sampling_error(R"("min_new_tokens":10,"max_new_tokens":5)"),
+      "sampling_params.min_new_tokens is 10; must be an integer in [0, 5], because max_new_tokens is 5");
+  EXPECT_EQ(sampling_error(R"("logit_bias":{"5":1000})"),
+            "sampling_params.logit_bias.5 is 1000; must be a number in [-100, 100]");
+  EXPECT_EQ(sampling_error(R"("stop":["a","b","c",5])"),
+            "sampling_params.stop[3] is 5; must be a string of at most 4096 bytes");
+  EXPECT_EQ(sampling_error(R"("min_new_tokens":10)"), "") << "the server's own length may be shorter";
+}
+
+TEST(ErrorTexts, AListOfSamplingParametersIsToldWithItsEntry) {
+  EXPECT_EQ(native_error(R"("sampling_params":[{},{"stop":["a",7]}])"),
+            "sampling_params[1].stop[1] is 7; must be a string of at most 4096 bytes");
+  EXPECT_EQ(native_error(R"("sampling_params":[{},7])"), "sampling_params[1] is 7; must be an object");
+  EXPECT_EQ(
+      native_error(R"("sampling_params":[{},{"min_new_tokens":3,"max_new_tokens":2}])"),
+      "sampling_params[1].min_new_tokens is 3; must be an integer in [0, 2], because max_new_tokens is 2");
+}
+
+TEST(ErrorTexts, TwoEqualIdsOfARequestAreToldWithTheirPrompts) {
+  EXPECT_EQ(native_error(R"("rid":["x","x"])"),
+            R"(rid: prompts 0 and 1 have the id "x"; the ids of one request must differ)");
+  EXPECT_EQ(native_error(R"("rid":["x","x_0"],"sampling_params":[{"n":2},{}])"),
+            R"(rid: prompts 0 and 1 have the id "x_0"; the ids of one request must differ)");
+  EXPECT_EQ(native_error(R"("rid":["x","y"])"), "");
+  EXPECT_EQ(native_error(R"("rid":"x","sampling_params":{"n":3})"), "") << "they are numbered";
+  TestServer server;
+  const HttpResponse answer = server.call("POST", "/v1/completions",
+                                          R"({"prompt":[[3],[4],[5]],"rid":["a","b","a"],"max_tokens":1})");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_NE(answer.body.find("prompts 0 and 2 have the id"), std::string::npos) << answer.body;
+}
+
+TEST(ErrorTexts, ABodyThatIsNotJsonIsToldWhereAndWhy) {
+  const auto error = [](std::string_view body) {
+    const auto result = parse_json_object(body);
+    return result.ok() ? std::string() : result.status().message;
+  };
+  constexpr std::string_view kCases[][2] = {
+      {R"({"a":1,})", R"("}" at byte 7 cannot follow "{\"a\":1,"; nothing may end behind a comma)"},
+      {R"({'a':1})", R"("'" at byte 1 cannot follow "{"; keys and texts must be in double quotes)"},
+      {R"({a:1})", R"("a" at byte 1 cannot follow "{"; keys must be in double quotes)"},
+      {R"({"a":1} x)", R"("x" at byte 8 cannot follow "{\"a\":1} ")"},
+      {R"({"a":01})", R"("1" at byte 6 cannot follow "{\"a\":0")"},
+      {R"({"a" 1})", R"("1" at byte 5 cannot follow "{\"a\" "; behind a key comes a colon)"},
+      {R"({"a":NaN})", R"("N" at byte 5 cannot follow "{\"a\":"; a value must be a string, a number)"},
+      {R"({"a":"\x"})", R"("x" at byte 7 cannot follow "{\"a\":\"\\"; behind a backslash)"},
+      {"{\"a\":\"b\nc\"}", R"("\n" at byte 7 cannot follow "{\"a\":\"b"; inside a string, line breaks)"},
+      {"{\"a\":\"b\x01\"}", R"("\u0001" at byte 7 cannot follow "{\"a\":\"b"; control characters)"},
+      {R"({"a":[1)", "it ends at byte 7, before its value is complete"},
+      {"{\"a\":1  \n", "it ends at byte 9, before its value is complete"},
+      {"x", R"("x" at byte 0 cannot follow the beginning)"},
+      {"{\"\xe6\x9d\xb1\":\xe8\xa5\xbf}", "\"西\" at byte 7 cannot follow \"{\\\"東\\\":\""},
+  };
+  for (const auto& [body, says] : kCases)
+    EXPECT_TRUE(error(body).starts_with("the body is not JSON: " + std::string(says))) << error(body);
+  EXPECT_LT(error("{\"a\":\"" + std::string(100'000, 'x') + "\" 5}").size(), 300U);
+}
+
+TEST(ErrorTexts, NoErrorRepeatsMoreThanSixtyFourCharactersOfAValue) {
+  testing::TestServerOptions options;
+  options.chat_format = ChatFormat::kV31;
+  options.server.tool_call_parser = "deepseekv31";
+  TestServer server(options);
+  const std::string big(3000, 'x');
+  const std::string shown = std::string(kShownChars, 'x') + "…";
+  const std::string message = R"({"messages":[{"role":"user","content":"a"}],)";
+  const std::string bodies[] = {
+      R"({"messages":[{"role":")" + big + R"("}]})",
+      R"({"messages":[{"role":"user","content":[{"type":")" + big + R"("}]}]})",
+      R"({"messages":[{"role":"assistant","tool_calls":[{"type":")" + big +
+          R"(","function":{"name":"f"}}]}]})",
+      R"({"messages":")" + big + R"("})",
+      message + R"("tool_choice":")" + big + R"("})",
+      message + R"("tool_choice":{"type":"function","function":{"name":")" + big + R"("}}})",
+      message + R"("reasoning_effort":")" + big + R"("})",
+      message + R"("response_format":{"type":")" + big + R"("}})",
+      message + R"("modalities":[")" + big + R"("]})",
+      message + R"("logit_bias":{")" + big + R"(":1}})",
+      message + R"("rid":[")" + big + R"("],"temperature":")" + big + R"("})",
+      message + R"("stop":{")" + big + R"(":1}})",
+  };
+  for (const std::string& body : bodies) {
+    const HttpResponse answer = server.call("POST", "/v1/chat/completions", body);
+    EXPECT_EQ(answer.status, 400) << body;
+    EXPECT_EQ(answer.body.find(big.substr(0, kShownChars + 1)), std::string::npos) << answer.body;
+    EXPECT_LT(answer.body.size(), 700U) << answer.body;
+  }
+  const HttpResponse role = server.call("POST", "/v1/chat/completions", bodies[0]);
+  EXPECT_EQ(parsed(role).at("message").as_string(),
+            "messages[0].role is \"" + shown + "\"; must be system, developer, user, assistant or tool");
+  const HttpResponse escapes = server.call("POST", "/v1/chat/completions",
+                                           R"({"messages":[{"role":")" + std::string(200, '\\') + R"("}]})");
+  EXPECT_LT(escapes.body.size(), 700U) << escapes.body;
+}
+
+}  // namespace
+}  // namespace hadal::server

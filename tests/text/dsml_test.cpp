@@ -1,0 +1,393 @@
+// Tests V3.2's prompts and tool calls against what the model's own encoder and decoder make of the same texts
+// (tools/dsml_vectors), and the parser beyond these.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <random>
+
+#include "tests/text/test_data.h"
+#include "tests/text/tool_call_parse.h"
+#include "text/chat_template.h"
+#include "text/reasoning_parser.h"
+#include "text/tool_call_parser.h"
+
+namespace hadal {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+using tool_calls::Call;
+using tool_calls::parse;
+using tool_calls::Parsed;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kBegin = "<｜DSML｜function_calls>";
+constexpr const char* kEnd = "</｜DSML｜function_calls>";
+constexpr const char* kParameterEnd = "</｜DSML｜parameter>";
+
+const Json& vectors() {
+  static const Json json = Json::parse(read_test_file("dsml_vectors.json"));
+  return json;
+}
+
+std::vector<ChatMessage> messages_of(const Json& list) {
+  std::vector<ChatMessage> out;
+  for (const Json& json : list) {
+    ChatMessage& message = out.emplace_back();
+    message = {.role = json["role"], .content = json["content"]};
+    message.reasoning_content = json.value("reasoning_content", "");
+    for (const Json& call : json.value("tool_calls", Json::array()))
+      message.tool_calls.push_back(
+          {.name = call["function"]["name"], .arguments = call["function"]["arguments"]});
+  }
+  return out;
+}
+
+std::string parameter(const std::string& name, const std::string& is_string, const std::string& value) {
+  return "<｜DSML｜parameter name=\"" + name + "\" string=\"" + is_string + "\">" + value + kParameterEnd;
+}
+std::string invoke(const std::string& name, const std::string& body) {
+  return "<｜DSML｜invoke name=\"" + name + "\">\n" + body + "\n</｜DSML｜invoke>";
+}
+std::string block(const std::string& calls) {
+  return std::string(kBegin) + "\n" + calls + "\n" + kEnd;
+}
+
+ToolCallParser::Options options_of(bool parallel = true, bool forward_unknown = false) {
+  return {.format = ToolCallFormat::kDeepSeekV32,
+          .tool_names = {"f", "add", "now"},
+          .parallel = parallel,
+          .forward_unknown = forward_unknown};
+}
+
+Parsed expected(const std::string& content, const std::vector<std::pair<std::string, std::string>>& calls,
+                std::vector<std::string> unknown = {}) {
+  Parsed out{.content = content, .unknown = std::move(unknown)};
+  for (const auto& [name, arguments] : calls) {
+    const int index = static_cast<int>(out.calls.size());
+    out.calls.push_back({index, "call_" + std::to_string(index), name, arguments});
+  }
+  return out;
+}
+
+// Checks the whole text, every byte alone, every single cut, every pair of cuts of a short text, and random
+// cuts.
+void expect_parsed(const std::string& text, const Parsed& result, const ToolCallParser::Options& options) {
+  ASSERT_EQ(parse(options, text, {}), result) << text;
+  const size_t size = text.size();
+  std::vector<size_t> cuts(size);
+  for (size_t i = 0; i < size; ++i) cuts[i] = i;
+  ASSERT_EQ(parse(options, text, cuts), result) << "byte by byte: " << text;
+  for (size_t first = 0; first <= size; ++first) {
+    ASSERT_EQ(parse(options, text, {first}), result) << first << ": " << text;
+    for (size_t second = first; second <= size && size <= 220; ++second)
+      ASSERT_EQ(parse(options, text, {first, second}), result) << first << ", " << second << ": " << text;
+  }
+  std::mt19937 rng(32);
+  for (int round = 0; round < 50; ++round) {
+    cuts.resize(rng() % 6 + 1);
+    for (size_t& cut : cuts) cut = rng() % (size + 1);
+    std::sort(cuts.begin(), cuts.end());
+    ASSERT_EQ(parse(options, text, cuts), result) << "round " << round << ": " << text;
+  }
+}
+
+TEST(Dsml, PromptsAreThoseOfTheModelsEncoder) {
+  size_t num_refused = 0;
+  for (const Json& item : vectors()["encode"]) {
+    ChatOptions options{.thinking = item["thinking"]};
+    if (!item["tools"].is_null()) options.tools_json = item["tools"].dump();
+    const auto prompt = render_chat(ChatFormat::kV32, messages_of(item["messages"]), options);
+    if (item["prompt"].is_null()) {
+      ++num_refused;
+      ASSERT_FALSE(prompt.ok()) << item.dump();
+      EXPECT_EQ(prompt.status().code, StatusCode::kInvalidArgument);
+      EXPECT_THAT(prompt.status().message, StartsWith("messages["));
+    } else {
+      ASSERT_TRUE(prompt.ok()) << prompt.status().message << "\n" << item.dump();
+      EXPECT_EQ(*prompt, item["prompt"].get<std::string>()) << item.dump();
+    }
+  }
+  EXPECT_GT(num_refused, 10U);
+  EXPECT_GT(vectors()["encode"].size(), 4 * num_refused);
+}
+
+TEST(Dsml, AnswersAreReadAsByTheModelsDecoderHoweverTheyAreCut) {
+  size_t num_calls = 0;
+  for (const Json& item : vectors()["answer"]) {
+    const std::string text = item["text"];
+    std::vector<std::pair<std::string, std::string>> calls;
+    for (const Json& call : item["calls"]) calls.emplace_back(call[0], call[1]);
+    num_calls += calls.size();
+    std::string content = item["content"];
+    // White space before calls belongs to them here, as in the older formats.
+    if (!calls.empty()) content.resize(content.find_last_not_of(" \t\n\v\f\r") + 1);
+
+    ReasoningParser reasoning(
+        {.format = ReasoningFormat::kDeepSeekV3, .starts_in_reasoning = item["thinking"]});
+    ReasoningParser::Piece read = reasoning.append(text);
+    read.content += reasoning.finish().content;
+    EXPECT_EQ(read.reasoning, item["reasoning"].get<std::string>());
+    expect_parsed(read.content, expected(content, calls), options_of());
+  }
+  EXPECT_GT(num_calls, 15U);
+}
+
+TEST(Dsml, WhatTheModelsDecoderRefusesIsContentHoweverItIsCut) {
+  ASSERT_GT(vectors()["refused"].size(), 10U);
+  for (const Json& item : vectors()["refused"]) {
+    const std::string text = item;
+    expect_parsed(text, expected(text, {}), options_of());
+  }
+}
+
+TEST(Dsml, ArgumentsOfAPromptAreReadBackAsTheSameValues) {
+  size_t num_calls = 0;
+  for (const Json& item : vectors()["encode"]) {
+    if (item["prompt"].is_null()) continue;
+    std::vector<Json> sent;
+    for (const ChatMessage& message : messages_of(item["messages"]))
+      for (const ToolCall& call : message.tool_calls) sent.push_back(Json::parse(call.arguments));
+    std::string prompt = item["prompt"];
+    if (!item["tools"].is_null()) prompt.erase(0, prompt.find("</functions>"));
+    const Parsed parsed = parse(options_of(), prompt, {});
+    ASSERT_EQ(parsed.calls.size(), sent.size());
+    for (size_t i = 0; i < sent.size(); ++i) EXPECT_EQ(Json::parse(parsed.calls[i].arguments), sent[i]);
+    num_calls += sent.size();
+  }
+  EXPECT_GT(num_calls, 20U);
+}
+
+TEST(Dsml, WhiteSpaceIsFreeBetweenTagsAndExactInValues) {
+  const std::string spaced = "x \n" + std::string(kBegin) + "<｜DSML｜invoke\n name=\"f\">\t\n\n " +
+                             parameter("a", "false", "\n[1, 2]\t ") + parameter("b", "true", " \n") +
+                             "\n \n</｜DSML｜invoke>" + invoke("now", "") + " \n" + kEnd + "\n y";
+  expect_parsed(spaced, expected("xy", {{"f", "{\"a\": \n[1, 2]\t , \"b\": \" \\n\"}"}, {"now", "{}"}}),
+                options_of());
+}
+
+TEST(Dsml, ValuesThatAreNoJsonMakeACallContent) {
+  for (const std::string value : {"", " ", "x", "{\"a\":1", "[1,]", "1 2", "NaN", "'a'", "\"\xff\"",
+                                  "\"\\ud800\"", "tru", "01", "\"a\nb\"", "<b>"}) {
+    const std::string text = block(invoke("f", parameter("a", "false", value)));
+    expect_parsed(text, expected(text, {}), options_of());
+  }
+  std::string deep = "1";
+  for (int i = 0; i < 128; ++i) deep = "[" + deep + "]";
+  const std::string text = block(invoke("f", parameter("a", "false", deep)));
+  EXPECT_EQ(parse(options_of(), text, {}), expected(text, {})) << "arguments nest at most 128 deep";
+  const std::string allowed = deep.substr(1, deep.size() - 2);
+  EXPECT_EQ(parse(options_of(), block(invoke("f", parameter("a", "false", allowed))), {}),
+            expected("", {{"f", "{\"a\": " + allowed + "}"}}));
+}
+
+TEST(Dsml, AJsonStringMayContainTheEndOfAParameter) {
+  const std::string value = std::string("[\"") + kParameterEnd + "</｜DSML｜invoke>\"]";
+  expect_parsed(block(invoke("f", parameter("a", "false", value))),
+                expected("", {{"f", "{\"a\": " + value + "}"}}), options_of());
+}
+
+TEST(Dsml, TextThatIsNoUtf8MakesACallContent) {
+  for (const std::string& bad : {invoke("f", parameter("a", "true", "\xff")),
+                                 invoke("f", parameter("\xff", "true", "a")), invoke("f\xff", "")}) {
+    const std::string text = block(bad) + " " + block(bad);
+    expect_parsed(text, expected(text, {}), options_of());
+  }
+}
+
+TEST(Dsml, NamesMayContainQuotesButNoTags) {
+  expect_parsed(block(invoke("f", parameter("a\" string=\"", "true", "x"))),
+                expected("", {{"f", "{\"a\\\" string=\\\"\": \"x\"}"}}), options_of());
+  for (const std::string& bad :
+       {invoke("", ""), invoke(std::string(300, 'f'), ""),
+        invoke("f", parameter(std::string(2000, 'k'), "true", "")), invoke("f</｜DSML｜invoke>", ""),
+        invoke("f", parameter("a</｜DSML｜parameter>", "true", "x"))}) {
+    const std::string text = block(bad);
+    EXPECT_EQ(parse(options_of(), text, {}), expected(text, {})) << text;
+  }
+  const std::string longest(1024, 'k');
+  EXPECT_EQ(parse(options_of(), block(invoke("f", parameter(longest, "true", ""))), {}).calls.size(), 1U);
+}
+
+TEST(Dsml, UnknownFunctionsAndFurtherCallsAreDropped) {
+  const std::string text =
+      "x\n\n" +
+      block(invoke("nope", parameter("a", "true", "")) + "\n" + invoke("f", "") + "\n" + invoke("now", "")) +
+      "\nDone.";
+  expect_parsed(text, expected("xDone.", {{"f", "{}"}, {"now", "{}"}}, {"nope"}), options_of());
+  expect_parsed(text, expected("xDone.", {{"f", "{}"}}, {"nope"}), options_of(false));
+  expect_parsed(text, expected("xDone.", {{"nope", "{\"a\": \"\"}"}, {"f", "{}"}, {"now", "{}"}}, {"nope"}),
+                options_of(true, true));
+}
+
+TEST(Dsml, AGoodCallAfterAMalformedOneIsFound) {
+  const std::string good = invoke("f", parameter("a", "true", "1"));
+  const std::string open = good.substr(0, good.find("1"));
+  const std::vector<std::string> bad_calls = {
+      invoke("f", "text"),
+      std::string("<｜DSML｜invoke"),
+      std::string("<｜DSML｜invoke name=\"f\">"),
+      invoke("f", parameter("a", "false", "[") + parameter("b", "true", "")),
+      invoke("f", parameter("a", "true", "") + parameter("a", "true", "")),
+      "<｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"a\" string=\"false\">[\"",
+      "<｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"a\""};
+  for (const std::string& bad : bad_calls) {
+    const std::string begin = std::string(kBegin) + "\n";
+    expect_parsed(begin + bad + "\n" + good, expected(begin + bad, {{"f", "{\"a\": \"1\"}"}}), options_of());
+  }
+  // A string that does not end contains whatever follows.
+  expect_parsed(open + good, expected("", {{"f", "{\"a\": " + Json(open + "1").dump() + "}"}}), options_of());
+}
+
+// Words come in any order: most texts are malformed in ways that no hand-written case covers.
+TEST(Dsml, RandomMixturesOfTagsAreTheSameHoweverTheyAreCut) {
+  const uint32_t seed = 18;
+  std::mt19937 rng(seed);
+  const std::string good = invoke("f", parameter("a", "false", "[1]"));
+  const std::vector<std::string> parts = {
+      kBegin,
+      kEnd,
+      good,
+      good,
+      good,
+      invoke("now", ""),
+      "<｜DSML｜invoke",
+      " name=\"f\">",
+      "</｜DSML｜invoke>",
+      "<｜DSML｜parameter",
+      " name=\"a",
+      "\" string=\"true\">",
+      "\" string=\"false\">",
+      "<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" string=\"",
+      "true\">",
+      "false\">",
+      "{\"a\":\"",
+      "\"}",
+      "1",
+      kParameterEnd,
+      "\n",
+      " ",
+      "\"",
+      "x<",
+      "</",
+      "｜DSML｜",
+      "é"};
+  size_t num_calls = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string text;
+    for (uint32_t n = rng() % 14; n > 0; --n) text += parts[rng() % parts.size()];
+    const Parsed whole = parse(options_of(), text, {});
+    num_calls += whole.calls.size();
+    for (int again = 0; again < 3; ++again) {
+      std::vector<size_t> cuts(rng() % 8);
+      for (size_t& cut : cuts) cut = rng() % (text.size() + 1);
+      std::sort(cuts.begin(), cuts.end());
+      ASSERT_EQ(parse(options_of(), text, cuts), whole)
+          << "seed " << seed << ", round " << round << ": " << text;
+    }
+    for (const Call& call : whole.calls) ASSERT_TRUE(Json::parse(call.arguments).is_object()) << text;
+    if (whole.calls.empty() && whole.unknown.empty()) {
+      ASSERT_EQ(whole.content, text);
+    }
+  }
+  EXPECT_GT(num_calls, 10000U);
+}
+
+// Malformed calls that extend over the calls after them. The work is linear, or the test would not end.
+TEST(Dsml, ManyMalformedOverlappingCallsAreReadInLinearTime) {
+  const auto repeat = [](const std::string& text) {
+    std::string out;
+    for (int i = 0; i < 20000; ++i) out += text;
+    return out;
+  };
+  const std::string head = "<｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"a\" string=\"";
+  const std::string good = invoke("f", "");
+  const std::string texts[] = {
+      repeat(head + "true\">") + kParameterEnd + repeat(parameter("b", "true", "")) + "x" + good,
+      repeat(head + "false\">[\"") + good,
+      repeat("<｜DSML｜invoke name=\"") + good,
+      repeat("<｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"") + good,
+      repeat(head + "true\">\xff") + kParameterEnd + "</｜DSML｜invoke>" + good,
+  };
+  for (const std::string& text : texts) {
+    std::vector<size_t> cuts;
+    for (size_t at = 0; at < text.size(); at += 4093) cuts.push_back(at);
+    const Parsed whole = parse(options_of(), text, {});
+    ASSERT_EQ(whole.calls.size(), 1U) << text.substr(0, 200);
+    EXPECT_TRUE(whole.content + good == text) << text.substr(0, 200);
+    EXPECT_TRUE(parse(options_of(), text, cuts) == whole) << text.substr(0, 200);
+  }
+  // No parameter ends: what the first string contains is not read again.
+  const std::string open = repeat(head + "true\">");
+  EXPECT_TRUE(parse(options_of(), open, {}) == expected(open, {}));
+}
+
+TEST(Dsml, TextStreamsUnlessItCouldBeginACall) {
+  ToolCallParser parser(options_of());
+  EXPECT_EQ(parser.append("a <b> ").content, "a <b>");
+  EXPECT_EQ(parser.append("c\n\n<｜DS").content, " c");
+  EXPECT_EQ(parser.append("x").content, "\n\n<｜DSx");
+  const std::string call = "\n\n" + std::string(kBegin) + "\n" + invoke("now", "");
+  EXPECT_TRUE(parser.append(std::string_view(call).substr(0, call.size() - 1)).calls.empty());
+  const ToolCallParser::Piece piece = parser.append(">");
+  ASSERT_EQ(piece.calls.size(), 1U) << "a call is returned as soon as it is complete";
+  EXPECT_EQ(piece.content, "");
+}
+
+TEST(Dsml, PromptsMayLeaveTheLastTurnClosedOrUnfinished) {
+  const std::string bos = "<｜begin▁of▁sentence｜>";
+  const ChatMessage question{.role = "user", .content = "Q"};
+  const auto render = [&](std::vector<ChatMessage> more, ChatOptions options) {
+    more.insert(more.begin(), question);
+    return render_chat(ChatFormat::kV32, more, options).value();
+  };
+  EXPECT_EQ(render({}, {.thinking = true, .add_generation_prompt = false}), bos + "<｜User｜>Q");
+  const ChatMessage call{.role = "assistant", .tool_calls = {{.name = "f", .arguments = "{}"}}};
+  EXPECT_TRUE(render({call, {.role = "tool", .content = "1"}}, {.add_generation_prompt = false})
+                  .ends_with("<result>1</result>\n</function_results>"));
+  const ChatMessage partly{.role = "assistant", .content = "So", .reasoning_content = "Hm"};
+  EXPECT_EQ(render({partly}, {.continue_final_message = true}),
+            bos + "<｜User｜>Q<｜Assistant｜><think>Hm</think>So");
+  EXPECT_EQ(render({{.role = "assistant", .content = "So"}}, {.continue_final_message = true}),
+            bos + "<｜User｜>Q<｜Assistant｜></think>So");
+}
+
+TEST(Dsml, ErrorsOfConversationsNameTheMessage) {
+  const ChatMessage question{.role = "user", .content = "Q"};
+  const ChatMessage call{.role = "assistant", .tool_calls = {{.name = "f", .arguments = "{}"}}};
+  const auto error = [](const std::vector<ChatMessage>& messages, ChatOptions options = {}) {
+    const auto prompt = render_chat(ChatFormat::kV32, messages, options);
+    return prompt.ok() ? "" : prompt.status().message;
+  };
+  EXPECT_EQ(error({question, {.role = "developer"}}),
+            "messages[1].content is empty; a developer message must have a text");
+  EXPECT_EQ(error({question, {.role = "tool"}}),
+            "messages[1].role is \"tool\"; allowed only after an assistant message with tool_calls");
+  EXPECT_THAT(error({question, call, {.role = "tool"}, {.role = "tool"}}),
+              StartsWith("messages[3] is result 2 of an assistant message that has 1 in tool_calls"));
+  EXPECT_THAT(error({question, {.role = "assistant", .content = "a"}}, {.thinking = true}),
+              StartsWith("messages[1] needs reasoning_content or tool_calls"));
+  ChatMessage bad = call;
+  bad.tool_calls.push_back({.name = "f", .arguments = "[]"});
+  EXPECT_EQ(error({question, bad}), "messages[1].tool_calls[1].function.arguments is not a JSON object");
+  bad.tool_calls[1].arguments = "{'a': 1}";
+  EXPECT_EQ(error({question, bad}), "messages[1].tool_calls[1].function.arguments is not valid JSON");
+  EXPECT_THAT(error({question}, {.tools_json = "[1]"}), HasSubstr("tools[0] has no"));
+}
+
+TEST(Dsml, PromptsEndEarlyWhenTheyAreLongerThanIsOfUse) {
+  std::string arguments = "{\"k\":1";
+  for (int i = 0; i < 5000; ++i) arguments += ",\"" + std::to_string(i) + "\":1";
+  const std::vector<ChatMessage> messages = {
+      {.role = "user", .content = "Q"},
+      {.role = "assistant", .tool_calls = {{.name = "f", .arguments = arguments + "}"}}}};
+  const std::string whole = render_chat(ChatFormat::kV32, messages).value();
+  const std::string early = render_chat(ChatFormat::kV32, messages, {.max_bytes = 5000}).value();
+  EXPECT_GT(whole.size(), 300'000U);
+  EXPECT_GT(early.size(), 5000U);
+  EXPECT_LT(early.size(), 6000U);
+  EXPECT_EQ(early.substr(0, 5000), whole.substr(0, 5000));
+}
+
+}  // namespace
+}  // namespace hadal
