@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/activation.h"
+#include "kernels/cuda/comm/parts.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/params/kv_layout.h"
 
@@ -34,16 +35,18 @@ struct FeedTokensParams {
 };
 void feed_tokens(const FeedTokensParams& params, const Launch& launch);
 
-// Names the rows that a norm adds to the residual first: none, the rows of a block's output, or the routed
-// experts' rows.
+// Names the rows that a norm adds to the residual first: none, the rows of a block's output, the routed
+// experts' rows, or the partial sums that ranks have of a block's output.
 struct NormInput {
   const void* dense = nullptr;  // [m, n] rows x_stride apart; null: none
   int64_t x_stride = 0;
   // Instead: Σ_j weights[t, j] · expert_rows[row_of[t, j], :], in float32, j ascending.
   const void* expert_rows = nullptr;  // [m · top_k, n]
-  const int32_t* row_of = nullptr;    // [m, top_k]
+  const int32_t* row_of = nullptr;    // [m, top_k]; negative only in combine_rows
   const float* weights = nullptr;     // [m, top_k]
   int top_k = 0;
+  // Instead: Σ_r parts[r][t, :], in float32, r ascending, so that the sum has the same bits on every rank.
+  ExchangedParts exchanged;  // each [m, n], dense
 };
 
 // Computes residual += input and y = RMSNorm(residual) ⊙ weight (arXiv 1910.07467), stored in 16 bits, as FP8
@@ -64,6 +67,18 @@ struct AddRmsNormParams {
 };
 void add_rms_norm(const AddRmsNormParams& params, const Launch& launch);
 
+// Computes a rank's partial sum of a layer's experts, y[t, :] = Σ_j weights[t, j] · expert_rows[row_of[t, j],
+// :] + added[t, :], in float32, j ascending, rounded once. Pairs whose row_of is negative belong to experts
+// of another rank and are skipped.
+struct CombineRowsParams {
+  NormInput experts;            // with expert_rows
+  const void* added = nullptr;  // [m, n], dense: the shared experts' output; null: none
+  void* y = nullptr;            // [m, n], dense
+  int64_t m = 0, n = 0;
+  bool f16 = false;  // all rows
+};
+void combine_rows(const CombineRowsParams& params, const Launch& launch);
+
 // These are the two halves of the fused op; --disable-fusion uses them.
 void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch,
                   bool f16 = false);
@@ -79,7 +94,8 @@ void quantize_rows(const QuantizeParams& params, const Launch& launch);
 struct SiluMulParams {
   const void* x = nullptr;  // [m, 2·n], dense
   int64_t m = 0, n = 0;
-  void* y = nullptr;  // [m, n]; or
+  const int32_t* num_used = nullptr;  // [1]: rows from *num_used on are not read or written; null: all are
+  void* y = nullptr;                  // [m, n]; or
   QuantizedRows y_quantized;
   bool f16 = false;
 };

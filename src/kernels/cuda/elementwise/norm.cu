@@ -26,9 +26,17 @@ namespace {
 
 constexpr int kMaxTopK = 32;  // a lane holds one expert's row and weight
 
+enum class Input : uint8_t { kDense, kExperts, kParts };  // the forms of NormInput
+
+Input form_of(const NormInput& input) {
+  if (input.expert_rows != nullptr) return Input::kExperts;
+  return input.exchanged.num_ranks > 0 ? Input::kParts : Input::kDense;
+}
+
 // Returns Σ_j weights[row, j] · expert_rows[row_of[row, j], column …], j ascending. It is called by all
 // lanes; lanes with !inside only supply their indices. kBatch rows are loaded before the first is used.
-template <typename T, int kBatch>
+// kSkips: pairs without a row are skipped.
+template <typename T, int kBatch, bool kSkips = false>
 __device__ __forceinline__ Floats8 combine8(const NormInput& input, int64_t row, int64_t n, int column,
                                             bool inside) {
   const int lane = threadIdx.x % 32;
@@ -44,7 +52,7 @@ __device__ __forceinline__ Floats8 combine8(const NormInput& input, int64_t row,
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       const int source = __shfl_sync(kAllLanes, expert_row, first + j);
-      if (inside && first + j < input.top_k) {
+      if (inside && first + j < input.top_k && (!kSkips || source >= 0)) {
         rows[j] =
             *reinterpret_cast<const uint4*>(static_cast<const T*>(input.expert_rows) + source * n + column);
       }
@@ -52,7 +60,8 @@ __device__ __forceinline__ Floats8 combine8(const NormInput& input, int64_t row,
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       const float w = __shfl_sync(kAllLanes, weight, first + j);
-      if (!inside || first + j >= input.top_k) continue;
+      const bool skipped = kSkips && __shfl_sync(kAllLanes, expert_row, first + j) < 0;
+      if (!inside || first + j >= input.top_k || skipped) continue;
       const Floats8 x = widen8<T>(rows[j]);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) sum.v[i] = fmaf(w, x.v[i], sum.v[i]);
@@ -61,10 +70,38 @@ __device__ __forceinline__ Floats8 combine8(const NormInput& input, int64_t row,
   return sum;
 }
 
-template <typename T, bool kCombine, int kBatch>
+// Returns Σ_r parts[r][row, column …], r ascending. kBatch parts are loaded before the first is used.
+template <typename T, int kBatch>
+__device__ __forceinline__ Floats8 sum_parts8(const NormInput& input, int64_t row, int64_t n, int column,
+                                              bool inside) {
+  Floats8 sum{};
+#pragma unroll
+  for (int first = 0; first < kMaxRanks; first += kBatch) {
+    uint4 rows[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch && first + j < kMaxRanks; ++j) {
+      if (inside && first + j < input.exchanged.num_ranks) {
+        rows[j] = *reinterpret_cast<const uint4*>(static_cast<const T*>(input.exchanged.parts[first + j]) +
+                                                  row * n + column);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch && first + j < kMaxRanks; ++j) {
+      if (!inside || first + j >= input.exchanged.num_ranks) continue;
+      const Floats8 x = widen8<T>(rows[j]);
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) sum.v[i] += x.v[i];
+    }
+  }
+  return sum;
+}
+
+template <typename T, Input kInput, int kBatch>
 __device__ __forceinline__ Floats8 input8(const NormInput& input, int64_t row, int64_t n, int column,
                                           bool inside) {
-  if constexpr (kCombine) return combine8<T, kBatch>(input, row, n, column, inside);
+  if constexpr (kInput == Input::kExperts) return combine8<T, kBatch>(input, row, n, column, inside);
+  if constexpr (kInput == Input::kParts)
+    return sum_parts8<T, (kBatch < kMaxRanks ? kBatch : kMaxRanks)>(input, row, n, column, inside);
   if (inside && input.dense != nullptr)
     return load8(static_cast<const T*>(input.dense) + row * input.x_stride + column);
   return {};
@@ -72,8 +109,9 @@ __device__ __forceinline__ Floats8 input8(const NormInput& input, int64_t row, i
 
 // Computes one row with the kBlocks blocks of a cluster (1: with this block alone). kAhead marks the kernel
 // for few rows.
-template <typename T, int kMaxThreads, int kMinBlocks, bool kCombine, bool kAhead, int kBlocks>
+template <typename T, int kMaxThreads, int kMinBlocks, Input kInput, bool kAhead, int kBlocks>
 __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_row, int block) {
+  constexpr bool kCombine = kInput == Input::kExperts;
   __shared__ float partial[32];  // a warp's sum of squares, of the whole row
   __shared__ float peaks[32];    // a warp's largest |x · weight|: rows with one scale
   // With experts' rows in registers there is no room for weights, so each thread keeps its own here, without
@@ -101,8 +139,8 @@ __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_
   constexpr int kBatch = kAhead ? (kMaxThreads <= 896 ? 9 : 6) : (kMinBlocks * kMaxThreads <= 1536 ? 3 : 2);
   constexpr bool kResidualFirst = kAhead || !kCombine;
   if (kResidualFirst && real) x = load8(p.residual + row * p.n + column);
-  if (row >= 0 && (kCombine || p.input.dense != nullptr)) {
-    const Floats8 added = input8<T, kCombine, kBatch>(p.input, row, p.n, column, inside);
+  if (row >= 0 && (kInput != Input::kDense || p.input.dense != nullptr)) {
+    const Floats8 added = input8<T, kInput, kBatch>(p.input, row, p.n, column, inside);
     if (!kResidualFirst && real) x = load8(p.residual + row * p.n + column);
 #pragma unroll
     for (int i = 0; i < kVec; ++i) x.v[i] += added.v[i];
@@ -163,36 +201,44 @@ __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_
   }
 }
 
-template <typename T, int kMaxThreads, int kMinBlocks, bool kCombine, bool kAhead>
+template <typename T, int kMaxThreads, int kMinBlocks, Input kInput, bool kAhead>
 __global__ void __launch_bounds__(kMaxThreads, kMinBlocks) add_rms_norm_kernel(const AddRmsNormParams p) {
-  norm_row<T, kMaxThreads, kMinBlocks, kCombine, kAhead, 1>(p, blockIdx.x, 0);
+  norm_row<T, kMaxThreads, kMinBlocks, kInput, kAhead, 1>(p, blockIdx.x, 0);
 }
 // Grid: x has the blocks of a row, y the rows.
-template <typename T, int kBlocks, bool kCombine>
+template <typename T, int kBlocks, Input kInput>
 __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(512)
     add_rms_norm_cluster_kernel(const AddRmsNormParams p) {
-  norm_row<T, 512, 1, kCombine, true, kBlocks>(p, blockIdx.y, static_cast<int>(blockIdx.x));
+  norm_row<T, 512, 1, kInput, true, kBlocks>(p, blockIdx.y, static_cast<int>(blockIdx.x));
+}
+
+// Calls launch.operator()<form>() with the form of the input.
+template <typename Launcher>
+void dispatch_form(const NormInput& input, const Launcher& launch) {
+  switch (form_of(input)) {
+    case Input::kDense:
+      return launch.template operator()<Input::kDense>();
+    case Input::kExperts:
+      return launch.template operator()<Input::kExperts>();
+    case Input::kParts:
+      return launch.template operator()<Input::kParts>();
+  }
 }
 
 template <typename T, int kMaxThreads, int kMinBlocks, bool kAhead>
 void launch_norm(const AddRmsNormParams& p, int threads, const Launch& launch) {
-  const dim3 grid(static_cast<unsigned>(p.m));
-  if (p.input.expert_rows != nullptr) {
-    launch_kernel<add_rms_norm_kernel<T, kMaxThreads, kMinBlocks, true, kAhead>>(launch, grid, threads, 0, p);
-  } else {
-    launch_kernel<add_rms_norm_kernel<T, kMaxThreads, kMinBlocks, false, kAhead>>(launch, grid, threads, 0,
-                                                                                  p);
-  }
+  dispatch_form(p.input, [&]<Input kInput>() {
+    launch_kernel<add_rms_norm_kernel<T, kMaxThreads, kMinBlocks, kInput, kAhead>>(
+        launch, dim3(static_cast<unsigned>(p.m)), threads, 0, p);
+  });
 }
 
 template <typename T, int kBlocks>
 void launch_norm_cluster(const AddRmsNormParams& p, int threads, const Launch& launch) {
-  const dim3 grid(kBlocks, static_cast<unsigned>(p.m));
-  if (p.input.expert_rows != nullptr) {
-    launch_kernel<add_rms_norm_cluster_kernel<T, kBlocks, true>>(launch, grid, threads / kBlocks, 0, p);
-  } else {
-    launch_kernel<add_rms_norm_cluster_kernel<T, kBlocks, false>>(launch, grid, threads / kBlocks, 0, p);
-  }
+  dispatch_form(p.input, [&]<Input kInput>() {
+    launch_kernel<add_rms_norm_cluster_kernel<T, kBlocks, kInput>>(
+        launch, dim3(kBlocks, static_cast<unsigned>(p.m)), threads / kBlocks, 0, p);
+  });
 }
 
 // Returns the number of blocks per row: more than one while there are multiprocessors for them and the row's
@@ -201,14 +247,14 @@ void launch_norm_cluster(const AddRmsNormParams& p, int threads, const Launch& l
 int cluster_blocks(const AddRmsNormParams& p, int threads, const Launch& launch) {
   if (threads < 640) return 1;
   for (const int blocks : {7, 4, 2}) {
-    if (blocks == 2 && p.input.expert_rows == nullptr) break;
+    if (blocks == 2 && form_of(p.input) != Input::kExperts) break;
     if (threads / 32 % blocks == 0 && p.m * blocks <= launch.num_sms) return blocks;
   }
   return 1;
 }
 
 // Grid: x has the rows, y the blocks of columns; a thread has eight values.
-template <typename T, bool kCombine>
+template <typename T, Input kInput>
 __global__ void __launch_bounds__(256)
     add_residual_kernel(const NormInput input, float* residual, int64_t n) {
   pdl_launch_dependents();
@@ -218,15 +264,36 @@ __global__ void __launch_bounds__(256)
   const int64_t row = blockIdx.x;
   Floats8 x{};
   if (inside) x = load8(residual + row * n + column);
-  const Floats8 added = input8<T, kCombine, 4>(input, row, n, column, inside);
+  const Floats8 added = input8<T, kInput, 4>(input, row, n, column, inside);
 #pragma unroll
   for (int i = 0; i < kVec; ++i) x.v[i] += added.v[i];
   if (inside) store8(residual + row * n + column, x);
 }
 
+// Grid and threads are those of add_residual_kernel.
+template <typename T>
+__global__ void __launch_bounds__(256) combine_rows_kernel(const CombineRowsParams p) {
+  pdl_launch_dependents();
+  pdl_wait();
+  const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * kVec;
+  const bool inside = column < p.n;
+  const int64_t row = blockIdx.x;
+  Floats8 sum = combine8<T, 4, true>(p.experts, row, p.n, column, inside);
+  if (!inside) return;
+  if (p.added != nullptr) {
+    const Floats8 added = load8(static_cast<const T*>(p.added) + row * p.n + column);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) sum.v[i] += added.v[i];
+  }
+  store8(static_cast<T*>(p.y) + row * p.n + column, sum);
+}
+
 void check_input(const NormInput& input, int64_t n) {
-  HADAL_CHECK(input.dense == nullptr || input.expert_rows == nullptr,
-              "a norm adds dense rows or experts' rows, not both");
+  const int forms = (input.dense != nullptr ? 1 : 0) + (input.expert_rows != nullptr ? 1 : 0) +
+                    (input.exchanged.num_ranks > 0 ? 1 : 0);
+  HADAL_CHECK(forms <= 1, "a norm adds dense rows, experts' rows or partial sums, not several of them");
+  HADAL_CHECK(input.exchanged.num_ranks <= kMaxRanks, "{} partial sums; at most {} are added",
+              input.exchanged.num_ranks, kMaxRanks);
   if (input.dense != nullptr) HADAL_CHECK_GE(input.x_stride, n);
   if (input.expert_rows != nullptr) {
     HADAL_CHECK(input.row_of != nullptr && input.weights != nullptr && input.top_k >= 1, "top_k is {}",
@@ -235,6 +302,8 @@ void check_input(const NormInput& input, int64_t n) {
 }
 
 bool wide_input(const NormInput& input) {
+  for (int r = 0; r < input.exchanged.num_ranks; ++r)
+    if (!on_16_bytes(input.exchanged.parts[r])) return false;
   return on_16_bytes(input.dense) && input.x_stride % kVec == 0 && on_16_bytes(input.expert_rows) &&
          input.top_k <= kMaxTopK;
 }
@@ -265,14 +334,15 @@ void run_norm(const AddRmsNormParams& p, int threads, const Launch& launch) {
   return launch_norm<T, 1024, 1, false>(p, threads, launch);
 }
 
+dim3 row_grid(int64_t m, int64_t n) {
+  return dim3(static_cast<unsigned>(m), static_cast<unsigned>((n / kVec + 255) / 256));
+}
+
 template <typename T>
 void run_add(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch) {
-  const dim3 grid(static_cast<unsigned>(m), static_cast<unsigned>((n / kVec + 255) / 256));
-  if (input.expert_rows != nullptr) {
-    launch_kernel<add_residual_kernel<T, true>>(launch, grid, 256, 0, input, residual, n);
-  } else {
-    launch_kernel<add_residual_kernel<T, false>>(launch, grid, 256, 0, input, residual, n);
-  }
+  dispatch_form(input, [&]<Input kInput>() {
+    launch_kernel<add_residual_kernel<T, kInput>>(launch, row_grid(m, n), 256, 0, input, residual, n);
+  });
 }
 
 }  // namespace
@@ -302,6 +372,18 @@ void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n,
   }
   if (f16_rows) return run_add<f16>(input, residual, m, n, launch);
   run_add<bf16>(input, residual, m, n, launch);
+}
+
+void combine_rows(const CombineRowsParams& p, const Launch& launch) {
+  check_input(p.experts, p.n);
+  HADAL_CHECK(p.experts.expert_rows != nullptr, "combine_rows needs experts' rows");
+  if (p.m == 0) return;
+  if (launch.reference || p.n % kVec != 0 || !wide_input(p.experts) || !on_16_bytes(p.added) ||
+      !on_16_bytes(p.y)) {
+    return reference::combine_rows(p, launch);
+  }
+  if (p.f16) return launch_kernel<combine_rows_kernel<f16>>(launch, row_grid(p.m, p.n), 256, 0, p);
+  launch_kernel<combine_rows_kernel<bf16>>(launch, row_grid(p.m, p.n), 256, 0, p);
 }
 
 }  // namespace hadal::cuda

@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(256) silu_mul_kernel(const SiluMulParams p) {
   pdl_wait();
   const int column = my_column();
   const int64_t row = blockIdx.x;
+  if (p.num_used != nullptr && row >= *p.num_used) return;  // the whole block
   Floats8 y{};
   if (column < p.n) {
     const T* x = static_cast<const T*>(p.x) + row * 2 * p.n + column;

@@ -15,8 +15,11 @@ static_assert(kThreads == kQuantGroup);  // one thread per value of a group
 __device__ float added(const NormInput& input, int64_t row, int64_t n, int64_t column, bool is_f16) {
   if (input.dense != nullptr) return load_16_bit(input.dense, row * input.x_stride + column, is_f16);
   float sum = 0.0F;
+  for (int r = 0; r < input.exchanged.num_ranks; ++r)
+    sum += load_16_bit(input.exchanged.parts[r], row * n + column, is_f16);
   for (int j = 0; input.expert_rows != nullptr && j < input.top_k; ++j) {
     const int64_t source = input.row_of[row * input.top_k + j];
+    if (source < 0) continue;
     sum = fmaf(input.weights[row * input.top_k + j],
                load_16_bit(input.expert_rows, source * n + column, is_f16), sum);
   }
@@ -83,7 +86,8 @@ __global__ void add_rms_norm_kernel(const AddRmsNormParams p) {
   pdl_wait();
   const int64_t out_row = blockIdx.x;
   const int64_t row = p.rows != nullptr ? p.rows[out_row] : out_row;
-  const bool adds = p.input.dense != nullptr || p.input.expert_rows != nullptr;
+  const bool adds =
+      p.input.dense != nullptr || p.input.expert_rows != nullptr || p.input.exchanged.num_ranks > 0;
   float sum = 0.0F;
   for (int64_t c = threadIdx.x; c < p.n; c += kThreads) {
     float x = 0.0F;
@@ -114,6 +118,15 @@ __global__ void add_residual_kernel(const NormInput input, float* residual, int6
     residual[row * n + c] += added(input, row, n, c, is_f16);
 }
 
+__global__ void combine_rows_kernel(const CombineRowsParams p) {
+  pdl_wait();
+  const int64_t row = blockIdx.x;
+  for (int64_t c = threadIdx.x; c < p.n; c += kThreads) {
+    const float shared = p.added != nullptr ? load_16_bit(p.added, row * p.n + c, p.f16) : 0.0F;
+    store_16_bit(p.y, row * p.n + c, added(p.experts, row, p.n, c, p.f16) + shared, p.f16);
+  }
+}
+
 __global__ void quantize_rows_kernel(const QuantizeParams p) {
   pdl_wait();
   const int64_t row = blockIdx.x;
@@ -123,6 +136,7 @@ __global__ void quantize_rows_kernel(const QuantizeParams p) {
 __global__ void silu_mul_kernel(const SiluMulParams p) {
   pdl_wait();
   const int64_t row = blockIdx.x;
+  if (p.num_used != nullptr && row >= *p.num_used) return;
   const auto value = [&](int64_t c) {
     const float gate = load_16_bit(p.x, row * 2 * p.n + c, p.f16);
     return gate / (1.0F + expf(-gate)) * load_16_bit(p.x, row * 2 * p.n + p.n + c, p.f16);
@@ -233,6 +247,9 @@ void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n,
                   bool is_f16) {
   launch_kernel<add_residual_kernel>(launch, static_cast<unsigned>(m), kThreads, 0, input, residual, n,
                                      is_f16);
+}
+void combine_rows(const CombineRowsParams& p, const Launch& launch) {
+  launch_kernel<combine_rows_kernel>(launch, static_cast<unsigned>(p.m), kThreads, 0, p);
 }
 void quantize_rows(const QuantizeParams& p, const Launch& launch) {
   launch_kernel<quantize_rows_kernel>(launch, static_cast<unsigned>(p.m), kThreads, 0, p);

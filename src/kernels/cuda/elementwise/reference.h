@@ -11,6 +11,7 @@ void embedding(const EmbeddingParams& params, const Launch& launch);
 void add_rms_norm(const AddRmsNormParams& params, const Launch& launch);
 void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch,
                   bool f16);
+void combine_rows(const CombineRowsParams& params, const Launch& launch);
 void quantize_rows(const QuantizeParams& params, const Launch& launch);
 void silu_mul(const SiluMulParams& params, const Launch& launch);
 void mla_prologue(const MlaPrologueParams& params, const Launch& launch);

@@ -22,6 +22,9 @@ struct PlainRow {
     return load8(x + column);
   }
   static __host__ __device__ const QuantizedRows& out(const QuantizeParams& p) { return p.y; }
+  static __device__ __forceinline__ bool is_used(const QuantizeParams& /*p*/, int64_t /*row*/) {
+    return true;
+  }
 };
 struct SiluRow {
   const bf16* x;
@@ -42,6 +45,9 @@ struct SiluRow {
   static __host__ __device__ const QuantizedRows& out(const SiluMulParams& p) {
     return p.y_quantized;
   }
+  static __device__ __forceinline__ bool is_used(const SiluMulParams& p, int64_t row) {
+    return p.num_used == nullptr || row < *p.num_used;
+  }
 };
 
 template <typename Row, typename Params, int kChunks>
@@ -52,6 +58,7 @@ __global__ void __launch_bounds__(kChunks == 4 ? 1024 : 512) quantize_tokens_ker
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
   const int64_t row_idx = blockIdx.x;
+  if (!Row::is_used(p, row_idx)) return;  // the whole block
   const Row row(p, row_idx);
   Floats8 x[kChunks];
   float peak = 0.0F;

@@ -19,6 +19,11 @@ namespace hadal::cuda {
 // that sorts the (token, choice) pairs by expert. The sort is stable, so pairs of one expert stay in order of
 // token. A token has num_slots = top_k + num_shared pairs; choices [top_k, num_slots) are experts
 // num_experts, num_experts + 1, …
+//
+// If this rank holds only some of the routed experts, all tokens are routed over all experts, so that every
+// rank chooses the same ones, but pairs of other ranks' experts get no row: their row_of is −1, and
+// expert_offsets counts their experts as empty. expert_offsets + first_held are then the offsets of the
+// experts that are held. Shared experts are a product of their own there.
 struct RouteParams {
   const float* logits = nullptr;  // [m, num_experts]
   const float* bias = nullptr;    // [num_experts], kSigmoidNoAuxTc only
@@ -26,6 +31,9 @@ struct RouteParams {
   int num_experts = 0;  // routed
   int num_shared = 0;
   int top_k = 0;
+  // routed experts [first_held, first_held + num_held) are held here; num_held 0: all are. With fewer than
+  // all, num_shared is 0.
+  int first_held = 0, num_held = 0;
   int num_groups = 1, topk_groups = 1;
   GateKind kind = GateKind::kSigmoidNoAuxTc;
   bool renormalize = true;
@@ -37,11 +45,20 @@ struct RouteParams {
   int32_t* expert_offsets =
       nullptr;  // [num_experts + num_shared + 1]: rows of expert e are [offsets[e], offsets[e+1])
   int32_t* token_of = nullptr;      // [m · num_slots]: the token of each sorted row
-  int32_t* row_of = nullptr;        // [m, num_slots]: where each pair's row is
-  int32_t* num_distinct = nullptr;  // [1]: routed experts that got a row; null: not wanted
+  int32_t* row_of = nullptr;        // [m, num_slots]: where each pair's row is; −1: nowhere here
+  int32_t* num_distinct = nullptr;  // [1]: routed experts that a token chose, held or not; null: not wanted
   void* scratch = nullptr;          // route_scratch_bytes(...)
   int32_t* arrived = nullptr;       // [1]: 0 before the op and again after it; read for m > 128
 };
+// Returns the number of routed experts that are held.
+constexpr int held_experts(const RouteParams& p) {
+  return p.num_held > 0 ? p.num_held : p.num_experts;
+}
+// Returns true if pairs of this expert, routed or shared, have rows.
+constexpr bool is_held(const RouteParams& p, int expert) {
+  return p.num_held == 0 || (expert >= p.first_held && expert < p.first_held + p.num_held);
+}
+
 // Returns the shape that the parameters have for the choice of the kernel.
 ExpertsShape route_shape(const RouteParams& params, int num_sms);
 // Runs the kernel that route/choice.h chooses; the second form runs a given one, which must support the
@@ -57,11 +74,12 @@ struct PermuteRowsParams {
   void* y = nullptr;                  // [num_rows, n]; or
   QuantizedRows y_quantized;
   int64_t num_rows = 0, n = 0;
+  const int32_t* num_used = nullptr;  // [1]: rows from *num_used on are not read or written; null: all are
 };
 void permute_rows(const PermuteRowsParams& params, const Launch& launch);
 
-// Computes y[row_of[t, j]] = x[t] for j < top_k. This is the same permutation from the tokens' side, so that
-// each row of x is read once.
+// Computes y[row_of[t, j]] = x[t] for j < top_k where row_of is not negative. This is the same permutation
+// from the tokens' side, so that each row of x is read once.
 struct SpreadRowsParams {
   const void* x = nullptr;          // [m, n] of 16-bit values, dense
   const int32_t* row_of = nullptr;  // [m, num_slots]

@@ -15,6 +15,7 @@ struct ExpertsShape {
   int num_experts = 0;  // routed
   int num_shared = 0;   // experts behind the routed ones that every token uses
   int top_k = 0;        // routed experts of a token
+  int num_held = 0;     // routed experts that this rank holds, 0: all; with fewer, num_shared is 0
   int num_groups = 1;
   int topk_groups = 1;
   GateKind gate_kind = GateKind::kSoftmaxGreedy;
@@ -34,6 +35,13 @@ struct ExpertsShape {
   int num_slots() const { return top_k + num_shared; }              // rows of each token
   int num_all_experts() const { return num_experts + num_shared; }  // routed and shared
   int64_t num_rows() const { return tokens * num_slots(); }         // rows of all experts
+  bool holds_all() const { return num_held == 0 || num_held == num_experts; }
+  int num_held_experts() const { return holds_all() ? num_all_experts() : num_held; }  // with the shared ones
+  // Returns the rows that the held experts get if all experts are chosen equally often. They may get up to
+  // num_rows().
+  int64_t num_expected_rows() const {
+    return holds_all() ? num_rows() : (num_rows() * num_held + num_experts - 1) / num_experts;
+  }
 
   bool operator==(const ExpertsShape&) const = default;
 };

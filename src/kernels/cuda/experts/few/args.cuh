@@ -38,7 +38,12 @@ struct Args {
   int power_of_two = 0;  // 1: scales of the activated rows are powers of two
 };
 
-// Returns in lane b the scale of block b of a tile's rows.
+// Returns the place of an expert's weights among those that are held.
+__device__ __forceinline__ int weights_of(const Args& args, int expert) {
+  return expert - args.route.first_held;
+}
+
+// Returns in lane b the scale of block b of a tile's rows; `expert` is that of weights_of.
 __device__ __forceinline__ float scale_of_block(const Product& w, int expert, int row0, int block0,
                                                 int num_blocks) {
   const int lane = threadIdx.x % 32;

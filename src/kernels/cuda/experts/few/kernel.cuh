@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       };
 #pragma unroll 1
       while (tile < total) {
-        const int expert = routing.order[place_of(args.gate_up, tile)];
+        const int expert = weights_of(args, routing.order[place_of(args.gate_up, tile)]);
         const int row0 = row_of(args.gate_up, tile);
 #pragma unroll 1
         for (; block < num_blocks; ++block) load(&gate_up_map, expert, row0, block0 + block);
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
 #pragma unroll 1
       for (int t = begin; t < end; ++t) {
-        const int expert = routing.order[place_of(args.down, t)];
+        const int expert = weights_of(args, routing.order[place_of(args.down, t)]);
         const int row0 = row_of(args.down, t);
 #pragma unroll 1
         for (int b = 0; b < args.down.num_blocks; ++b) {
@@ -170,8 +170,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto gate_up_scale = [&](int i) {
     const int t = group + i * groups;
     if (!kFp8 || i >= gate_up_count) return 0.0F;
-    return scale_of_block(args.gate_up, routing.order[place_of(args.gate_up, t)], row_of(args.gate_up, t),
-                          block0, num_blocks);
+    return scale_of_block(args.gate_up, weights_of(args, routing.order[place_of(args.gate_up, t)]),
+                          row_of(args.gate_up, t), block0, num_blocks);
   };
   float w_scale = gate_up_scale(index);
   if (group < groups) mbarrier_wait(memory.x_full, 0);
@@ -243,7 +243,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     const auto batch_scales = [&](int first) {  // scales of this warpgroup's tiles, one in each lane
       const int t = first + own + lane / kSlots * kGroups;
       if (lane >= kMine * kSlots || t >= end) return 0.0F;
-      return args.down.scales[routing.order[place_of(args.down, t)] * args.down.expert_scale_stride +
+      const int expert = weights_of(args, routing.order[place_of(args.down, t)]);
+      return args.down.scales[expert * args.down.expert_scale_stride +
                               row_of(args.down, t) / 128 * args.down.scale_stride + lane % kSlots];
     };
     float scales = batch_scales(begin);
@@ -312,8 +313,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto down_scale = [&](int i) {
     const int t = begin + i - gate_up_count;
     if (!kFp8 || i >= count) return 0.0F;
-    return scale_of_block(args.down, routing.order[place_of(args.down, t)], row_of(args.down, t), 0,
-                          args.down.num_blocks);
+    return scale_of_block(args.down, weights_of(args, routing.order[place_of(args.down, t)]),
+                          row_of(args.down, t), 0, args.down.num_blocks);
   };
   w_scale = down_scale(index);
   activate();

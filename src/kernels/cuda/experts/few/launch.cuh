@@ -12,7 +12,7 @@ void launch_few(const FewExpertsParams& p, const float* parts, float* sums, cons
   constexpr int kElements = kSlotK / static_cast<int>(sizeof(Element));
   const auto map_of = [&](const MatrixWeight& w, int64_t stride) {
     return make_tensor_map<3, Element>(static_cast<const Element*>(w.data),
-                                       {w.k, w.n, p.route.num_experts + p.route.num_shared},
+                                       {w.k, w.n, held_experts(p.route) + p.route.num_shared},
                                        {w.row_stride, stride}, {kElements, kTileRows, 1});
   };
   const auto product = [&](const MatrixWeight& w, int64_t scale_stride) {

@@ -22,8 +22,7 @@ struct Routing {
   int offsets[kMaxAllExperts];     // first row
   uint16_t order[kMaxAllExperts];  // the experts that have rows, the shared ones first
   int totals[kWarps];
-  int num_active;    // experts in `order`
-  int num_distinct;  // routed experts in `order`
+  int num_active;  // experts in `order`
 };
 
 // Chooses the experts of all tokens. It is called by all threads, after a barrier that follows the clearing
@@ -71,7 +70,8 @@ __device__ __forceinline__ void route_few(const RouteParams& p, const float* par
   }
   __syncthreads();
   const int expert = static_cast<int>(threadIdx.x);
-  const uint32_t mask = expert < experts ? r.masks[expert] : 0;
+  const bool chosen = expert < experts && r.masks[expert] != 0;
+  const uint32_t mask = chosen && is_held(p, expert) ? r.masks[expert] : 0;
   const int own = __popc(mask) | (mask != 0 ? 1 << 16 : 0);  // rows, experts
   int sum = own;
 #pragma unroll
@@ -91,24 +91,22 @@ __device__ __forceinline__ void route_few(const RouteParams& p, const float* par
     const bool shared = expert >= p.num_experts;
     if (mask != 0)
       r.order[shared ? expert - p.num_experts : place + p.num_shared] = static_cast<uint16_t>(expert);
-    if (expert == experts - 1) {
-      r.num_active = (first + own) >> 16;
-      r.num_distinct = r.num_active - p.num_shared;
-    }
+    if (expert == experts - 1) r.num_active = (first + own) >> 16;
     if (writes) {
       p.expert_offsets[expert] = row;
       if (expert == experts - 1) p.expert_offsets[experts] = row + (own & 0xffff);
     }
   }
-  __syncthreads();
+  const int num_chosen = __syncthreads_count(chosen ? 1 : 0);
   if (!writes) return;
-  if (threadIdx.x == 0 && p.num_distinct != nullptr) *p.num_distinct = r.num_distinct;
+  if (threadIdx.x == 0 && p.num_distinct != nullptr) *p.num_distinct = num_chosen - p.num_shared;
   if (!mine) return;
   store_choice(p, warp, id, weigh_experts(p, r.scores[warp], id));
   if (lane >= num_slots) return;
-  const int place = r.offsets[id] + __popc(r.masks[id] & ((1U << warp) - 1));
+  const bool held = is_held(p, id);
+  const int place = held ? r.offsets[id] + __popc(r.masks[id] & ((1U << warp) - 1)) : -1;
   p.row_of[warp * num_slots + lane] = place;
-  p.token_of[place] = warp;
+  if (held) p.token_of[place] = warp;
 }
 
 // Does the same for one token if groups have 32 experts: each warp has a group and each lane an expert.
@@ -191,26 +189,26 @@ __device__ __forceinline__ void route_one(const RouteParams& p, const float* par
   const int4 low = *reinterpret_cast<const int4*>(one.chosen);
   const int4 high = *reinterpret_cast<const int4*>(one.chosen + 4);
   const int chosen[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  const auto below = [&](int id) {
+  const auto below = [&](int id) {  // counts the held ones
     int count = 0;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) count += j < p.top_k && chosen[j] < id ? 1 : 0;
+    for (int j = 0; j < 8; ++j) count += j < p.top_k && chosen[j] < id && is_held(p, chosen[j]) ? 1 : 0;
     return count;
   };
   int id = 0;
   int place = 0;
+  bool held = false;  // this lane's slot has a row
   if (warp == 0) {
     id = lane < p.top_k ? one.chosen[lane] : p.num_experts + lane - p.top_k;
+    held = lane < num_slots && is_held(p, id);
     place = lane < p.top_k ? below(id) : lane;
-    if (lane < num_slots) {
+    if (held) {
       r.order[lane < p.top_k ? place + p.num_shared : lane - p.top_k] = static_cast<uint16_t>(id);
       r.offsets[id] = place;
       r.masks[id] = 1;
     }
-    if (lane == 0) {
-      r.num_active = num_slots;
-      r.num_distinct = p.top_k;
-    }
+    const unsigned all_held = __ballot_sync(kWarp, held);
+    if (lane == 0) r.num_active = __popc(all_held);
   }
   __syncthreads();
   if (!writes) return;
@@ -220,8 +218,8 @@ __device__ __forceinline__ void route_one(const RouteParams& p, const float* par
   if (lane == 0 && p.num_distinct != nullptr) *p.num_distinct = p.top_k;
   store_choice(p, 0, id, weigh_experts(p, r.scores[0], id));
   if (lane >= num_slots) return;
-  p.row_of[lane] = place;
-  p.token_of[place] = 0;
+  p.row_of[lane] = held ? place : -1;
+  if (held) p.token_of[place] = 0;
 }
 
 template <int kValues>

@@ -130,13 +130,17 @@ __global__ void __launch_bounds__(kThreads) route_large_kernel(const RouteParams
   }
   __syncthreads();
   scan_experts(
-      experts, p.num_experts, [&](int e) { return totals[e]; }, offsets, &distinct);
+      p, [&](int e) { return totals[e]; }, offsets, &distinct);
   if (blockIdx.x == 0) store_offsets(p, experts, offsets, distinct);
 
   const int pairs = tokens * num_slots;
   const int32_t* ids = p.topk_ids + first_token * num_slots;
   for (int i = static_cast<int>(threadIdx.x); i < pairs; i += kThreads) {
     const int id = ids[i];
+    if (!is_held(p, id)) {
+      p.row_of[first_token * num_slots + i] = -1;
+      continue;
+    }
     const int token = i / num_slots;
     const uint32_t* mask = masks + id * run.words;
     int row = offsets[id] + before[id] + __popc(mask[token / 32] & ((1U << (token % 32)) - 1));

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(32 * kRows) permute_rows_kernel(const PermuteR
   pdl_launch_dependents();
   pdl_wait();
   const int64_t row = int64_t{blockIdx.x} * kRows + threadIdx.x / 32;
-  if (row >= p.num_rows) return;
+  if (row >= (p.num_used != nullptr ? *p.num_used : p.num_rows)) return;
   const int lane = threadIdx.x % 32;
   const int64_t source = p.token_of[row];
   const bool fp8 = static_cast<bool>(p.x_quantized);
@@ -68,6 +68,7 @@ __global__ void __launch_bounds__(32 * kRows) spread_rows_kernel(const SpreadRow
       if (first + 32 * i < chunks) words[i] = from[first + 32 * i];
     }
     for (int j = 0; j < p.top_k; ++j) {
+      if (rows[j] < 0) continue;
       auto* to = reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.y) + rows[j] * p.n);
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
@@ -86,6 +87,7 @@ __global__ void plain_spread_kernel(const SpreadRowsParams p) {
   const int64_t token = blockIdx.x;
   for (int j = 0; j < p.top_k; ++j) {
     const int64_t row = p.row_of[token * p.num_slots + j];
+    if (row < 0) continue;
     for (int64_t c = threadIdx.x; c < p.n; c += blockDim.x)
       copy_value(p.y, row * p.n + c, p.x, token * p.n + c);
   }
@@ -94,6 +96,7 @@ __global__ void plain_spread_kernel(const SpreadRowsParams p) {
 __global__ void plain_permute_kernel(const PermuteRowsParams p) {
   pdl_wait();
   const int64_t row = blockIdx.x;
+  if (p.num_used != nullptr && row >= *p.num_used) return;
   const int64_t source = p.token_of[row];
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);

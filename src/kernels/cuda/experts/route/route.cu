@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(1024) sort_kernel(const RouteParams p) {
     p.expert_offsets[0] = 0;
     for (int e = 0; e < experts; ++e) {
       distinct += e < p.num_experts && p.expert_offsets[e + 1] > 0 ? 1 : 0;
-      p.expert_offsets[e + 1] += p.expert_offsets[e];
+      p.expert_offsets[e + 1] = p.expert_offsets[e] + (is_held(p, e) ? p.expert_offsets[e + 1] : 0);
     }
     if (p.num_distinct != nullptr) *p.num_distinct = distinct;
   }
@@ -112,7 +112,8 @@ __global__ void __launch_bounds__(1024) sort_kernel(const RouteParams p) {
     int row = p.expert_offsets[e];
     for (int64_t i = 0; i < pairs; ++i) {
       if (p.topk_ids[i] != e) continue;
-      p.row_of[i] = row;
+      p.row_of[i] = is_held(p, e) ? row : -1;
+      if (!is_held(p, e)) continue;
       p.token_of[row++] = static_cast<int32_t>(i / num_slots);
     }
   }
@@ -134,6 +135,7 @@ ExpertsShape route_shape(const RouteParams& p, int num_sms) {
           .num_experts = p.num_experts,
           .num_shared = p.num_shared,
           .top_k = p.top_k,
+          .num_held = p.num_held,
           .num_groups = p.num_groups,
           .topk_groups = p.topk_groups,
           .gate_kind = p.kind,
@@ -145,6 +147,10 @@ void check_route(const RouteParams& p) {
               "top_k {} is not possible with {} experts", p.top_k, p.num_experts);
   HADAL_CHECK(p.num_groups >= 1 && p.num_experts % p.num_groups == 0,
               "{} experts cannot be divided into {} groups", p.num_experts, p.num_groups);
+  HADAL_CHECK(p.num_held == 0 || (p.first_held >= 0 && p.num_held > 0 &&
+                                  p.first_held + p.num_held <= p.num_experts && p.num_shared == 0),
+              "experts [{}, {}) of {} are held, with {} shared ones", p.first_held, p.first_held + p.num_held,
+              p.num_experts, p.num_shared);
   if (p.kind != GateKind::kSoftmaxGreedy && p.num_groups > 1) {
     HADAL_CHECK(p.topk_groups >= 1 && p.top_k <= p.num_experts / p.num_groups * p.topk_groups,
                 "top_k {} is not possible with {} groups of {}", p.top_k, p.topk_groups,

@@ -83,15 +83,20 @@ __device__ __forceinline__ void route_tokens(const RouteParams& p) {
     for (int w = 0; w < kWords; ++w) n += __popc(masks[e * kWords + w]);
     return n;
   };
-  scan_experts(experts, p.num_experts, count, offsets, &distinct);
+  scan_experts(p, count, offsets, &distinct);
   if (block == 0) store_offsets(p, experts, offsets, distinct);
   if (!mine) return;
   if (kBlocks == 1) store_choice(p, token, id, weigh_experts(p, scores[warp], id));
   if (lane >= num_slots) return;
+  int32_t* const row_of = p.row_of + int64_t{token} * num_slots + lane;
+  if (!is_held(p, id)) {
+    *row_of = -1;
+    return;
+  }
   int row = offsets[id] + __popc(masks[id * kWords + word] & (bit - 1));
 #pragma unroll
   for (int w = 0; w < kWords; ++w) row += w < word ? __popc(masks[id * kWords + w]) : 0;
-  p.row_of[int64_t{token} * num_slots + lane] = row;
+  *row_of = row;
   p.token_of[row] = token;
 }
 
@@ -111,7 +116,7 @@ __global__ void __launch_bounds__(256) route_one_kernel(const RouteParams p) {
   int id = 0;
   if (thread < 32) {
     id = with_shared(p, select_experts(p, p.logits, bias, scores));
-    reinterpret_cast<int*>(chosen)[thread] = thread < num_slots ? id : experts + 1;
+    reinterpret_cast<int*>(chosen)[thread] = thread < num_slots && is_held(p, id) ? id : experts + 1;
   }
   __syncthreads();
   const auto chosen_below = [&](int expert) {
@@ -130,9 +135,9 @@ __global__ void __launch_bounds__(256) route_one_kernel(const RouteParams p) {
     return;
   }
   if (thread < num_slots) {
-    const int row = chosen_below(id);
+    const int row = is_held(p, id) ? chosen_below(id) : -1;
     p.row_of[thread] = row;
-    p.token_of[row] = 0;
+    if (row >= 0) p.token_of[row] = 0;
   }
   if (thread == 0 && p.num_distinct != nullptr) *p.num_distinct = p.top_k;
   store_choice(p, 0, id, weigh_experts(p, scores, id));

@@ -15,14 +15,14 @@ namespace hadal::cuda {
 inline constexpr int kMaxSortedExperts = kMaxRouted + 32;  // with the shared ones
 inline constexpr int kMaxRouteWarps = 32;
 
-// Computes offsets[e] = Σ count(e') over e' < e, for all e ≤ experts, and *distinct, which is how many of the
-// first num_routed experts have a count. Both are in shared memory. It is called by all threads of the block
-// after a barrier, and ends with one.
+// Computes offsets[e] = Σ count(e') over e' < e that are held, for all e up to the number of experts, and
+// *distinct, which is how many routed experts have a count. Both are in shared memory. It is called by all
+// threads of the block after a barrier, and ends with one.
 template <typename Count>
-__device__ __forceinline__ void scan_experts(int experts, int num_routed, Count count, int* offsets,
-                                             int* distinct) {
+__device__ __forceinline__ void scan_experts(const RouteParams& p, Count count, int* offsets, int* distinct) {
   __shared__ int totals[kMaxRouteWarps];
   __shared__ int used[kMaxRouteWarps];
+  const int experts = p.num_experts + p.num_shared;
   const int lane = threadIdx.x % 32;
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int per_thread = static_cast<int>((experts + blockDim.x - 1) / blockDim.x);
@@ -31,8 +31,8 @@ __device__ __forceinline__ void scan_experts(int experts, int num_routed, Count 
   int hit = 0;
   for (int e = first; e < min(first + per_thread, experts); ++e) {
     const int n = count(e);
-    sum += n;
-    hit += e < num_routed && n > 0 ? 1 : 0;
+    sum += is_held(p, e) ? n : 0;
+    hit += e < p.num_experts && n > 0 ? 1 : 0;
   }
   int inclusive = sum;
 #pragma unroll
@@ -52,7 +52,7 @@ __device__ __forceinline__ void scan_experts(int experts, int num_routed, Count 
   int offset = before + inclusive - sum;
   for (int e = first; e < min(first + per_thread, experts); ++e) {
     offsets[e] = offset;
-    offset += count(e);
+    offset += is_held(p, e) ? count(e) : 0;
     if (e == experts - 1) offsets[experts] = offset;
   }
   if (warp == 0) {
