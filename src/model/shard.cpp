@@ -64,6 +64,13 @@ int64_t mlp_unit(WeightType gate, WeightType up, WeightType down) {
   return blocks ? kScaleBlockSize : kPlainMlpUnit;
 }
 
+bool shared_is_apart(const ModelConfig& config, ModelSplit split, WeightType type) {
+  if (config.n_shared_experts == 0) return false;
+  const bool cuts_blocks = config.n_shared_experts > 1 && is_block_scaled(type) &&
+                           config.moe_intermediate_size % kScaleBlockSize != 0;
+  return split.ep > 1 || cuts_blocks;
+}
+
 Range heads_of(const ModelConfig& config, ModelSplit split, int64_t rank) {
   return part_of(config.num_attention_heads, 1, split.tp, rank);
 }

@@ -39,6 +39,16 @@ Range part_of(int64_t size, int64_t unit, int64_t num_parts, int64_t index);
 // its matrices has them, otherwise 16.
 int64_t mlp_unit(WeightType gate, WeightType up, WeightType down);
 
+// This is where an MLP may be cut on a GPU, whose kernels need multiples of 128 in any case: smaller units
+// would only add padding.
+inline constexpr int64_t kGpuMlpUnit = 128;
+
+// Returns true if the shared MLP of a layer is a product of its own on a GPU, cut as mlp_width_of says.
+// Otherwise it is n_shared_experts experts behind the routed ones, and each of them is cut as those are
+// (expert_width_of). It is apart if ep > 1, because then the routed experts are cut by tp / ep, and if its
+// matrices have block scales (`type`) that its experts' borders would cut.
+bool shared_is_apart(const ModelConfig& config, ModelSplit split, WeightType type);
+
 Range heads_of(const ModelConfig& config, ModelSplit split, int64_t rank);
 // The vocabulary is cut at multiples of 64.
 Range vocabulary_of(const ModelConfig& config, ModelSplit split, int64_t rank);

@@ -1,10 +1,12 @@
 #include "server/chunk_router.h"
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <exception>
-#include <iterator>
+#include <list>
 #include <mutex>
+#include <new>
 #include <unordered_map>
 #include <utility>
 
@@ -21,6 +23,9 @@ using Clock = std::chrono::steady_clock;
 // choices that end in the same step.
 constexpr std::chrono::milliseconds kTurn{5};
 
+// At most this many chunks of several steps are put in order at once, which takes about a millisecond.
+constexpr size_t kMostTaken = 8192;
+
 }  // namespace
 
 class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_from_this<Mailbox> {
@@ -36,13 +41,8 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
   void on_chunks(std::vector<TokenChunk>& chunks) override {  // engine thread
     const std::lock_guard lock(mutex_);
     if (io_ == nullptr) return;
-    if (pending_.empty()) {
-      pending_.swap(chunks);
-    } else {
-      pending_.insert(pending_.end(), std::make_move_iterator(chunks.begin()),
-                      std::make_move_iterator(chunks.end()));
-      chunks.clear();
-    }
+    // A task that could not be posted is posted by the next call, which may have no chunks.
+    if (!chunks.empty()) pending_.emplace_back().swap(chunks);
     post_task();
   }
 
@@ -74,25 +74,44 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
     {
       const std::lock_guard lock(mutex_);
       task_posted_ = false;
-      if (next_ == taken_.size()) {
-        next_ = 0;
-        taken_.clear();
-        taken_.swap(pending_);
-      }
+      if (next_ == order_.size()) take_pending();
     }
     const Clock::time_point end = Clock::now() + kTurn;
-    while (next_ < taken_.size()) {
-      deliver(std::move(taken_[next_++]));
+    while (next_ < order_.size()) {
+      deliver(std::move(*order_[next_++]));
       if (Clock::now() >= end) break;
     }
-    const bool has_more = next_ < taken_.size();
-    if (!has_more) {
-      next_ = 0;
-      std::vector<TokenChunk>().swap(taken_);
-    }
+    const bool has_more = next_ < order_.size();
+    if (!has_more) taken_.clear();
     proceed_with_one();  // in every turn, because chunks may fill all of them
     const std::lock_guard lock(mutex_);
     if (has_more || !unfinished_.empty() || !pending_.empty()) post_task();
+  }
+
+  // Takes the chunks of the oldest steps. When this thread is behind the engine, they are of several steps;
+  // then they are delivered request by request, so that all that a stream gets is one write to its socket.
+  // Where there is no memory for that, nothing is taken, and the next turn tries again. The caller holds the
+  // lock.
+  void take_pending() {
+    next_ = 0;
+    order_.clear();
+    size_t count = 0;
+    auto end = pending_.begin();
+    while (end != pending_.end() && (count == 0 || count + end->size() <= kMostTaken))
+      count += (end++)->size();
+    try {
+      const MemoryReserve::Scope reserve;  // the chunks are those of many requests
+      order_.reserve(count);
+    } catch (const std::bad_alloc&) {
+      return;
+    }
+    taken_.splice(taken_.end(), pending_, pending_.begin(), end);
+    for (std::vector<TokenChunk>& step : taken_) {
+      for (TokenChunk& chunk : step) order_.push_back(&chunk);
+    }
+    if (taken_.size() == 1) return;
+    std::stable_sort(order_.begin(), order_.end(),
+                     [](const TokenChunk* a, const TokenChunk* b) { return a->request_id < b->request_id; });
   }
 
   void proceed_with_one() {
@@ -122,11 +141,12 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
   }
 
   std::mutex mutex_;
-  std::vector<TokenChunk> pending_;
+  std::list<std::vector<TokenChunk>> pending_;  // the chunks of steps
   bool task_posted_ = false;
   bool closed_ = false;
   IoThread* io_ = nullptr;
-  std::vector<TokenChunk> taken_;  // I/O thread: of these, those from next_ on are still to be delivered
+  std::list<std::vector<TokenChunk>> taken_;  // I/O thread: what is being delivered, each step's chunks
+  std::vector<TokenChunk*> order_;            // I/O thread: those from next_ on are still to be delivered
   size_t next_ = 0;
   std::deque<std::shared_ptr<ChunkReceiver>> unfinished_;  // I/O thread: they take turns
   bool bound_ = false;                                     // I/O thread

@@ -1,7 +1,8 @@
 // Carries chunks from the engine thread to the I/O threads of their requests. There is one mailbox per I/O
 // thread: the engine thread appends a step's chunks and posts one task if none is pending; that task delivers
 // every chunk to its receiver. So a step wakes each I/O thread once, whatever the number of streams. When
-// that takes longer than a few milliseconds, the other tasks of the thread have their turn in between.
+// that takes longer than a few milliseconds, the other tasks of the thread have their turn in between; what
+// the engine has made meanwhile is delivered request by request, as one write to each stream's socket.
 //
 // Work that one chunk causes and that may take longer (log-probabilities that become JSON) is divided by its
 // receiver: the router calls it once in each turn, and several receivers one after another.

@@ -181,8 +181,7 @@ TEST(ChunkRouter, DeliversInOrderAndForgetsEndedRequests) {
     }
   });
   engine.join();
-  EXPECT_TRUE(io.run_until([&] { return one->counts.size() == 1000; }));
-  EXPECT_EQ(two->counts.size(), 500U);
+  EXPECT_TRUE(io.run_until([&] { return one->counts.size() == 1000 && two->counts.size() == 500; }));
   EXPECT_TRUE(std::is_sorted(one->counts.begin(), one->counts.end()));
   EXPECT_EQ(two.use_count(), 1);
   router.remove(io, 1);
@@ -190,6 +189,36 @@ TEST(ChunkRouter, DeliversInOrderAndForgetsEndedRequests) {
   router.close();
   std::vector<TokenChunk> late = {chunk_of(1, 1)};
   sink->on_chunks(late);  // nothing is posted any more
+}
+
+class OrderReceiver final : public ChunkReceiver {
+ public:
+  explicit OrderReceiver(std::vector<std::pair<RequestId, int64_t>>& order) : order_(order) {}
+  void on_chunk(TokenChunk chunk) override { order_.emplace_back(chunk.request_id, chunk.completion_tokens); }
+
+ private:
+  std::vector<std::pair<RequestId, int64_t>>& order_;
+};
+
+// What a stream gets in one task is one write to its socket.
+TEST(ChunkRouter, ChunksOfSeveralStepsAreDeliveredRequestByRequest) {
+  testing::TestIo io;
+  ChunkRouter router(1);
+  const auto sink = router.sink(io);
+  std::vector<std::pair<RequestId, int64_t>> order;
+  for (const RequestId id : {7, 3}) router.add(io, id, std::make_shared<OrderReceiver>(order));
+  for (int64_t step = 1; step <= 3; ++step) {
+    std::vector<TokenChunk> chunks = {
+        chunk_of(7, step), chunk_of(3, step, step == 3 ? FinishReason::kLength : FinishReason::kNone)};
+    sink->on_chunks(chunks);
+    EXPECT_TRUE(chunks.empty());
+  }
+  ASSERT_TRUE(io.run_until([&] { return order.size() == 6; }));
+  const std::vector<std::pair<RequestId, int64_t>> expected = {{3, 1}, {3, 2}, {3, 3},
+                                                               {7, 1}, {7, 2}, {7, 3}};
+  EXPECT_EQ(order, expected);
+  router.remove(io, 7);
+  router.close();
 }
 
 // Takes longer for each chunk than a task may take.

@@ -1,5 +1,5 @@
-// Holds a model's weights on one GPU, laid out for its kernels. device_weights_loader fills them; they are
-// immutable afterwards.
+// Holds the weights of one rank on its GPU, laid out for its kernels; one rank has the whole model.
+// device_weights_loader fills them; they are immutable afterwards.
 //
 // Differences from the checkpoint
 // - Matrices that read the same activations are stacked: [q_proj or q_a | kv_a], [gate | up].
@@ -8,7 +8,7 @@
 // - Every intermediate size is padded to a multiple of 128 (gate, up: zero rows; down: zero columns), so that
 //   the halves of [gate | up] have separate blocks.
 // - The experts of a layer are one allocation; the shared MLP is cut into n_shared experts after the routed
-//   ones.
+//   ones, unless it is a product of its own (shard.h: shared_is_apart).
 // - W_UK is stored a second time, transposed per head: [heads · 512, 128], scales [heads · 4, 1].
 // - Checkpoints in 16 or 32 bits become bf16, or float16 in float16 runs, including embedding and head.
 //   Quantised checkpoints keep their codes and scales; one scale per matrix is repeated for its rows. Their
@@ -17,6 +17,15 @@
 //   kv_b and W_UK are FP8 in blocks or bf16; codes of other formats are widened to bf16.
 //   Routers are float32 if they are stored with more precision than the other linears, otherwise like these.
 //   Norms, router bias and scales are float32.
+//
+// What a rank holds (shard.h decides it)
+// - Its heads' part of q (or q_b), kv_b, W_UK and o; `heads` below counts these.
+// - Its part of every MLP, cut at multiples of 128, so that at most the last part of an MLP is padded. Ranks
+//   may have different parts; a rank that has none has DeviceMlp::intermediate 0.
+// - Its routed experts, and its part of their intermediate size.
+// - Its rows of the head. The last rank may have fewer rows than the first; none are added.
+// - All of embedding, norms, q_a, kv_a and routers.
+// Where the model is quantised at load, a rank has the codes and scales that one GPU would have.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +33,20 @@
 #include <vector>
 
 #include "kernels/params/linear.h"
-#include "model/config.h"
+#include "model/shard.h"
 #include "tensor/cuda.h"
 
 namespace hadal {
 
 struct DeviceAttention {
-  MatrixWeight qkv_a;                // [kv_a_begin + 576, hidden]
-  int64_t q_width = 0;               // q_lora_rank, or heads · 192 without one: rows [0, q_width) of qkv_a
-  int64_t kv_a_begin = 0;            // q_width; in 8 bits rounded up to a multiple of 128
-  MatrixWeight q_b;                  // [heads · 192, q_lora_rank]; data null without one
+  int64_t num_heads = 0;  // of the rank: `heads`
+  // Counts the queries' leading columns that belong to another rank's head: outputs [0, q_skip) of q_b, or of
+  // qkv_a without one, are computed but not read. It is 0 or 64, and 0 without block scales.
+  int64_t q_skip = 0;
+  MatrixWeight qkv_a;      // [kv_a_begin + 576, hidden]
+  int64_t q_width = 0;     // q_lora_rank, or q_skip + heads · 192 without one: rows [0, q_width) of qkv_a
+  int64_t kv_a_begin = 0;  // q_width; in 8 bits rounded up to a multiple of 128
+  MatrixWeight q_b;        // [q_skip + heads · 192, q_lora_rank]; data null without one
   const float* q_a_norm = nullptr;   // [q_lora_rank], or null without it
   const float* kv_a_norm = nullptr;  // [512]
   MatrixWeight kv_b;                 // [heads · 256, 512], as in the checkpoint
@@ -41,20 +54,27 @@ struct DeviceAttention {
   MatrixWeight o;                    // [hidden, heads · 128]
 };
 
+// An MLP of which the rank holds nothing has intermediate 0 and no data; its product is zero.
 struct DeviceMlp {
   MatrixWeight gate_up;      // [2 · intermediate, hidden], padded as above
   MatrixWeight down;         // [hidden, intermediate]
-  int64_t intermediate = 0;  // padded
+  int64_t intermediate = 0;  // of the rank, padded
 };
 
 struct DeviceMoe {
-  MatrixWeight gate;                                        // [n_routed_experts, hidden]
-  const float* correction_bias = nullptr;                   // [n_routed_experts], or null if there is none
-  DeviceMlp experts;                                        // those of expert 0
+  MatrixWeight gate;                       // [n_routed_experts, hidden]
+  const float* correction_bias = nullptr;  // [n_routed_experts], or null if there is none
+  // Those of the rank's first expert. With intermediate 0 the rank holds nothing of its experts, nor of the
+  // shared ones behind them.
+  DeviceMlp experts;
   int64_t gate_up_stride = 0, down_stride = 0;              // elements between experts
   int64_t gate_up_scale_stride = 0, down_scale_stride = 0;  // scales between experts
-  int num_experts = 0;                                      // routed
-  int num_shared = 0;
+  int num_experts = 0;                                      // routed, on all ranks: the router's outputs
+  // The rank's routed experts are [first_expert, first_expert + num_local_experts); one rank has all of them.
+  int first_expert = 0;
+  int num_local_experts = 0;
+  int num_shared = 0;  // shared experts behind the rank's routed ones; 0 if they are a product of their own
+  DeviceMlp shared;    // the shared MLP if it is a product of its own; intermediate 0: none
 };
 
 struct DeviceLayer {
@@ -67,8 +87,13 @@ struct DeviceLayer {
 };
 
 struct DeviceWeights {
+  ModelSplit split;        // among these ranks
+  int64_t rank = 0;        // this one
   MatrixWeight embedding;  // [vocab, hidden] in 16 bits
-  MatrixWeight lm_head;    // [vocab, hidden] in 16 bits
+  // [rows, hidden] in 16 bits: those of tokens [vocab_begin, vocab_begin + n), which are vocabulary_of(rank)
+  // of shard.h. With n 0 it has no data.
+  MatrixWeight lm_head;
+  int64_t vocab_begin = 0;
   const float* final_norm = nullptr;
   const float* cos_sin = nullptr;  // [max_positions, 64]
   int64_t max_positions = 0;
@@ -77,7 +102,7 @@ struct DeviceWeights {
   WeightType plain = WeightType::kBF16;    // type of the 16-bit linears: bf16 or float16
   bool power_of_two = false;               // scales of activations are powers of two too (scale_fmt ue8m0)
   int64_t bytes = 0;                       // device memory
-  std::vector<DeviceBuffer> storage;       // the memory of every pointer
+  std::shared_ptr<const DeviceBuffer> storage;  // the memory of every pointer
 
   // Returns true if some linears use quantised activations.
   bool w8a8() const { return has_scales(linears); }

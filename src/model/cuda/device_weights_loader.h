@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
+#include <vector>
 
 #include "base/result.h"
 #include "base/thread_pool.h"
@@ -16,8 +18,6 @@ namespace hadal {
 // `model_dir` is that of load_weights, and errors have the same texts. Beyond those
 // - compute_dtype float32 is refused, and float16 for a model with 8-bit weights; with bfloat16, float16
 //   weights are rounded to bf16;
-// - experts that are stored as one matrix (n_shared_experts > 1) with block scales, or that get such scales,
-//   need moe_intermediate_size to be a multiple of 128;
 // - kResourceExhausted names the device memory that is needed and that is free.
 // load_nextn is ignored: the NextN layer's tensors are checked but not loaded. Every thread of the pool
 // copies through its own pinned memory (8 MB each, up to 8 threads). All copies have ended when this
@@ -25,9 +25,18 @@ namespace hadal {
 Result<DeviceWeights> load_device_weights(const std::filesystem::path& model_dir, const ModelConfig& config,
                                           const WeightLoadOptions& options, ThreadPool& pool);
 
-// Returns DeviceWeights::bytes of a checkpoint that is stored as `config` says. It is a pure function and
-// needs no device.
-int64_t device_weight_bytes(const ModelConfig& config, LoadQuantization quantization,
-                            DType compute_dtype = DType::kBF16);
+// RankDevice is a rank of this process and the GPU that holds its weights.
+struct RankDevice {
+  int64_t rank = 0;
+  int device = 0;
+};
+
+// Loads the weights of several ranks, in the order of `ranks`; a part of a file is read once, whoever holds
+// it. Ranks may share a GPU. The split has been checked (check_split). Errors are as above, and name the GPU
+// that lacks memory. The calling thread's device is `ranks[0].device` afterwards.
+Result<std::vector<DeviceWeights>> load_device_weights(const std::filesystem::path& model_dir,
+                                                       const ModelConfig& config,
+                                                       const WeightLoadOptions& options, ModelSplit split,
+                                                       std::span<const RankDevice> ranks, ThreadPool& pool);
 
 }  // namespace hadal

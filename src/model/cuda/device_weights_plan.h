@@ -1,16 +1,14 @@
-// Plans the place of every tensor of a model in device memory: a plain list of placements, computed from
-// shapes alone, without a device. device_upload executes it. The functions are pure, and any thread may call
-// them. This header is private to the loader of device weights.
+// Plans the place of every tensor of a rank in device memory: a plain list of placements, computed from
+// shapes alone, without a device, so every build has it. device_upload executes it. The functions are pure,
+// and any thread may call them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "base/result.h"
 #include "model/config.h"
 #include "model/cuda/device_weights.h"
 #include "model/weights_jobs.h"
@@ -30,12 +28,18 @@ struct WeightPlacement {
   WeightType codes = WeightType::kFp8Block;  // when quantised or widened: the type with scales
   float* scales = nullptr;                   // only when quantised: those of the window's blocks or rows
   int64_t scale_stride = 0;
+  // Only when quantised with a scale for each row: the source's columns [scale_col, scale_col + scale_cols)
+  // determine it. They contain the window, and are more than that if ranks share the row.
+  int64_t scale_col = 0, scale_cols = 0;
   const TensorSource* code_scales = nullptr;  // only when widened from codes to BF16
   bool repeat = false;                        // writes the source's one value to every row; cols is 1
 
   bool direct() const { return source->dtype == type; }
   bool quantised() const { return scales != nullptr; }
   bool widened() const { return code_scales != nullptr; }
+  // Returns the source's row after the last that determines values of the window: with block scales this is
+  // the end of its last block, which another rank's rows may share.
+  int64_t end_row() const;
 };
 
 // Describes W_UK's second copy, which is made after kv_b is in place.
@@ -47,18 +51,22 @@ struct KeyTranspose {
 struct DeviceWeightPlan {
   std::vector<WeightPlacement> placements;
   std::vector<KeyTranspose> transposes;
-  DeviceWeights weights;        // complete except for `storage`
-  std::optional<Status> error;  // why the weights cannot be placed; `bytes` is valid nevertheless
+  DeviceWeights weights;  // complete except for `storage`
 };
 
 using TensorSources = std::unordered_map<std::string, TensorSource>;
 
-// Places everything in one block of `weights.bytes` bytes at `base`, aligned to 256; null only counts the
-// bytes. The block must be zero before the placements, because padding is never written. `sources` and
-// `cos_sin` ([max_positions, 64] F32) must outlive the plan. compute_dtype: BF16, or F16 if nothing is
-// quantised. A shared MLP that cannot be cut at block borders is an error.
+// Places everything that `rank` holds (device_weights.h) in one block of `weights.bytes` bytes at `base`,
+// aligned to 256; null only counts the bytes. The block must be zero before the placements, because padding
+// is never written. `sources` and `cos_sin` ([max_positions, 64] F32) must outlive the plan. compute_dtype:
+// BF16, or F16 if nothing is quantised. The split has been checked (check_split).
 DeviceWeightPlan plan_device_weights(const ModelConfig& config, const TensorSources& sources,
                                      const TensorSource& cos_sin, LoadQuantization quantization,
-                                     std::byte* base, DType compute_dtype = DType::kBF16);
+                                     std::byte* base, DType compute_dtype = DType::kBF16,
+                                     ModelSplit split = {}, int64_t rank = 0);
+
+// Returns DeviceWeights::bytes of a rank for a checkpoint that is stored as `config` says.
+int64_t device_weight_bytes(const ModelConfig& config, LoadQuantization quantization,
+                            DType compute_dtype = DType::kBF16, ModelSplit split = {}, int64_t rank = 0);
 
 }  // namespace hadal
