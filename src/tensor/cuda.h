@@ -88,6 +88,8 @@ class CudaStream {
   CudaHandle<CudaStreamTraits> handle_;
 };
 
+void synchronize_stream(StreamHandle stream);  // waits for everything that the stream was given
+
 // CudaGraph is an instantiated graph. capture() records what `work` launches on the stream, instantiates and
 // uploads it.
 class CudaGraph {

@@ -56,8 +56,12 @@ CudaStream::CudaStream() {
   handle_ = CudaHandle<CudaStreamTraits>(stream);
 }
 
+void synchronize_stream(StreamHandle stream) {
+  HADAL_CUDA_STATUS(cudaStreamSynchronize(to_cuda(stream)));
+}
+
 void CudaStream::synchronize() const {
-  HADAL_CUDA_STATUS(cudaStreamSynchronize(to_cuda(handle())));
+  synchronize_stream(handle());
 }
 
 void CudaStream::wait(const CudaEvent& event) {

@@ -44,8 +44,9 @@ ExecutorSizes ExecutorSizes::of(const EngineOptions& options) {
 }
 
 CudaExecutor::CudaExecutor(CudaModel& model, const EngineOptions& options, std::vector<int64_t> buckets,
-                           size_t workspace_bytes)
+                           size_t workspace_bytes, RankEnd end)
     : model_(model),
+      end_(end),
       sizes_(ExecutorSizes::of(options)),
       buckets_(std::move(buckets)),
       pad_(options.device.pad_graphs),
@@ -58,7 +59,7 @@ CudaExecutor::CudaExecutor(CudaModel& model, const EngineOptions& options, std::
       workspace_(DeviceBuffer(workspace_bytes)),
       logits_(static_cast<size_t>(sizes_.max_rows * model.config.vocab_size) * sizeof(float)),
       masks_(static_cast<size_t>(sizes_.max_rows * mask_words(model.config.vocab_size)) * sizeof(uint32_t)) {
-  capture_graphs(options.device.use_graphs);
+  capture_graphs(options.device.use_graphs && (end_.device == nullptr || end_.device->graphs()));
 }
 
 CudaExecutor::~CudaExecutor() {
@@ -80,7 +81,8 @@ int64_t CudaExecutor::state_bytes(const CudaModel& model, const EngineOptions& o
 }
 
 // Every bucket runs once before it is captured, because code is loaded and libraries choose their kernels
-// then.
+// then. All ranks capture the same graphs in the same order, and none is captured while another rank's
+// kernels wait for this one's, because making a graph may wait for kernels.
 void CudaExecutor::capture_graphs(bool use_graphs) {
   if (buckets_.empty()) return;
   const auto begin = Clock::now();
@@ -90,12 +92,14 @@ void CudaExecutor::capture_graphs(bool use_graphs) {
     const StepView view = inputs_.upload({}, {}, *bucket, 0, stream_.handle());
     run(view, logits_.as<float>(), nullptr);
     stream_.synchronize();
+    meet_ranks();
     CudaGraph graph = CudaGraph::capture(stream_, [&] { run(view, logits_.as<float>(), nullptr); });
     num_nodes = std::max(num_nodes, graph.num_nodes());
     graphs_.emplace(*bucket, std::move(graph));
+    meet_ranks();
   }
   stream_.synchronize();
-  if (graphs_.empty()) return;
+  if (graphs_.empty() || model_.rank() > 0) return;
   const size_t free_after = cuda_free_bytes();
   log_info("cuda graphs captured batches={} largest={} nodes={} seconds={:.2f} bytes={}", graphs_.size(),
            buckets_.back(), num_nodes, std::chrono::duration<double>(Clock::now() - begin).count(),
@@ -114,6 +118,7 @@ void CudaExecutor::launch(StagedStep step) {
   if (broken_) {
     pending.error = kBroken;
     pending.fatal = true;
+    HADAL_CHECK(end_.device == nullptr, "{}", kBroken);
     return;
   }
   try {
@@ -243,7 +248,20 @@ float* CudaExecutor::logits_for(int64_t num_rows) {
   return large_logits_.as<float>();
 }
 
+void CudaExecutor::begin_turn() {
+  if (end_.device != nullptr) end_.device->begin_step();
+}
+
+void CudaExecutor::end_turn() {
+  if (end_.device != nullptr) end_.device->end_step(launch_);
+}
+
+void CudaExecutor::meet_ranks() {
+  if (end_.host != nullptr) end_.host->barrier();
+}
+
 void CudaExecutor::run(const StepView& view, float* logits, OpObserver* observer) {
+  begin_turn();
   if (view.feeds.num_feeds > 0) {
     cuda::FeedTokensParams feeds = view.feeds;
     feeds.last_token = slots_.last_token();
@@ -255,10 +273,15 @@ void CudaExecutor::run(const StepView& view, float* logits, OpObserver* observer
                   .gemm = model_.gemm,
                   .workspace = workspace_,
                   .choices = model_.measured_choices(),
+                  .comm = end_.device,
                   .fusion = model_.fusion,
                   .observer = observer};
   model_.decoder.forward(step, cache_, logits, exec);
-  if (view.num_samples == 0) return;
+  if (view.num_samples > 0) sample_observed(view, logits, observer);
+  end_turn();
+}
+
+void CudaExecutor::sample_observed(const StepView& view, const float* logits, OpObserver* observer) {
   if (observer != nullptr) {
     const auto rows = static_cast<double>(view.num_samples);
     observer->begin("sample", rows * static_cast<double>(model_.config.vocab_size) * 4.0, 0.0);
@@ -314,7 +337,9 @@ void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
     copy_to_device(masks_.data(), staged, bytes, mask_stream_.handle());
     masks_copied_.record(mask_stream_.handle());
     stream_.wait(masks_copied_);
+    begin_turn();
     sample(pending.view, pending.logits, true);
+    end_turn();
     StepEvents& events = this->events(pending.step_idx);
     events.end.record(stream_.handle());
     fetch(pending, true);
@@ -326,6 +351,11 @@ void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
 void CudaExecutor::fail(Pending& pending, const std::string& why) {
   pending.error = why;
   pending.awaits_masks = false;
+  if (end_.device != nullptr) {
+    broken_ = true;
+    end_.device->fail(why);
+    throw Error(why);
+  }
   inputs_.forget();
   try {
     stream_.synchronize();
@@ -348,6 +378,7 @@ StepOutput CudaExecutor::wait() {
   if (pending.error.empty()) {
     try {
       events(pending.step_idx).done.wait();
+      if (end_.device != nullptr) end_.device->check();
       collect(pending, output);
     } catch (const std::exception& error) {
       fail(pending, error.what());

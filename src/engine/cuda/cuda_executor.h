@@ -6,6 +6,10 @@
 // may overwrite every array of this step except the results. These are copied to the host on a separate
 // stream while the next step's inputs are copied, and its kernels wait for that copy. What the host reads or
 // writes is page-locked memory, with one block per step in flight.
+//
+// With several ranks each has an executor of its own, which its rank's thread uses (RankGroupExecutor). All
+// of them launch the same steps and sample every row. A failure then is not only an output but is thrown, so
+// that the other ranks do not wait for this one.
 #pragma once
 
 #include <array>
@@ -19,6 +23,7 @@
 #include "engine/cuda/cuda_model.h"
 #include "engine/cuda/device_inputs.h"
 #include "engine/cuda/op_profile.h"
+#include "engine/cuda/rank_links.h"
 #include "engine/cuda/slot_states.h"
 #include "engine/cuda/step_results.h"
 #include "engine/step_executor.h"
@@ -30,7 +35,7 @@ class CudaExecutor final : public StepExecutor {
   // `model` must outlive the executor; workspace_bytes is that of any step of these sizes. Allocates
   // everything that a step may need and captures the graphs of `buckets`; throws OutOfDeviceMemory.
   CudaExecutor(CudaModel& model, const EngineOptions& options, std::vector<int64_t> buckets,
-               size_t workspace_bytes);
+               size_t workspace_bytes, RankEnd end = {});
   ~CudaExecutor() override;
 
   // Returns the device memory needed beside weights, workspace and KV cache.
@@ -77,16 +82,23 @@ class CudaExecutor final : public StepExecutor {
   // Runs feeds, forward pass and sampling of rows without a constraint: the work that a graph contains.
   void run(const StepView& view, float* logits, OpObserver* observer);
   void sample(const StepView& view, const float* logits, bool constrained);
+  void sample_observed(const StepView& view, const float* logits, OpObserver* observer);
   void score(Pending& pending);
   void fetch(const Pending& pending, bool constrained);
   float* logits_for(int64_t num_rows);
-  // Makes `why` the step's error and checks whether the device still works.
+  // These begin and end the launches of kernels that must not run beside other ranks' on a shared GPU.
+  void begin_turn();
+  void end_turn();
+  // Returns when all ranks have come here.
+  void meet_ranks();
+  // Makes `why` the step's error and checks whether the device still works. With several ranks it throws.
   void fail(Pending& pending, const std::string& why);
   void collect(const Pending& pending, StepOutput& output);
   void place_in_time(const Pending& pending, StepOutput& output);
   StepEvents& events(int step_idx) { return events_[static_cast<size_t>(step_idx % kStagingDepth)]; }
 
   CudaModel& model_;
+  const RankEnd end_;
   const ExecutorSizes sizes_;
   const std::vector<int64_t> buckets_;
   const bool pad_;

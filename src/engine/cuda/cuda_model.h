@@ -1,4 +1,4 @@
-// Holds a model on one GPU, and what all users of it share.
+// Holds a model, or one rank's part of it, on one GPU, and what all users of it share.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,12 @@ struct CudaModel {
   bool reference = false;
   bool fusion = true;
 
+  int64_t rank() const { return weights.rank; }
+
   const cuda::ProductChoices* measured_choices() const { return choices.empty() ? nullptr : &choices; }
 
   PrefillPaths prefill_paths(KvLayout layout) const {
-    return {.num_heads = static_cast<int>(config.num_attention_heads),
+    return {.num_heads = static_cast<int>(weights.num_heads()),
             .layout = layout,
             .fp8_weights = weights.layers.front().attention.kv_b.type == WeightType::kFp8Block};
   }

@@ -4,8 +4,15 @@
 
 namespace hadal {
 
-CudaRunner::CudaRunner(CudaModel& model, int64_t num_pages, int64_t max_tokens, KvLayout layout)
+// The sizes allow any mix of prompt and decode rows.
+DeviceDecoder::StepBytes CudaRunner::step_bytes(CudaModel& model, int64_t max_tokens, KvLayout layout) {
+  return model.decoder.step_bytes(2 * max_tokens, max_tokens, kMaxPrefillKeys, 2 * max_tokens, layout,
+                                  model.gemm, model.device.num_sms, model.measured_choices());
+}
+
+CudaRunner::CudaRunner(CudaModel& model, int64_t num_pages, int64_t max_tokens, KvLayout layout, RankEnd end)
     : model_(model),
+      end_(end),
       inputs_({.max_tokens = max_tokens,
                .max_rows = 1,
                .max_seqs = max_tokens,
@@ -13,10 +20,7 @@ CudaRunner::CudaRunner(CudaModel& model, int64_t num_pages, int64_t max_tokens, 
                .max_table_entries = num_pages,
                .paths = model.prefill_paths(layout)}),
       cache_(model.config.num_hidden_layers, num_pages, layout),
-      // The sizes allow any mix of prompt and decode rows.
-      workspace_(DeviceBuffer(
-          model.decoder.workspace_bytes(2 * max_tokens, max_tokens, kMaxPrefillKeys, 2 * max_tokens, layout,
-                                        model.gemm, model.device.num_sms, model.measured_choices()))) {}
+      workspace_(DeviceBuffer(step_bytes(model, max_tokens, layout).workspace)) {}
 
 CudaRunner::~CudaRunner() {
   try {
@@ -36,18 +40,24 @@ std::span<const float> CudaRunner::forward(const ForwardBatch& batch) {
     logits_ = DeviceBuffer();
     logits_ = DeviceBuffer(count * sizeof(float));
   }
-  if (host_.size() < count * sizeof(float)) {
-    host_ = PinnedBuffer();
-    host_ = PinnedBuffer(count * sizeof(float));
-  }
   DeviceExec exec{.launch = model_.launch(stream_.handle()),
                   .gemm = model_.gemm,
                   .workspace = workspace_,
                   .choices = model_.measured_choices(),
+                  .comm = end_.device,
                   .fusion = model_.fusion};
+  if (end_.device != nullptr) end_.device->begin_step();
   model_.decoder.forward(view.step, cache_, logits_.as<float>(), exec);
-  copy_to_host(host_.data(), logits_.data(), count * sizeof(float), stream_.handle());
+  if (end_.device != nullptr) end_.device->end_step(exec.launch);
+  const bool hands_over = model_.rank() == 0;
+  if (hands_over && host_.size() < count * sizeof(float)) {
+    host_ = PinnedBuffer();
+    host_ = PinnedBuffer(count * sizeof(float));
+  }
+  if (hands_over) copy_to_host(host_.data(), logits_.data(), count * sizeof(float), stream_.handle());
   stream_.synchronize();
+  if (end_.device != nullptr) end_.device->check();
+  if (!hands_over) return {};
   return {host_.as<float>(), count};
 }
 

@@ -113,11 +113,12 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
   const Value16* q = qkv;
   int64_t q_stride = qkv_width;
   if (low_rank) {
-    q_stride = heads_ * kQkHeadDim;
+    q_stride = weights.q_b.n;
     auto* expanded = arena_.array<Value16>(num_tokens_ * q_stride);
     linear("q_b", q_latent, weights.q_width, weights.q_b, expanded, nullptr, num_tokens_);
     q = expanded;
   }
+  q += weights.q_skip;
 
   const DeviceRows heads_out = allocate_rows(num_tokens_, heads_width, has_scales(weights.o.type),
                                              num_prefill_ > 0 || !expands_to_codes(weights.o));

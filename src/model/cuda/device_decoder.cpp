@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "comm/device_collectives.h"
+#include "comm/lone_communicator.h"
 #include "model/cuda/device_forward.h"
 
 namespace hadal {
@@ -62,21 +64,26 @@ void DeviceDecoder::forward(const DeviceStep& step, const DeviceKvCache& cache, 
   DeviceForward(config_, weights_, step, cache, exec).run(logits);
 }
 
-size_t DeviceDecoder::workspace_bytes(int64_t max_tokens, int64_t max_prefill_tokens, int64_t max_keys,
-                                      int64_t max_logit_rows, KvLayout layout, cuda::GemmLibrary& gemm,
-                                      int num_sms, const cuda::ProductChoices* choices) const {
+DeviceDecoder::StepBytes DeviceDecoder::step_bytes(int64_t max_tokens, int64_t max_prefill_tokens,
+                                                   int64_t max_keys, int64_t max_logit_rows, KvLayout layout,
+                                                   cuda::GemmLibrary& gemm, int num_sms,
+                                                   const cuda::ProductChoices* choices) const {
   DeviceArena arena = DeviceArena::measuring();
+  const ModelSplit split = weights_.split;
+  LoneCommunicator comm =
+      LoneCommunicator::measuring(static_cast<int>(weights_.rank), static_cast<int>(split.tp));
   DeviceExec exec{.launch = {.num_sms = num_sms},
                   .gemm = gemm,
                   .workspace = arena,
                   .choices = choices,
+                  .comm = split.is_whole() ? nullptr : &comm,
                   .measure_only = true};
   const DeviceKvCache no_cache(0, 0, layout);
   const auto measure = [&](int64_t num_tokens, int64_t num_prefill) {
     PrefillPlan plan;
     if (num_prefill > 0) {
       plan.passes.push_back({.num_keys = max_keys, .accumulate = true});
-      plan.group_rows = absorbed_group_rows(static_cast<int>(config_.num_attention_heads));
+      plan.group_rows = absorbed_group_rows(static_cast<int>(weights_.num_heads()));
       // The number of groups is largest if every prompt token is a separate group.
       const int64_t groups_a_pass = kMaxAbsorbedRows / plan.group_rows;
       for (int64_t first = 0; first < num_prefill; first += groups_a_pass)
@@ -89,7 +96,9 @@ size_t DeviceDecoder::workspace_bytes(int64_t max_tokens, int64_t max_prefill_to
                           .prefill = num_prefill > 0 ? &plan : nullptr};
     for (const bool fusion : {true, false}) {
       exec.fusion = fusion;
+      comm.begin_step();
       DeviceForward(config_, weights_, step, no_cache, exec).run(nullptr);
+      comm.end_step(exec.launch);
     }
   };
   // Measures the largest mixed step, and decode steps of every size class, because an op's kernel, and so its
@@ -98,7 +107,7 @@ size_t DeviceDecoder::workspace_bytes(int64_t max_tokens, int64_t max_prefill_to
   const int64_t max_decode = max_tokens - max_prefill_tokens;
   for (int64_t rows = 1; rows < max_decode; rows *= 2) measure(rows, 0);
   if (max_decode > 0) measure(max_decode, 0);
-  return arena.high_water();
+  return {.workspace = arena.high_water(), .part = comm.most_part_bytes()};
 }
 
 DeviceForward::DeviceForward(const ModelConfig& config, const DeviceWeights& weights, const DeviceStep& step,
@@ -113,7 +122,7 @@ DeviceForward::DeviceForward(const ModelConfig& config, const DeviceWeights& wei
       eps_(static_cast<float>(config.rms_norm_eps)),
       f16_(weights.is_f16()),
       hidden_(config.hidden_size),
-      heads_(config.num_attention_heads),
+      heads_(weights.num_heads()),
       num_tokens_(step.num_tokens),
       num_prefill_(step.num_prefill_tokens),
       num_decode_(step.num_tokens - step.num_prefill_tokens),
@@ -124,6 +133,10 @@ DeviceForward::DeviceForward(const ModelConfig& config, const DeviceWeights& wei
   HADAL_CHECK_GT(num_tokens_, 0);
   HADAL_CHECK_EQ(f16_, cache.layout().format == KvFormat::kF16);
   HADAL_CHECK(num_prefill_ == 0 || step.prefill != nullptr, "prefill rows without a plan");
+  HADAL_CHECK(weights.split.is_whole() ? exec.comm == nullptr
+                                       : exec.comm != nullptr && exec.comm->rank() == weights.rank &&
+                                             exec.comm->num_ranks() == weights.split.tp,
+              "rank {} of {} has the communicator of another", weights.rank, weights.split.tp);
 }
 
 void DeviceForward::run(float* logits) {
@@ -134,7 +147,7 @@ void DeviceForward::run(float* logits) {
   const bool all_rows = step_.logit_rows == nullptr && num_logits == num_tokens_;
 
   residual_ = arena_.array<float>(num_tokens_ * hidden_);
-  auto* attention_out = arena_.array<Value16>(num_tokens_ * hidden_);
+  auto* attention_out = exec_.comm != nullptr ? nullptr : arena_.array<Value16>(num_tokens_ * hidden_);
   const DeviceRows x = allocate_rows(num_tokens_, hidden_, weights_.w8a8(), true);
   auto* last_residual = all_rows ? nullptr : arena_.array<float>(num_logits * hidden_);
   plan_attention();
@@ -160,7 +173,8 @@ void DeviceForward::run(float* logits) {
     const bool gathers = is_last && !all_rows;
     const int64_t m = is_last ? num_logits : num_tokens_;
 
-    attention(layer.attention, layer_idx, layer_rows(layer_idx), attention_out);
+    Value16* const attended = exec_.comm != nullptr ? partial_rows(num_tokens_) : attention_out;
+    attention(layer.attention, layer_idx, layer_rows(layer_idx), attended);
     if (m == 0) {
       // The counts of an earlier step must not stay there.
       if (layer.is_moe && step_.distinct_experts != nullptr && !exec_.measure_only) {
@@ -168,10 +182,10 @@ void DeviceForward::run(float* logits) {
       }
       return;
     }
-    const cuda::NormInput after_attention{.dense = attention_out, .x_stride = hidden_};
-    // The router reads rows of 16 bits in any case.
-    DeviceRows for_mlp = rows_for(x, layer.is_moe ? layer.moe.experts.gate_up : layer.mlp.gate_up);
-    if (layer.is_moe) for_mlp.x = x.x;
+    const cuda::NormInput after_attention = exec_.comm != nullptr
+                                                ? exchanged(num_tokens_)
+                                                : cuda::NormInput{.dense = attended, .x_stride = hidden_};
+    const DeviceRows for_mlp = layer.is_moe ? rows_for_experts(x, layer.moe) : rows_for(x, layer.mlp.gate_up);
     add_norm("post_attention_norm", after_attention, layer.post_attention_norm, m, for_mlp,
              gathers ? step_.logit_rows : nullptr, gathers ? last_residual : nullptr);
     if (gathers) residual_ = last_residual;
@@ -179,13 +193,54 @@ void DeviceForward::run(float* logits) {
     const DeviceArena::Scope feed_forward_scope(arena_);
     int32_t* distinct =
         layer.is_moe && step_.distinct_experts != nullptr ? step_.distinct_experts + moe_idx++ : nullptr;
-    const cuda::NormInput after_feed_forward =
-        layer.is_moe ? experts(layer.moe, for_mlp, m, !gathers, distinct) : dense_mlp(layer.mlp, for_mlp, m);
+    const cuda::NormInput after_feed_forward = feed_forward(layer, for_mlp, m, !gathers, distinct);
     add_norm(is_last ? "final_norm" : "input_norm", after_feed_forward,
              is_last ? weights_.final_norm : weights_.layers[layer_idx + 1].input_norm, m,
              is_last ? rows_for(x, weights_.lm_head) : layer_rows(layer_idx + 1));
   }
-  linear("lm_head", {.x = x.x, .x_quantized = {}}, hidden_, weights_.lm_head, nullptr, logits, num_logits);
+  if (exec_.comm == nullptr) {
+    linear("lm_head", {.x = x.x, .x_quantized = {}}, hidden_, weights_.lm_head, nullptr, logits, num_logits);
+  } else {
+    gather_logits(x.x, num_logits, logits);
+  }
+}
+
+Value16* DeviceForward::partial_rows(int64_t m) {
+  return static_cast<Value16*>(exec_.comm->partial(m * hidden_ * int64_t{sizeof(Value16)}));
+}
+
+cuda::NormInput DeviceForward::exchanged(int64_t m) {
+  const int64_t bytes = m * hidden_ * int64_t{sizeof(Value16)};
+  cuda::NormInput parts;
+  if (exec_.measure_only) {
+    parts.exchanged = exec_.comm->exchange(launch_, bytes);  // launches nothing
+    return parts;
+  }
+  op("exchange", static_cast<double>(bytes) * (exec_.comm->num_ranks() - 1), 0.0,
+     [&] { parts.exchanged = exec_.comm->exchange(launch_, bytes); });
+  return parts;
+}
+
+void DeviceForward::gather_logits(const Value16* x, int64_t num_rows, float* logits) {
+  const int num_ranks = exec_.comm->num_ranks();
+  std::vector<int64_t> widths;  // in bytes
+  for (int rank = 0; rank < num_ranks; ++rank)
+    widths.push_back(vocabulary_of(config_, weights_.split, rank).size() * int64_t{sizeof(float)});
+  // Rank 0 has the most columns. All ranks must cut the rows alike.
+  const int64_t most_rows = std::max<int64_t>(kMostLogitPartBytes / widths[0], 1);
+  for (int64_t first = 0; first < num_rows; first += most_rows) {
+    const int64_t rows = std::min(most_rows, num_rows - first);
+    auto* mine = static_cast<float*>(exec_.comm->partial(rows * widths[0]));
+    if (weights_.lm_head.n > 0) {
+      linear("lm_head", {.x = x + first * hidden_, .x_quantized = {}}, hidden_, weights_.lm_head, nullptr,
+             mine, rows);
+    }
+    if (exec_.measure_only) exec_.comm->exchange(launch_, 0);  // launches nothing
+    op("gather_logits", static_cast<double>(rows * config_.vocab_size) * 8.0, 0.0, [&] {
+      gather_columns(*exec_.comm, rows, widths, nullptr, logits + first * config_.vocab_size,
+                     config_.vocab_size * int64_t{sizeof(float)}, launch_);
+    });
+  }
 }
 
 cuda::QuantizedRows DeviceForward::quantized_shape(int64_t m, int64_t n) const {
@@ -238,7 +293,9 @@ void DeviceForward::quantize(const Value16* x, int64_t m, int64_t n, const cuda:
 void DeviceForward::add_norm(const char* name, const cuda::NormInput& input, const float* weight, int64_t m,
                              const DeviceRows& y, const int32_t* rows, float* residual_out) {
   const double n = static_cast<double>(hidden_);
-  const double read = input.expert_rows != nullptr ? 2.0 * input.top_k : input.dense != nullptr ? 2.0 : 0.0;
+  const double read = 2.0 * (input.expert_rows != nullptr ? input.top_k
+                             : input.dense != nullptr     ? 1
+                                                          : input.exchanged.num_ranks);
   cuda::AddRmsNormParams params{.input = input,
                                 .residual = residual_,
                                 .residual_out = residual_out,
@@ -255,7 +312,7 @@ void DeviceForward::add_norm(const char* name, const cuda::NormInput& input, con
        [&] { cuda::add_rms_norm(params, launch_); });
     return;
   }
-  if (rows == nullptr && (input.dense != nullptr || input.expert_rows != nullptr)) {
+  if (rows == nullptr && read > 0.0) {
     op("add_residual", static_cast<double>(m) * n * (read + 8.0), 0.0,
        [&] { cuda::add_residual(input, residual_, m, hidden_, launch_, f16_); });
     params.input = {};

@@ -1,11 +1,17 @@
 // Runs the forward pass of the family on one GPU: it launches a step's kernels on a stream, eagerly or while
 // a graph is being captured. It allocates nothing and never synchronises. There is one launching thread.
+//
+// Of a model that several ranks share, it computes this rank's heads, experts and widths for all tokens. What
+// attention and feed-forward add to the residual is then a sum over ranks: each rank writes its part in 16
+// bits to memory that all ranks read, and the norm that follows adds the parts in float32 in order of rank.
+// So the residual, and with it routing, has the same bits on all ranks.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <vector>
 
+#include "comm/device_communicator.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/product_choices.h"
@@ -71,6 +77,8 @@ struct DeviceExec {
   cuda::GemmLibrary& gemm;
   DeviceArena& workspace;
   const cuda::ProductChoices* choices = nullptr;  // measured ones; null: none
+  // This rank's end of the ranks that share the model, in a step (begin_step()); null: one rank.
+  DeviceCommunicator* comm = nullptr;
   bool fusion = true;              // false: --disable-fusion, one kernel for each elementary step
   OpObserver* observer = nullptr;  // null: none
   bool measure_only = false;       // runs the forward pass only to measure its workspace, without launches
@@ -132,14 +140,21 @@ class DeviceDecoder {
   // Both must outlive the decoder.
   DeviceDecoder(const ModelConfig& config, const DeviceWeights& weights);
 
-  // Writes logits, float32 [num_logit_rows, vocab], and the step's records to the cache.
+  // Writes logits, float32 [num_logit_rows, vocab], and the step's records to the cache. With several ranks,
+  // each rank computes its columns of the logits and gathers those of the others, so that all ranks have
+  // whole rows and sample the same tokens. (Dealing the rows to the ranks would be faster: each would gather
+  // and sample a part of them.)
   void forward(const DeviceStep& step, const DeviceKvCache& cache, float* logits, DeviceExec& exec) const;
 
-  // Returns the bytes of workspace for any step of up to this many rows, including eager prefill with passes
+  struct StepBytes {
+    size_t workspace = 0;
+    int64_t part = 0;  // the largest that is exchanged at once (DeviceCommunicator::partial)
+  };
+  // Returns the bytes that suffice for any step of up to this many rows, including eager prefill with passes
   // of max_keys keys and absorbed prefill.
-  size_t workspace_bytes(int64_t max_tokens, int64_t max_prefill_tokens, int64_t max_keys,
-                         int64_t max_logit_rows, KvLayout layout, cuda::GemmLibrary& gemm, int num_sms,
-                         const cuda::ProductChoices* choices) const;
+  StepBytes step_bytes(int64_t max_tokens, int64_t max_prefill_tokens, int64_t max_keys,
+                       int64_t max_logit_rows, KvLayout layout, cuda::GemmLibrary& gemm, int num_sms,
+                       const cuda::ProductChoices* choices) const;
 
   int64_t num_moe_layers() const { return num_moe_layers_; }
 
@@ -148,6 +163,10 @@ class DeviceDecoder {
   const DeviceWeights& weights_;
   int64_t num_moe_layers_ = 0;
 };
+
+// Ranks gather the logits of as many rows at once as give a part of at most this size, but of one row at
+// least.
+inline constexpr int64_t kMostLogitPartBytes = int64_t{64} << 20;
 
 // A prefill pass has at most this many keys, which bounds the expanded keys and values ([keys, heads, 256] of
 // 16 bits).

@@ -26,6 +26,7 @@ cuda::ExpertsShape shape_of(const DeviceMoe& weights, const Router& router, int6
           .num_experts = weights.num_experts,
           .num_shared = weights.num_shared,
           .top_k = static_cast<int>(router.top_k),
+          .num_held = weights.num_local_experts,
           .num_groups = router.gate.num_groups,
           .topk_groups = router.gate.topk_groups,
           .gate_kind = router.gate.kind,
@@ -69,6 +70,8 @@ class ExpertsRun {
               .num_experts = weights.num_experts,
               .num_shared = weights.num_shared,
               .top_k = static_cast<int>(router.top_k),
+              .first_held = weights.first_expert,
+              .num_held = plan.shape.holds_all() ? 0 : weights.num_local_experts,
               .num_groups = router.gate.num_groups,
               .topk_groups = router.gate.topk_groups,
               .kind = router.gate.kind,
@@ -84,10 +87,12 @@ class ExpertsRun {
     sorted_ = rows_at(at.sorted, hidden_);
     activated_ = rows_at(at.activated, intermediate_);
     gate_up_ = array<Value16>(at.gate_up);
+    held_offsets_ = route_.expert_offsets + route_.first_held;
+    if (route_.num_held > 0) num_used_ = held_offsets_ + route_.num_held;
     const auto routed = static_cast<double>(weights.num_experts);
     const double missed =
         std::pow(1.0 - static_cast<double>(route_.top_k) / routed, static_cast<double>(route_.m));
-    hit_ = routed * (1.0 - missed) + weights.num_shared;
+    hit_ = weights.num_local_experts * (1.0 - missed) + weights.num_shared;
   }
 
   // Runs the plan; valid and num_distinct are those of RouteParams.
@@ -120,7 +125,7 @@ class ExpertsRun {
       case cuda::ExpertsOp::kGateUpActivated:
         return activated_columns(kernel);
       case cuda::ExpertsOp::kActivate:
-        return f_.activate(to_string(kernel.op), gate_up_, num_rows_, intermediate_, activated_);
+        return f_.activate(to_string(kernel.op), gate_up_, num_rows_, intermediate_, activated_, num_used_);
       case cuda::ExpertsOp::kQuantize:
         return f_.quantize(activated_.x, num_rows_, intermediate_, activated_.x_quantized);
       case cuda::ExpertsOp::kDown:
@@ -182,7 +187,8 @@ class ExpertsRun {
                                 .y = sorted_.x,
                                 .y_quantized = sorted_.x_quantized,
                                 .num_rows = num_rows_,
-                                .n = hidden_},
+                                .n = hidden_,
+                                .num_used = num_used_},
                                f_.launch_);
           });
   }
@@ -201,10 +207,10 @@ class ExpertsRun {
                                   .tokens = w_.num_shared > 0 ? x_.x : nullptr,
                                   .tokens_stride = hidden_,
                                   .num_tokens = route_.m,
-                                  .direct_from = w_.num_experts,
-                                  .expert_offsets = route_.expert_offsets,
+                                  .direct_from = w_.num_local_experts,
+                                  .expert_offsets = held_offsets_,
                                   .num_rows = num_rows_,
-                                  .num_experts = plan_.shape.num_all_experts(),
+                                  .num_experts = plan_.shape.num_held_experts(),
                                   .w = first.data,
                                   .w_row_stride = first.row_stride,
                                   .expert_stride = w_.gate_up_stride,
@@ -229,10 +235,10 @@ class ExpertsRun {
                  .x_stride = w.k,
                  .x_quantized = has_scales(w.type) ? x.x_quantized : cuda::QuantizedRows{},
                  .token_of = kernel.gathered ? route_.token_of : nullptr,
-                 .expert_offsets = route_.expert_offsets,
+                 .expert_offsets = held_offsets_,
                  .num_rows = num_rows_,
                  .rows_per_token = plan_.shape.num_slots(),
-                 .num_experts = plan_.shape.num_all_experts(),
+                 .num_experts = plan_.shape.num_held_experts(),
                  .w = w,
                  .expert_stride = stride,
                  .expert_scale_stride = scale_stride,
@@ -269,6 +275,9 @@ class ExpertsRun {
   const int64_t intermediate_;
   const int64_t num_rows_;
   cuda::RouteParams route_;
+  const int32_t* held_offsets_ = nullptr;  // [held experts + 1]
+  // where the number of rows is, if some experts are another rank's and rows behind it belong to none
+  const int32_t* num_used_ = nullptr;
   DeviceRows sorted_;
   DeviceRows activated_;
   Value16* gate_up_ = nullptr;
@@ -295,6 +304,36 @@ cuda::NormInput DeviceForward::experts(const DeviceMoe& weights, const DeviceRow
   }
   return {
       .expert_rows = out.rows, .row_of = out.row_of, .weights = out.topk_weights, .top_k = shape.num_slots()};
+}
+
+DeviceRows DeviceForward::rows_for_experts(const DeviceRows& x, const DeviceMoe& weights) const {
+  DeviceRows rows = rows_for(x, weights.experts.gate_up);
+  if (has_scales(weights.shared.gate_up.type)) rows.x_quantized = x.x_quantized;
+  rows.x = x.x;  // the router reads 16 bits in any case
+  return rows;
+}
+
+// The shared MLP, where it is a product of its own, is added last, as on the CPU.
+void DeviceForward::experts_part(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
+                                 int32_t* distinct_experts, Value16* out) {
+  const bool has_shared = weights.shared.intermediate > 0;
+  if (weights.experts.intermediate == 0) {
+    // The rank need not route. Rank 0, whose count of distinct experts is read, holds the most of everything.
+    if (has_shared) return dense_mlp(weights.shared, rows_for(x, weights.shared.gate_up), m, out);
+    return clear(out, m);
+  }
+  const DeviceArena::Scope scope(arena_);
+  const cuda::NormInput own = experts(weights, x, m, padded, distinct_experts);
+  Value16* shared = nullptr;
+  if (has_shared) {
+    shared = arena_.array<Value16>(m * hidden_);
+    dense_mlp(weights.shared, rows_for(x, weights.shared.gate_up), m, shared);
+  }
+  const double reads = own.top_k + (has_shared ? 1 : 0);
+  op("combine_experts", static_cast<double>(m * hidden_) * 2.0 * (reads + 1.0), 0.0, [&] {
+    cuda::combine_rows({.experts = own, .added = shared, .y = out, .m = m, .n = hidden_, .f16 = f16_},
+                       launch_);
+  });
 }
 
 }  // namespace hadal

@@ -45,6 +45,8 @@ class DeviceForward {
   // Returns the form of the rows that the reader uses; without fusion also the rows from which codes are
   // made.
   DeviceRows rows_for(const DeviceRows& x, const MatrixWeight& reader) const;
+  // Returns the form that router, experts and shared MLP read.
+  DeviceRows rows_for_experts(const DeviceRows& x, const DeviceMoe& weights) const;
   cuda::QuantizedRows allocate_fp8(int64_t m, int64_t n);
   // Returns rows of 8 bits without their memory.
   cuda::QuantizedRows quantized_shape(int64_t m, int64_t n) const;
@@ -96,20 +98,38 @@ class DeviceForward {
   void decode_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q, int64_t q_stride,
                         Value16* out, const cuda::QuantizedRows& out_fp8);
 
-  // Returns the rows that the next norm adds to the residual. x: [m, hidden]. Their memory lives until the
-  // caller's Scope ends.
-  cuda::NormInput dense_mlp(const DeviceMlp& weights, const DeviceRows& x, int64_t m);
+  // Returns the rows that the next norm adds to the residual, those of all ranks. x: [m, hidden]. Their
+  // memory lives until the caller's Scope ends.
+  cuda::NormInput feed_forward(const DeviceLayer& layer, const DeviceRows& x, int64_t m, bool padded,
+                               int32_t* distinct_experts);
+  // Computes an MLP into out [m, hidden]; its intermediate size is not 0.
+  void dense_mlp(const DeviceMlp& weights, const DeviceRows& x, int64_t m, Value16* out);
+  // Returns the rows of the experts that are held here; there are some.
   cuda::NormInput experts(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
                           int32_t* distinct_experts);
+  // Computes this rank's part of the experts' sum into out [m, hidden].
+  void experts_part(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
+                    int32_t* distinct_experts, Value16* out);
+
+  // Sets rows [m, hidden] to zero: the part of a rank that holds nothing of an MLP.
+  void clear(Value16* rows, int64_t m);
+
+  // These are for several ranks. partial_rows returns the place of this rank's partial sums [m, hidden],
+  // and exchanged those of all ranks, once this rank's have been launched.
+  Value16* partial_rows(int64_t m);
+  cuda::NormInput exchanged(int64_t m);
+  // Computes this rank's columns of the logits of x [num_rows, hidden], and gathers those of all ranks.
+  void gather_logits(const Value16* x, int64_t num_rows, float* logits);
   friend class ExpertsRun;  // one layer's plan being carried out
   // Returns true if the kernel that computes the heads' outputs of decode rows also quantises them: a head is
   // one group of e4m3.
   bool expands_to_codes(const MatrixWeight& o) const {
     return o.type == WeightType::kFp8Block && exec_.fusion;
   }
-  // Computes y = silu(gate) ⊙ up, in codes if y has them and fusion is on, otherwise in 16 bits.
+  // Computes y = silu(gate) ⊙ up, in codes if y has them and fusion is on, otherwise in 16 bits. num_used is
+  // that of SiluMulParams.
   void activate(const char* name, const Value16* gate_up, int64_t m, int64_t intermediate,
-                const DeviceRows& y);
+                const DeviceRows& y, const int32_t* num_used = nullptr);
 
   const ModelConfig& config_;
   const DeviceWeights& weights_;
@@ -121,7 +141,7 @@ class DeviceForward {
   const float eps_;
   const bool f16_;  // activations are float16
   const int64_t hidden_;
-  const int64_t heads_;
+  const int64_t heads_;  // of this rank
   const int64_t num_tokens_;
   const int64_t num_prefill_;
   const int64_t num_decode_;

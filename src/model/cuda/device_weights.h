@@ -104,6 +104,7 @@ struct DeviceWeights {
   int64_t bytes = 0;                       // device memory
   std::shared_ptr<const DeviceBuffer> storage;  // the memory of every pointer
 
+  int64_t num_heads() const { return layers.front().attention.num_heads; }  // of the rank
   // Returns true if some linears use quantised activations.
   bool w8a8() const { return has_scales(linears); }
   // Returns true if activations, and the cache, are float16.

@@ -14,6 +14,7 @@
 // read after the sum, from the L1, so that 1,536 threads and more fit on a multiprocessor, with 32 registers
 // at width 7,168 and 40 at 2,048. All variants give the same bits.
 #include "kernels/cuda/alignment.h"
+#include "kernels/cuda/comm/peer_memory.cuh"
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -81,8 +82,8 @@ __device__ __forceinline__ Floats8 sum_parts8(const NormInput& input, int64_t ro
 #pragma unroll
     for (int j = 0; j < kBatch && first + j < kMaxRanks; ++j) {
       if (inside && first + j < input.exchanged.num_ranks) {
-        rows[j] = *reinterpret_cast<const uint4*>(static_cast<const T*>(input.exchanged.parts[first + j]) +
-                                                  row * n + column);
+        const T* part = static_cast<const T*>(input.exchanged.parts[first + j]);
+        rows[j] = load_part(reinterpret_cast<const uint4*>(part + row * n + column));
       }
     }
 #pragma unroll

@@ -1,6 +1,7 @@
 // Implements the plain kernels (reference.h). Grid: there is one thread per value where values are
 // independent, otherwise one block of 128 threads per row with a serial sum in thread order. The kernels use
 // no vector accesses and assume no alignment.
+#include "kernels/cuda/comm/peer_memory.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/elementwise/reference.h"
@@ -12,11 +13,18 @@ namespace {
 constexpr int kThreads = 128;
 static_assert(kThreads == kQuantGroup);  // one thread per value of a group
 
+// Returns element `idx` of a part, of which a whole word is loaded.
+__device__ float exchanged_value(const void* part, int64_t idx, bool is_f16) {
+  const uint32_t word = load_part(static_cast<const uint32_t*>(part) + idx / 2);
+  const auto bits = static_cast<uint16_t>(idx % 2 == 0 ? word : word >> 16);
+  return load_16_bit(&bits, 0, is_f16);
+}
+
 __device__ float added(const NormInput& input, int64_t row, int64_t n, int64_t column, bool is_f16) {
   if (input.dense != nullptr) return load_16_bit(input.dense, row * input.x_stride + column, is_f16);
   float sum = 0.0F;
   for (int r = 0; r < input.exchanged.num_ranks; ++r)
-    sum += load_16_bit(input.exchanged.parts[r], row * n + column, is_f16);
+    sum += exchanged_value(input.exchanged.parts[r], row * n + column, is_f16);
   for (int j = 0; input.expert_rows != nullptr && j < input.top_k; ++j) {
     const int64_t source = input.row_of[row * input.top_k + j];
     if (source < 0) continue;

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/experts/few/choice.h"
+#include "kernels/cuda/padding.h"
 
 namespace hadal::cuda {
 namespace {
@@ -50,6 +51,8 @@ class Planner {
       : s_(shape), measured_(measured), flags_(flags) {
     HADAL_CHECK(s_.tokens >= 1 && s_.num_experts >= 1 && s_.num_slots() >= 1,
                 "{} tokens, {} experts, {} rows per token", s_.tokens, s_.num_experts, s_.num_slots());
+    HADAL_CHECK(s_.holds_all() || (s_.num_held < s_.num_experts && s_.num_shared == 0),
+                "{} of {} experts are held, with {} shared ones", s_.num_held, s_.num_experts, s_.num_shared);
     plan_.shape = s_;
     ExpertsWorkspace& w = plan_.workspace;
     w.topk_ids = layout_.take(s_.num_rows() * 4);
@@ -86,15 +89,25 @@ class Planner {
   const GroupedTable* grouped_table() const { return measured_ == nullptr ? nullptr : &measured_->grouped; }
 
   GroupedShape product(WeightType type, int64_t n, int64_t k, bool aligned) const {
+    const int64_t rows = chosen_rows();
     return {.type = type,
-            .num_rows = s_.num_rows(),
-            .rows_per_token = s_.num_slots(),
-            .num_experts = s_.num_all_experts(),
+            .num_rows = rows,
+            .rows_per_token = s_.holds_all() ? s_.num_slots() : static_cast<int>(rows),
+            .num_experts = s_.num_held_experts(),
             .n = n,
             .k = k,
             .num_sms = s_.num_sms,
             .aligned = aligned,
             .aligned_y = aligned};
+  }
+
+  // Returns the number of rows for which a product's kernel is chosen. Some of the routed experts get their
+  // share of the rows if all experts are chosen equally often, which need not be whole for one token; so the
+  // tokens are padded here as padded_rows() pads the others.
+  int64_t chosen_rows() const {
+    if (s_.holds_all()) return s_.num_rows();
+    const int64_t tokens = s_.tokens <= kMostGraphTokens ? finely_padded_tokens(s_.tokens) : s_.tokens;
+    return (tokens * s_.top_k * s_.num_held + s_.num_experts - 1) / s_.num_experts;
   }
 
   // Returns why the kernels for few tokens do not run; null if they do.

@@ -37,11 +37,6 @@ struct ExpertsShape {
   int64_t num_rows() const { return tokens * num_slots(); }         // rows of all experts
   bool holds_all() const { return num_held == 0 || num_held == num_experts; }
   int num_held_experts() const { return holds_all() ? num_all_experts() : num_held; }  // with the shared ones
-  // Returns the rows that the held experts get if all experts are chosen equally often. They may get up to
-  // num_rows().
-  int64_t num_expected_rows() const {
-    return holds_all() ? num_rows() : (num_rows() * num_held + num_experts - 1) / num_experts;
-  }
 
   bool operator==(const ExpertsShape&) const = default;
 };

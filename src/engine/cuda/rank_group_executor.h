@@ -1,0 +1,63 @@
+// Runs steps on a group of ranks, each of which has a GPU and an executor of its own. All ranks get the same
+// step: a step is plain data, and bucket, kernels and algorithms are functions of it and of the options of
+// the start, so no rank decides anything from its own state. Every rank samples every row, with equal bits,
+// so rank 0's output is the group's. The engine thread uses it; the ranks' threads launch.
+//
+// It needs no device: tests run it over executors without a model.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/rank_group.h"
+#include "engine/step_executor.h"
+
+namespace hadal {
+
+class RankGroupExecutor final : public StepExecutor {
+ public:
+  using MakeRank = RankGroup<StepExecutor>::Make;
+
+  // `make_rank` makes a rank's executor, which may throw where a StepExecutor would report an error. Throws
+  // what the first rank that failed has thrown, or RankLost.
+  RankGroupExecutor(int num_ranks, std::chrono::milliseconds deadline, MakeRank make_rank);
+
+  // If a rank throws or is lost, the step fails, and so do all later ones (StepOutput::fatal): the ranks may
+  // have computed different things since, and another rank may be in the middle of an exchange.
+  void launch(StagedStep step) override;
+  void set_masks(int64_t step, std::vector<uint32_t> masks) override;
+  // Fails the step if ranks disagree about a sampled token, too.
+  StepOutput wait() override;
+
+ private:
+  struct Pending {
+    int64_t step = 0;
+    std::string error;
+  };
+  // What the ranks' threads read and write besides their executors. A lost rank may use it at any time.
+  struct Exchange {
+    std::vector<StagedStep> steps;             // [num_ranks]
+    std::vector<std::vector<uint32_t>> masks;  // [num_ranks]
+    std::vector<StepOutput> outputs;           // [num_ranks]
+  };
+
+  // Calls body(rank, executor) on all ranks; makes what they throw the error of `pending` and of all later
+  // steps.
+  template <typename Body>
+  void run(Pending& pending, Body body);
+
+  RankGroup<StepExecutor> group_;
+  std::shared_ptr<Exchange> exchange_;
+  std::deque<Pending> in_flight_;
+  std::string broken_;  // not empty: why no step can succeed any more
+};
+
+// Returns the output of the group, given those of the ranks for one step: rank 0's, which took as long as the
+// slowest rank's. It is an error, and fatal, if only some of the ranks failed or if a rank has sampled another
+// token than rank 0.
+StepOutput join_outputs(std::vector<StepOutput> outputs);
+
+}  // namespace hadal
