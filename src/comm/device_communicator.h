@@ -31,10 +31,13 @@
 
 namespace hadal {
 
+inline constexpr int64_t kPlaceAlignment = 256;  // bytes
+
 // The memory of all ranks in which parts are exchanged, as the device of one rank addresses it.
 struct DevicePlaces {
-  std::array<std::byte*, cuda::kMaxRanks> memory{};  // [num_ranks] of 2 · place_bytes each, on 256 bytes
-  int64_t place_bytes = 0;                           // a multiple of 256
+  std::array<std::byte*, cuda::kMaxRanks>
+      memory{};             // [num_ranks] of 2 · place_bytes each, on kPlaceAlignment
+  int64_t place_bytes = 0;  // a multiple of kPlaceAlignment
 };
 
 // What the exchanges of a step move and cost by the model of comm/collective_choice.h, for profiles.
@@ -61,8 +64,8 @@ class DeviceCommunicator {
   void begin_step();
   void end_step(const cuda::Launch& launch);
 
-  // Returns device memory of `bytes` bytes, on 256 bytes, for this rank's part of the next exchange; it holds
-  // anything. There is at most one part for each exchange. Throws if `bytes` exceeds max_part_bytes().
+  // Returns device memory of `bytes` bytes, on kPlaceAlignment, for this rank's part of the next exchange; it
+  // holds anything. There is at most one part for each exchange. Throws if `bytes` exceeds max_part_bytes().
   void* partial(int64_t bytes);
   int64_t max_part_bytes() const { return places_.place_bytes; }
 

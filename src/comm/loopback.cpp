@@ -1,9 +1,6 @@
 #include "comm/loopback.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -11,33 +8,17 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "comm/loopback_call.h"
+#include "comm/reason.h"
 #include "comm/wait.h"
 
 namespace hadal {
 namespace {
 
 constexpr std::chrono::milliseconds kMaxDeadline = std::chrono::hours(24);
-
-// Reason is one line that is written without allocating, and cut if it is too long.
-class Reason {
- public:
-  template <typename... Args>
-  void append(fmt::format_string<Args...> pattern, Args&&... args) noexcept {
-    const size_t room = text_.size() - size_;
-    const auto written = fmt::format_to_n(text_.data() + size_, room, pattern, std::forward<Args>(args)...);
-    size_ += std::min<size_t>(written.size, room);
-  }
-  std::string_view text() const { return {text_.data(), size_}; }
-
- private:
-  std::array<char, 1000> text_{};
-  size_t size_ = 0;
-};
 
 }  // namespace
 

@@ -1,0 +1,43 @@
+// InTurns is the end of a rank that shares one GPU with the other ranks of its group: one rank computes at a
+// time, because kernels whose blocks wait for each other must not share a GPU. A rank has the turn from one
+// exchange to the next and waits for its stream before it hands the turn over; so exchanges need no flags on
+// the device, and cannot be captured in graphs. It shows that several ranks compute the right thing, not how
+// fast.
+//
+// Turns are made of barriers of the ranks' threads alone. Between two exchanges all ranks pass the barrier
+// num_ranks times: rank r computes after r of them and before the others.
+//
+// Each rank has its own thread, which alone uses its end.
+#pragma once
+
+#include <functional>
+
+#include "base/stream_handle.h"
+#include "comm/communicator.h"
+#include "comm/device_communicator.h"
+
+namespace hadal {
+
+class InTurns final : public DeviceCommunicator {
+ public:
+  // `host` is this rank's end among the threads, and outlives this object. Its failures are the failures of
+  // exchanges: when a rank throws, or keeps its turn longer than the deadline of `host`, the others get
+  // RankFailed or RankLost from begin_step(), exchange() or end_step(). `synchronize` returns when all work
+  // on a stream has ended, and throws if that has failed.
+  InTurns(Communicator& host, const DevicePlaces& places, std::function<void(StreamHandle)> synchronize);
+
+  bool graphs() const override { return false; }
+  void check() override {}  // what fails has been thrown
+  // The caller's thread throws as well, and RankThreads then fails the group of `host`.
+  void fail(std::string_view /*why*/) noexcept override {}
+
+ private:
+  void begin_turn() override;
+  void end_turn(const cuda::Launch& launch) override;
+  void meet(const cuda::Launch& launch) override;
+
+  Communicator& host_;
+  const std::function<void(StreamHandle)> synchronize_;
+};
+
+}  // namespace hadal

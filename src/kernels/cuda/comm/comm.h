@@ -1,0 +1,82 @@
+// The device side of exchanges between ranks, and the kernels that read what was exchanged. Each function is
+// launched by one rank, on its stream; docs/kernels/cuda-comm.md explains the protocol. The rules of
+// kernels/cuda/launch.h hold, with one exception: exchange_flags waits for other ranks' kernels. This header
+// includes no CUDA header.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/comm/parts.h"
+#include "kernels/cuda/launch.h"
+
+namespace hadal::cuda {
+
+// What a rank keeps about exchanges, in device memory that all ranks of its group can write. It is zero
+// before the first exchange. Only exchange_flags uses it.
+struct ExchangeFlags {
+  uint64_t arrived[kMaxRanks];  // arrived[r]: to how many exchanges rank r has come; rank r writes it
+  uint64_t num_exchanges;       // to how many this rank has come; the rest is its own
+  uint32_t given_up;            // not 0: a wait has failed, and later ones do not wait
+};
+
+// What a rank says about the first wait that passed its deadline, in page-locked memory of the host. It is
+// zero before.
+struct LateReport {
+  uint32_t is_late;   // the other fields are valid; written last
+  int32_t missing;    // the first rank that had not come
+  uint64_t expected;  // the number of this exchange, counted from 1
+  uint64_t seen;      // the last exchange that the missing rank had come to; 0: none
+};
+
+// Comes to the next exchange: everything that was launched on this stream before, on this and on all other
+// ranks, has then ended and can be read by what is launched on this stream afterwards. One block of one warp
+// waits, so that ranks which share a device do not keep each other from running.
+struct ExchangeParams {
+  ExchangeFlags* flags[kMaxRanks] = {};  // [num_ranks]
+  int rank = 0;
+  int num_ranks = 0;
+  LateReport* report = nullptr;    // this rank's
+  const uint32_t* stop = nullptr;  // in page-locked memory: not 0 ends all waits, without a report
+  int64_t deadline_ns = 0;         // of one wait
+  // The next kernel may occupy multiprocessors while this one waits. False where ranks share a device,
+  // because what another rank has yet to run would then find no room.
+  bool early_dependents = false;
+};
+void exchange_flags(const ExchangeParams& params, const Launch& launch);
+
+// Adds elements [first, first + count) of the parts in float32, in order of rank, and rounds each sum once.
+struct SumPartsParams {
+  ExchangedParts parts;  // 16 bits an element
+  int64_t first = 0;     // multiples of 8
+  int64_t count = 0;
+  void* sums = nullptr;  // [count] of 16 bits, on 16 bytes
+  bool f16 = false;      // otherwise bf16
+};
+void sum_parts(const SumPartsParams& params, const Launch& launch);
+
+// Which rows of a part CopyParts copies: all of them; those whose owner is this rank; or those whose owner is
+// the part's rank.
+enum class PartRows : uint8_t { kAll, kOwnersOnly, kFromOwners };
+
+// Copies a rectangle of bytes out of each part. Fields with an index per rank describe that rank's part.
+struct CopyPartsParams {
+  ExchangedParts parts;
+  int64_t source[kMaxRanks] = {};        // offset of the rectangle in the part
+  int64_t source_pitch[kMaxRanks] = {};  // from row to row
+  int64_t target[kMaxRanks] = {};        // offset in `out`
+  int64_t row_bytes[kMaxRanks] = {};     // 0: nothing is copied
+  int64_t num_rows = 0;
+  std::byte* out = nullptr;
+  int64_t out_pitch = 0;
+  PartRows rows = PartRows::kAll;
+  const int32_t* owners = nullptr;  // [num_rows] ranks, < 0: nobody's; null with kAll
+  int rank = 0;                     // this one
+};
+void copy_parts(const CopyPartsParams& params, const Launch& launch);
+
+// Loads the code of all kernels of this folder onto a device. A kernel that is loaded at its first launch
+// waits for kernels that are running, and these may wait for it.
+void load_comm_kernels(int device);
+
+}  // namespace hadal::cuda

@@ -1,0 +1,43 @@
+// SymmetricMemory is memory of one device that other devices of the machine read and write, at the same
+// address on all of them. It is made by the driver's calls for virtual memory, because these give access to
+// this memory alone: after cudaDeviceEnablePeerAccess every allocation and release waits for all peers. One
+// thread at a time uses an object. This header includes no CUDA header.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+namespace hadal::cuda {
+
+// Throws hadal::Error, with the two devices, if a device of `devices` cannot access the memory of another
+// one, or does not exist. The same device may occur several times.
+void check_peer_access(std::span<const int> devices);
+
+class SymmetricMemory {
+ public:
+  SymmetricMemory() = default;
+  // Reserves at least `bytes` (> 0) bytes on `device`, rounded up to the driver's pages of 2 MiB, and sets
+  // them to 0. `devices`, which contain `device`, may access them. Throws hadal::Error when the memory does
+  // not suffice.
+  SymmetricMemory(int device, std::span<const int> devices, int64_t bytes);
+  ~SymmetricMemory() { release(); }
+  SymmetricMemory(SymmetricMemory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        handle_(std::exchange(other.handle_, 0)) {}
+  SymmetricMemory& operator=(SymmetricMemory&& other) noexcept;
+
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  void release() noexcept;
+
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+  unsigned long long handle_ = 0;  // of the driver's physical allocation
+};
+
+}  // namespace hadal::cuda
