@@ -46,10 +46,10 @@ std::string readable_count(int64_t count) {
   return fmt::format("{}", count);
 }
 
-// Returns the estimate for the assumed GPU, all of whose memory counts as free.
-GpuEstimate estimate_assumed_gpu(const ModelInfo& model, double fraction) {
+// Returns the estimate for the assumed GPU, all of whose memory counts as free, with this much of weights.
+GpuEstimate estimate_assumed_gpu(const ModelInfo& model, int64_t weight_bytes, double fraction) {
   DeviceMemoryPlan plan{.total_bytes = kAssumedGpuBytes, .fraction = fraction};
-  plan.weight_bytes = model.weight_bytes;
+  plan.weight_bytes = weight_bytes;
   plan.fill_cache(model.kv_bytes_per_token);
   return GpuEstimate{
       .name = kAssumedGpu, .num_sms = kAssumedMultiprocessors, .free_bytes = kAssumedGpuBytes, .plan = plan};
@@ -60,16 +60,20 @@ Result<void> judge_gpu(const Session& session, double fraction, int64_t wanted_t
   const ModelOptions& options = session.options();
   const bool is_assumed = !options.no_gpu_because.empty();
   if (is_assumed) {
-    report.gpu = estimate_assumed_gpu(report.model, fraction);
+    report.gpu = estimate_assumed_gpu(
+        report.model, report.ranks.empty() ? report.model.weight_bytes : report.ranks[0].all, fraction);
   } else {
-    HADAL_ASSIGN_OR_RETURN(report.gpu, estimate_gpu(session.config(), options.quantization,
-                                                    report.compute_dtype, report.layout, fraction));
+    HADAL_ASSIGN_OR_RETURN(
+        report.gpu, estimate_gpu(session.config(), options.quantization, report.compute_dtype, report.layout,
+                                 fraction, options.split, options.gpus));
   }
   const GpuEstimate& gpu = *report.gpu;
-  report.model.weight_bytes = gpu.plan.weight_bytes;
+  if (report.ranks.empty()) report.model.weight_bytes = gpu.plan.weight_bytes;
   report.fit = judge_fit(gpu.plan, report.model.kv_bytes_per_token);
-  report.memory_place = fmt::format("available on {} {} ({:g} of {})", is_assumed ? "an assumed" : "the GPU",
-                                    gpu.name, fraction, readable_bytes(gpu.plan.total_bytes));
+  report.memory_place =
+      fmt::format("available on {} {}{} ({:g} of {})", is_assumed ? "an assumed" : "the GPU", gpu.name,
+                  report.ranks.empty() ? "" : " of rank 0, which has the largest part", fraction,
+                  readable_bytes(gpu.plan.total_bytes));
   if (!report.fit.fits()) return {};
   if (wanted_tokens > 0)
     HADAL_RETURN_IF_ERROR(check_cache_fits(gpu.plan, report.model.kv_bytes_per_token, wanted_tokens));

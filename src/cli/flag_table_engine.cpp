@@ -89,7 +89,8 @@ void append_engine_rows(std::vector<Flag>& out) {
        .default_text = "1",
        .text = "number of ranks that share the model (tensor parallelism): attention by heads, MLPs by "
                "intermediate size, the head by vocabulary. It must divide num_attention_heads. Each rank has "
-               "a KV cache of its own. In this version only the CPU runs more than one rank"},
+               "a KV cache of its own. On GPUs there are at most 8 ranks, and each uses one GPU "
+               "(--base-gpu-id, --gpu-id-step)"},
       {.name = "ep-size",
        .kind = kInteger,
        .commands = kConfig,
@@ -101,6 +102,36 @@ void append_engine_rows(std::vector<Flag>& out) {
        .text = "number of groups of ranks that divide the routed experts among them (expert parallelism). It "
                "must divide --tp-size and n_routed_experts; if it is less than --tp-size, the ranks of a "
                "group share each of its experts"},
+      {.name = "base-gpu-id",
+       .kind = kInteger,
+       .commands = kConfig,
+       .group = "Running",
+       .value_name = "N",
+       .min = 0,
+       .max = 1023,
+       .gpu_only = true,
+       .default_text = "0",
+       .text = "GPU: the one that rank 0 uses, as CUDA counts them"},
+      {.name = "gpu-id-step",
+       .kind = kInteger,
+       .commands = kConfig,
+       .group = "Running",
+       .value_name = "N",
+       .min = 0,
+       .max = 1023,
+       .gpu_only = true,
+       .default_text = "1",
+       .text =
+           "GPU: distance between the GPUs of neighbouring ranks; rank R uses GPU --base-gpu-id + R times N. "
+           "With 0 all ranks take turns on one GPU, one computing at a time and without CUDA graphs: this "
+           "shows that they compute the right thing, not how fast"},
+      {.name = "disable-custom-all-reduce",
+       .commands = kConfig,
+       .group = "Running",
+       .gpu_only = true,
+       .text =
+           "GPU: do not exchange data between GPUs by the program's own kernels. In this version there is no "
+           "other way, so the flag is an error where ranks use several GPUs, and has no effect elsewhere"},
       {.name = "kernels",
        .kind = kOne,
        .commands = kConfig,

@@ -51,7 +51,9 @@ constexpr Entry kEntries[] = {
     {kAlready, "this command runs one step at a time", "disable-overlap-schedule"},
     {kAlready, "this command keeps no prefixes in a cache", "disable-radix-cache"},
     {kAlready, "cached prefixes are read where they are, without copies", "disable-chunked-prefix-cache"},
-    {kAlready, "this command runs no model", "enable-deterministic-inference tp-size=:1 ep-size=:1"},
+    {kAlready, "this command runs no model",
+     "enable-deterministic-inference tp-size=:1 ep-size=:1 base-gpu-id= gpu-id-step= "
+     "disable-custom-all-reduce"},
     {kAlready, "a page always holds 64 tokens", "page-size=:64"},
     {kAlready, "requests are served first come, first served", "schedule-policy=:fcfs"},
     {kAlready, "new requests can start after every decode step", "num-continuous-decode-steps=:1"},
@@ -61,13 +63,15 @@ constexpr Entry kEntries[] = {
      "weight files are mapped and read as they are needed, which is faster than a thread that reads ahead",
      "weight-loader-prefetch-checkpoints"},
     {kAlready, "decoding always uses the absorbed form of attention", "enable-mla"},
-    {kAlready, "this build runs on one device",
+    {kAlready, "ranks share a model by --tp-size and --ep-size alone",
      "dp-size=:1 pp-size=:1 dcp-size=:1 attn-cp-size=:1 moe-dp-size=:1 dwdp-size=:1 "
-     "nnodes=:1 node-rank=:0 moe-a2a-backend=:none ep-num-redundant-experts=:0 init-expert-location=:trivial "
-     "base-gpu-id=:0 gpu-id-step=:1"},
-    {kAlready, "this build runs on one device, so that devices exchange nothing",
-     "disable-custom-all-reduce enforce-disable-flashinfer-allreduce-fusion enable-p2p-check nccl-port= "
-     "dist-timeout= disable-flashinfer-cutlass-moe-fp4-allgather"},
+     "moe-a2a-backend=:none ep-num-redundant-experts=:0 init-expert-location=:trivial"},
+    {kAlready, "one process on one machine runs all ranks", "nnodes=:1 node-rank=:0 nccl-port="},
+    {kAlready,
+     "GPUs exchange data by the program's own kernels, which check at start that they reach each other",
+     "enforce-disable-flashinfer-allreduce-fusion enable-p2p-check "
+     "disable-flashinfer-cutlass-moe-fp4-allgather"},
+    {kAlready, "an exchange between GPUs waits for ten seconds at most", "dist-timeout="},
     {kAlready, "prefill and decode run in one process", "disaggregation-mode=:null"},
     {kAlready, "weights stay in the memory of the device", "cpu-offload-gb=:0"},
     {kAlready, "the KV cache is not instrumented", "kv-canary=:none kv-canary-real-data=:none"},
@@ -119,16 +123,20 @@ constexpr Entry kEntries[] = {
      "uses",
      "expert-distribution-recorder-mode= expert-distribution-recorder-buffer-size= "
      "expert-balancedness-report-mode="},
-    {kError, "this build runs on one device; leave the flag out",
+    {kError, "GPUs exchange data by the program's own kernels alone; leave the flag out",
+     "enable-nccl-nvls enable-symm-mem enable-torch-symm-mem enable-fused-moe-sum-all-reduce enable-mscclpp "
+     "pre-warm-nccl enable-quant-communications enable-flashinfer-allreduce-fusion "
+     "flashinfer-allreduce-fusion-backend= enable-aiter-allreduce-fusion"},
+    {kError,
+     "ranks share a model by --tp-size and --ep-size alone, in one process on one machine; leave the flag "
+     "out",
      "dist-init-addr= pp-max-micro-batch-size= pp-async-batch-depth= load-balance-method= dcp-comm-backend= "
      "dcp-replicate-q-proj enable-prefill-cp cp-strategy= enable-dsa-cache-layer-split "
      "enable-dsa-prefill-context-parallel dsa-prefill-cp-mode= enable-prefill-context-parallel "
      "prefill-cp-mode= enable-cp-decode-attn-tp enable-dp-attention "
      "enable-dp-attention-local-control-broadcast enable-dp-lm-head enable-tp-lm-head-all-to-all "
-     "enable-attn-tp-input-scattered disable-attn-tp-gather use-ray numa-node=* enable-nccl-nvls "
-     "enable-symm-mem enable-torch-symm-mem enable-fused-moe-sum-all-reduce enable-mscclpp pre-warm-nccl "
-     "enable-quant-communications enable-flashinfer-allreduce-fusion flashinfer-allreduce-fusion-backend= "
-     "enable-aiter-allreduce-fusion deepep-mode= fuseep-mode= deepep-dispatcher-output-dtype= "
+     "enable-attn-tp-input-scattered disable-attn-tp-gather use-ray numa-node=* deepep-mode= fuseep-mode= "
+     "deepep-dispatcher-output-dtype= "
      "ep-dispatch-algorithm= enable-eplb eplb-algorithm= eplb-rebalance-num-iterations= "
      "eplb-rebalance-layers-per-chunk= eplb-min-rebalancing-utilization-threshold= deepep-config= "
      "moe-dense-tp-size= elastic-ep-backend= enable-elastic-expert-backup mooncake-ib-device= "

@@ -71,6 +71,22 @@ Result<void> choose_device(const ParsedFlags& flags, ModelOptions& options) {
   return {};
 }
 
+// Sets options.gpus. `info` may assume GPUs that are not there.
+Result<void> resolve_gpus(const ParsedFlags& flags, ModelOptions& options) {
+  options.gpus = {.base_gpu_id = static_cast<int>(flags.integer("base-gpu-id").value_or(0)),
+                  .gpu_id_step = static_cast<int>(flags.integer("gpu-id-step").value_or(1))};
+  if (options.device == DeviceType::kCpu || !options.no_gpu_because.empty()) return {};
+  HADAL_RETURN_IF_ERROR(
+      check_ranks(options.device, options.split, options.gpus, cuda::availability().num_devices));
+  if (!flags.has("disable-custom-all-reduce") || options.split.is_whole() ||
+      options.gpus.take_turns(options.split.tp))
+    return {};
+  return unsupported(
+      "--disable-custom-all-reduce: in this version GPUs exchange data only by the program's own kernels; "
+      "leave "
+      "the flag out, or use --tp-size 1");
+}
+
 // Checks the flags before weights are loaded, which takes minutes. The errors are those of check_gpu_batch.
 Result<void> check_batch_flags(const ParsedFlags& flags) {
   if (const auto most = flags.integer("max-running-requests"))
@@ -131,7 +147,7 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   // `tune` measures the products of one of several GPUs, and runs no ranks.
   if (flags.command() != Command::kTuneGemm && flags.command() != Command::kTuneMoe) {
     options.split = {.tp = flags.integer("tp-size").value_or(1), .ep = flags.integer("ep-size").value_or(1)};
-    HADAL_RETURN_IF_ERROR(check_ranks(options.device, options.split));
+    HADAL_RETURN_IF_ERROR(resolve_gpus(flags, options));
   }
   if (flags.text_or("kernels", "auto") == "reference") options.kernels = KernelSet::kReference;
   options.random_seed = static_cast<uint64_t>(flags.integer("random-seed").value_or(42));

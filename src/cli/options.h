@@ -39,6 +39,7 @@ struct ModelOptions {
   std::string config_overrides;         // JSON text
   int threads = 0;                      // 0: the available cores
   ModelSplit split;                     // checked against the model once its config is read
+  GpuRanks gpus;                        // which GPU each rank uses
   KernelSet kernels = KernelSet::kOptimised;
   DeviceType device = DeviceType::kCpu;
   std::string no_gpu_because;  // `info --device cuda` without a usable GPU: why; nothing can be loaded then

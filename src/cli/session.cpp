@@ -104,6 +104,7 @@ Result<void> Session::load_model() {
   options.kernels = options_.kernels;
   options.fusion = options_.fusion;
   options.split = options_.split;
+  options.gpus = options_.gpus;
   add_kernel_configs(options);
   WeightLoadOptions& load = options.load;
   load.format = options_.load_format;

@@ -1,5 +1,8 @@
 #include "engine/backend.h"
 
+#include <algorithm>
+
+#include "kernels/cuda/comm/parts.h"
 #include "kernels/cuda/mla/plan/geometry.h"
 
 namespace hadal {
@@ -21,6 +24,24 @@ Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype) {
 Result<void> check_gpu_batch(std::string_view flag, int64_t num_requests) {
   if (num_requests <= cuda::kDecodeMaxSeqs) return {};
   return invalid_argument("{} {}: must be at most {} on a GPU", flag, num_requests, cuda::kDecodeMaxSeqs);
+}
+
+Result<void> check_ranks(DeviceType device, ModelSplit split, const GpuRanks& gpus, int num_gpus) {
+  if (device == DeviceType::kCpu) return {};
+  if (gpus.base_gpu_id >= num_gpus) {
+    return invalid_argument("--base-gpu-id {}: there are {} GPUs; allowed: 0 to {}", gpus.base_gpu_id,
+                            num_gpus, num_gpus - 1);
+  }
+  if (split.tp > cuda::kMaxRanks) {
+    return invalid_argument("--tp-size {}: on GPUs it must be at most {}", split.tp, cuda::kMaxRanks);
+  }
+  if (gpus.device(split.tp - 1) < num_gpus) return {};
+  const int step = std::max(gpus.gpu_id_step, 1);
+  return invalid_argument(
+      "--tp-size {}: with --base-gpu-id {} and --gpu-id-step {} the last rank needs GPU {}, but there are {} "
+      "GPUs; allowed: at most {} ranks, or --gpu-id-step 0, with which ranks take turns on one GPU",
+      split.tp, gpus.base_gpu_id, gpus.gpu_id_step, gpus.device(split.tp - 1), num_gpus,
+      (num_gpus - 1 - gpus.base_gpu_id) / step + 1);
 }
 
 }  // namespace hadal

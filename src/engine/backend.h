@@ -50,15 +50,26 @@ class Backend {
   // whether its tokens see more keys than they attend to (ModelConfig::selects_keys).
   virtual int64_t weight_bytes_read(std::span<const int32_t> distinct_experts, bool selects_keys) const = 0;
 
-  // Measures how many bytes per second a plain copy reaches on the device, counting reads and writes. Returns
+  // Measures how many bytes per second a plain copy reaches on the device, or on all of several GPUs
+  // together, counting reads and writes. Returns
   // nullopt when the caller must measure (the CPU) or when a GPU has no room for the copy.
   virtual std::optional<double> measure_bandwidth() = 0;
+};
+
+// Says which GPU each rank uses: rank r uses GPU base_gpu_id + r · gpu_id_step.
+struct GpuRanks {
+  int base_gpu_id = 0;
+  int gpu_id_step = 1;  // 0: all ranks take turns on one GPU
+
+  int device(int64_t rank) const { return base_gpu_id + static_cast<int>(rank) * gpu_id_step; }
+  bool take_turns(int64_t num_ranks) const { return num_ranks > 1 && gpu_id_step == 0; }
 };
 
 struct BackendOptions {
   WeightLoadOptions load;
   KernelSet kernels = KernelSet::kOptimised;
-  ModelSplit split;    // has been checked (check_split); the CPU alone has more than one rank
+  ModelSplit split;    // has been checked (check_split)
+  GpuRanks gpus;       // has been checked (check_ranks)
   bool fusion = true;  // GPU: false launches one kernel per elementary operation
   // Folders of kernel choices measured on a GPU (tune/kernel_config.h); later ones take precedence over
   // earlier ones.
@@ -66,15 +77,17 @@ struct BackendOptions {
   std::optional<std::filesystem::path> named_kernel_config_dir;  // the folder among them that the user named
 };
 
-// Checks that this version runs so many ranks on the device: a GPU has one. The error is kUnsupported.
-Result<void> check_ranks(DeviceType device, ModelSplit split);
+// Checks that ranks find their GPUs, of which the machine has num_gpus; the CPU has room for any number of
+// ranks. The errors (kInvalidArgument) name the flag, its value, the number of GPUs and what is allowed.
+Result<void> check_ranks(DeviceType device, ModelSplit split, const GpuRanks& gpus, int num_gpus);
 
 // Checks that this version runs the model on the device: V3.2 runs on the CPU alone. The error is
 // kUnsupported.
 Result<void> check_architecture(DeviceType device, const ModelConfig& config);
 
 // Loads the weights. `pool` must outlive the backend. The errors are those of load_weights, and kUnsupported
-// for a device that this build or machine does not have, and those of check_ranks and check_architecture.
+// for a device that this build or machine does not have or for GPUs that differ, and those of
+// check_architecture.
 Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::filesystem::path& model_dir,
                                               const ModelConfig& config, const BackendOptions& options,
                                               ThreadPool& pool);
@@ -88,7 +101,8 @@ std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, Kernel
 Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, int64_t num_ranks,
                                   int64_t max_total_tokens, int64_t available_bytes);
 
-// GpuEstimate says what a GPU would do with a model, computed from its config alone.
+// GpuEstimate says what a GPU would do with a model, or with one rank's part of it, computed from its config
+// alone.
 struct GpuEstimate {
   std::string name;
   int num_sms = 0;         // multiprocessors
@@ -97,7 +111,8 @@ struct GpuEstimate {
 };
 // The error is kUnsupported. A model that does not fit is no error: its plan has no cache.
 Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization,
-                                 DType compute_dtype, KvLayout layout, double mem_fraction);
+                                 DType compute_dtype, KvLayout layout, double mem_fraction, ModelSplit split,
+                                 const GpuRanks& gpus);
 
 // Checks that a GPU with this compute type supports such a cache: float16 needs a float16 cache, bfloat16 any
 // but float16 and float32. The error is kUnsupported, about --kv-cache-dtype.
@@ -107,7 +122,8 @@ Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype);
 // that set the number. The error is kInvalidArgument, which names flag, number and limit.
 Result<void> check_gpu_batch(std::string_view flag, int64_t num_requests);
 
-// Loads a model on GPU 0. In builds without CUDA cuda/backend_stub.cpp returns an error instead.
+// Loads a model on the GPUs of options.gpus. In builds without CUDA cuda/backend_stub.cpp returns an error
+// instead.
 Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& model_dir,
                                                    const ModelConfig& config, const BackendOptions& options,
                                                    ThreadPool& pool);

@@ -105,11 +105,6 @@ std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, Kernel
   return std::make_unique<CpuBackend>(std::move(one), model.weights(), pool, kernels);
 }
 
-Result<void> check_ranks(DeviceType device, ModelSplit split) {
-  if (device == DeviceType::kCpu || split.is_whole()) return {};
-  return unsupported("--tp-size {}: must be 1 on a GPU; --device cpu allows more ranks", split.tp);
-}
-
 Result<void> check_architecture(DeviceType device, const ModelConfig& config) {
   if (device == DeviceType::kCpu || !config.has_indexer()) return {};
   return unsupported("{} runs on the CPU alone in this version; allowed: --device cpu",
@@ -119,7 +114,6 @@ Result<void> check_architecture(DeviceType device, const ModelConfig& config) {
 Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::filesystem::path& model_dir,
                                               const ModelConfig& config, const BackendOptions& options,
                                               ThreadPool& pool) {
-  HADAL_RETURN_IF_ERROR(check_ranks(device, options.split));
   HADAL_RETURN_IF_ERROR(check_architecture(device, config));
   if (device == DeviceType::kCuda) return load_cuda_backend(model_dir, config, options, pool);
   HADAL_ASSIGN_OR_RETURN(ModelWeights whole, load_weights(model_dir, config, options.load, pool));

@@ -40,7 +40,7 @@ class RankGroup {
  private:
   struct Ranks {
     Ranks(int num_ranks, Make maker) : make(std::move(maker)), made(num_ranks) {}
-    const Make make;  // owns what the objects need, and so is destroyed after them
+    const Make make;                          // owns what the objects need, and so is destroyed after them
     std::vector<std::unique_ptr<Rank>> made;  // [num_ranks]
   };
 

@@ -9,7 +9,8 @@ Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path&,
   return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda::availability().reason);
 }
 
-Result<GpuEstimate> estimate_gpu(const ModelConfig&, LoadQuantization, DType, KvLayout, double) {
+Result<GpuEstimate> estimate_gpu(const ModelConfig&, LoadQuantization, DType, KvLayout, double, ModelSplit,
+                                 const GpuRanks&) {
   return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda::availability().reason);
 }
 

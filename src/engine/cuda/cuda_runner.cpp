@@ -10,7 +10,8 @@ DeviceDecoder::StepBytes CudaRunner::step_bytes(CudaModel& model, int64_t max_to
                                   model.gemm, model.device.num_sms, model.measured_choices());
 }
 
-CudaRunner::CudaRunner(CudaModel& model, int64_t num_pages, int64_t max_tokens, KvLayout layout, RankEnd end)
+CudaRunner::CudaRunner(CudaModel& model, int64_t num_pages, int64_t max_tokens, KvLayout layout,
+                       size_t workspace_bytes, RankEnd end)
     : model_(model),
       end_(end),
       inputs_({.max_tokens = max_tokens,
@@ -20,7 +21,7 @@ CudaRunner::CudaRunner(CudaModel& model, int64_t num_pages, int64_t max_tokens, 
                .max_table_entries = num_pages,
                .paths = model.prefill_paths(layout)}),
       cache_(model.config.num_hidden_layers, num_pages, layout),
-      workspace_(DeviceBuffer(step_bytes(model, max_tokens, layout).workspace)) {}
+      workspace_(DeviceBuffer(workspace_bytes)) {}
 
 CudaRunner::~CudaRunner() {
   try {

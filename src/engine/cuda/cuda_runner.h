@@ -11,8 +11,10 @@ namespace hadal {
 
 class CudaRunner final : public ModelRunner {
  public:
-  // Allocates memory for batches of up to max_tokens rows. Throws OutOfDeviceMemory.
-  CudaRunner(CudaModel& model, int64_t num_pages, int64_t max_tokens, KvLayout layout, RankEnd end = {});
+  // Allocates memory for batches of up to max_tokens rows; workspace_bytes is that of step_bytes(). Throws
+  // OutOfDeviceMemory.
+  CudaRunner(CudaModel& model, int64_t num_pages, int64_t max_tokens, KvLayout layout, size_t workspace_bytes,
+             RankEnd end = {});
   // Returns what a batch of up to max_tokens rows needs.
   static DeviceDecoder::StepBytes step_bytes(CudaModel& model, int64_t max_tokens, KvLayout layout);
   ~CudaRunner() override;

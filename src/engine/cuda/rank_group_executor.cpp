@@ -119,7 +119,8 @@ StepOutput RankGroupExecutor::wait() {
     });
   }
   if (!pending.error.empty()) return failed(pending.step, std::move(pending.error), true);
-  StepOutput output = join_outputs(std::exchange(exchange_->outputs, std::vector<StepOutput>(group_.num_ranks())));
+  StepOutput output =
+      join_outputs(std::exchange(exchange_->outputs, std::vector<StepOutput>(group_.num_ranks())));
   output.step = pending.step;
   if (output.fatal) broken_ = output.error;
   return output;

@@ -56,8 +56,8 @@ class RankGroupExecutor final : public StepExecutor {
 };
 
 // Returns the output of the group, given those of the ranks for one step: rank 0's, which took as long as the
-// slowest rank's. It is an error, and fatal, if only some of the ranks failed or if a rank has sampled another
-// token than rank 0.
+// slowest rank's. It is an error, and fatal, if only some of the ranks failed or if a rank has sampled
+// another token than rank 0.
 StepOutput join_outputs(std::vector<StepOutput> outputs);
 
 }  // namespace hadal
