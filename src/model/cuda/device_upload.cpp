@@ -1,7 +1,7 @@
-// Uploads weights in lanes. Each of up to 8 threads has a lane: a stream, two pinned buffers and, for
-// conversions, a staging buffer on the device. A piece is read into one pinned buffer while the other is
-// being copied. Eight lanes saturate the link to the device (sixteen were not faster on an H200), and pinning
-// memory takes time too.
+// Uploads weights in lanes. Each of up to 8 threads has a lane: two pinned buffers, and for every device a
+// stream and, for conversions, a staging buffer. A piece is read into one pinned buffer while the other is
+// being copied to all devices that want it. Eight lanes saturate the link to a device (sixteen were not
+// faster on an H200), and pinning memory takes time too.
 #include "model/cuda/device_upload.h"
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "kernels/cuda/weights/weights.h"
+#include "model/cuda/device_upload_pieces.h"
 #include "model/cuda/shard_reader.h"
 #include "model/quantize.h"
 #include "tensor/cuda.h"
@@ -22,60 +22,16 @@ namespace hadal {
 namespace {
 
 constexpr int kMaxLanes = 8;
-constexpr int64_t kPieceBytes = int64_t{4} << 20;
+constexpr int kNumSlots = 2;
 
-// Holds rows of a placement's window.
-struct Piece {
-  const WeightPlacement* placement = nullptr;
-  int64_t row = 0, rows = 0;
-
-  // Returns the number of copied bytes: stored values, or values that the host has widened.
-  int64_t raw_bytes() const {
-    return rows * placement->cols *
-           dtype_bytes(placement->widened() ? DType::kBF16 : placement->source->dtype);
-  }
-  // These tell whether the piece passes through memory of a lane: pinned memory for files and for conversions
-  // on the host, device memory for conversions there.
-  bool pinned() const { return !placement->source->random || placement->widened(); }
-  bool staged() const { return !placement->direct() && !placement->widened(); }
-};
-
-std::vector<Piece> cut(std::span<const WeightPlacement> placements) {
-  std::vector<Piece> pieces;
-  for (const WeightPlacement& placement : placements) {
-    Piece piece{&placement, 0, placement.rows};
-    int64_t step = std::max<int64_t>(placement.rows, 1);
-    if (piece.pinned() || piece.staged()) {
-      const int64_t unit = placement.quantised() || placement.widened() ? kFp8BlockSize : 1;
-      const int64_t row_bytes = placement.cols * dtype_bytes(placement.source->dtype);
-      step = std::max<int64_t>(kPieceBytes / std::max<int64_t>(row_bytes * unit, 1), 1) * unit;
-    }
-    for (; piece.row < placement.rows; piece.row += step) {
-      piece.rows = std::min(step, placement.rows - piece.row);
-      pieces.push_back(piece);
-    }
-  }
-  // The order is that of the files, because disks read ahead.
-  std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
-    return std::less<>()(a.placement->source->bytes.data(), b.placement->source->bytes.data());
-  });
-  return pieces;
+std::vector<RankPlacements> placements_of(std::span<const RankUpload> ranks) {
+  std::vector<RankPlacements> placements;
+  for (const RankUpload& rank : ranks) placements.push_back({rank.plan->placements, rank.device});
+  return placements;
 }
 
-struct LaneSizes {
-  int num_lanes = 0;
-  int64_t pinned_bytes = 0;   // size of one buffer
-  int64_t staging_bytes = 0;  // on the device
-};
-
-LaneSizes lane_sizes(std::span<const Piece> pieces, int num_threads) {
-  LaneSizes sizes;
-  sizes.num_lanes = static_cast<int>(std::min<size_t>(pieces.size(), std::min(num_threads, kMaxLanes)));
-  for (const Piece& piece : pieces) {
-    if (piece.pinned()) sizes.pinned_bytes = std::max(sizes.pinned_bytes, piece.raw_bytes());
-    if (piece.staged()) sizes.staging_bytes = std::max(sizes.staging_bytes, piece.raw_bytes());
-  }
-  return sizes;
+int num_lanes(const UploadPieces& pieces, int num_threads) {
+  return static_cast<int>(std::min<size_t>(pieces.pieces.size(), std::min(num_threads, kMaxLanes)));
 }
 
 cuda::StoredType stored_type(DType dtype) {
@@ -110,191 +66,191 @@ cuda::RandomKind random_kind(RandomTensor::Kind kind) {
 
 class Lane {
  public:
-  Lane(const LaneSizes& sizes, const ShardReader& reader)
-      : reader_(reader), staging_(static_cast<size_t>(sizes.staging_bytes)) {
-    for (Slot& slot : slots_) slot.pinned = PinnedBuffer(static_cast<size_t>(sizes.pinned_bytes));
+  // `staging` has the bytes of each device's staging buffer.
+  Lane(const UploadPieces& pieces, int64_t pinned_bytes, std::span<const int64_t> staging,
+       const ShardReader& reader)
+      : pieces_(pieces), reader_(reader) {
+    for (size_t i = 0; i < pieces.devices.size(); ++i) {
+      cuda_set_device(pieces.devices[i]);
+      devices_.push_back(std::make_unique<Device>(pieces.devices[i], staging[i]));
+    }
+    for (PinnedBuffer& buffer : pinned_) buffer = PinnedBuffer(static_cast<size_t>(pinned_bytes));
   }
 
-  void run(const Piece& piece) {
-    const WeightPlacement& to = *piece.placement;
-    std::byte* place = to.dst + piece.row * to.stride * dtype_bytes(to.type);
-    std::byte* raw = piece.staged() ? staging_.data() : place;
-    const int64_t raw_stride = piece.staged() ? to.cols : to.stride;
-    if (to.widened()) {
-      upload_widened(piece, place);
-      return;
+  void run(const UploadPiece& piece) {
+    const std::byte* raw = piece.pinned() ? fill_slot(piece) : nullptr;
+    for (const UploadTarget& target : pieces_.targets_of(piece)) {
+      Device& device = *devices_[static_cast<size_t>(target.device_idx)];
+      cuda_set_device(device.index);
+      place(piece, *target.placement, raw, device);
+      if (raw != nullptr) device.copied[slot_].record(device.stream.handle());
     }
-    if (to.source->random) {
-      generate(piece, raw, raw_stride);
-    } else {
-      upload(piece, raw, raw_stride);
-    }
-    if (!piece.staged()) return;
-    const cuda::StoredType raw_type = stored_type(to.source->dtype);
+    if (raw != nullptr) slot_ = (slot_ + 1) % kNumSlots;
+  }
+
+  void finish() {
+    for (const auto& device : devices_) device->stream.synchronize();
+  }
+
+ private:
+  struct Device {
+    Device(int device_index, int64_t staging_bytes)
+        : index(device_index), staging(static_cast<size_t>(staging_bytes)) {}
+    cuda::Launch launch() const { return {.stream = stream.handle(), .pdl = false}; }
+
+    int index;
+    CudaStream stream;
+    DeviceBuffer staging;
+    std::array<CudaEvent, kNumSlots> copied;  // the copies of a pinned buffer; complete if never recorded
+  };
+
+  // Writes what a target wants of the piece. `raw` has the piece's values in pinned memory, or is null if
+  // they are generated.
+  static void place(const UploadPiece& piece, const WeightPlacement& to, const std::byte* raw,
+                    Device& device) {
+    const TargetRows at = rows_of(piece, to);
+    std::byte* dst = to.dst + at.window_row * to.stride * dtype_bytes(to.type);
+    if (!is_staged(to))
+      return transfer(piece, {to.col, to.col + to.cols}, at.rows, raw, dst, to.stride, device);
+    const Range cols = needed_columns(to);
+    const int64_t rows = to.quantised() ? piece.rows : at.rows;
+    transfer(piece, cols, rows, raw, device.staging.data(), cols.size(), device);
+    const cuda::StoredType raw_type = stored_type(piece.source->dtype);
     if (to.quantised()) {
       const int64_t first_scale =
-          is_block_scaled(to.codes) ? piece.row / kFp8BlockSize * to.scale_stride : piece.row;
+          is_block_scaled(to.codes) ? at.window_row / kFp8BlockSize * to.scale_stride : at.window_row;
       cuda::quantize_weight({.type = to.codes,
-                             .src = raw,
+                             .src = device.staging.data(),
                              .src_type = raw_type,
-                             .src_stride = raw_stride,
-                             .codes = reinterpret_cast<fp8_e4m3*>(place),
+                             .src_stride = cols.size(),
+                             .codes = reinterpret_cast<fp8_e4m3*>(dst),
                              .stride = to.stride,
                              .scales = to.scales + first_scale,
                              .scale_stride = to.scale_stride,
-                             .rows = piece.rows,
-                             .cols = to.cols},
-                            launch());
+                             .rows = rows,
+                             .cols = cols.size(),
+                             .code_rows = at.rows,
+                             .first_code_col = to.col - cols.begin,
+                             .code_cols = to.cols},
+                            device.launch());
     } else {
-      cuda::convert_weight({.src = raw,
+      cuda::convert_weight({.src = device.staging.data(),
                             .src_type = raw_type,
-                            .src_stride = raw_stride,
-                            .dst = place,
+                            .src_stride = cols.size(),
+                            .dst = dst,
                             .dst_type = stored_type(to.type),
                             .dst_stride = to.stride,
-                            .rows = piece.rows,
+                            .rows = rows,
                             .cols = to.cols},
-                           launch());
+                           device.launch());
     }
   }
 
-  void finish() { stream_.synchronize(); }
+  // Copies or generates the first `rows` rows of the piece's columns to device memory.
+  static void transfer(const UploadPiece& piece, Range cols, int64_t rows, const std::byte* raw,
+                       std::byte* dst, int64_t stride, const Device& device) {
+    const TensorSource& from = *piece.source;
+    if (raw == nullptr) return generate(piece, cols, rows, dst, stride, device);
+    const int64_t size = dtype_bytes(piece.raw_type());
+    const auto row_bytes = static_cast<size_t>(cols.size() * size);
+    const std::byte* src = raw + cols.begin * size;
+    if (cols.size() == from.cols && (stride == from.cols || rows == 1)) {
+      return copy_to_device(dst, src, static_cast<size_t>(rows) * row_bytes, device.stream.handle());
+    }
+    copy_to_device_2d(dst, static_cast<size_t>(stride * size), src, static_cast<size_t>(from.cols * size),
+                      row_bytes, static_cast<size_t>(rows), device.stream.handle());
+  }
 
- private:
-  struct Slot {
-    PinnedBuffer pinned;
-    CudaEvent copied;  // the copy of the buffer; complete if never recorded
-  };
-
-  cuda::Launch launch() const { return {.stream = stream_.handle(), .pdl = false}; }
-
-  void generate(const Piece& piece, std::byte* raw, int64_t raw_stride) {
-    const WeightPlacement& to = *piece.placement;
-    const RandomTensor::Recipe& recipe = to.source->random->recipe();
+  static void generate(const UploadPiece& piece, Range cols, int64_t rows, std::byte* dst, int64_t stride,
+                       const Device& device) {
+    const TensorSource& from = *piece.source;
+    const RandomTensor::Recipe& recipe = from.random->recipe();
     cuda::random_weight({.kind = random_kind(recipe.kind),
-                         .type = stored_type(to.source->dtype),
+                         .type = stored_type(from.dtype),
                          .key_low = recipe.key_low,
                          .key_high = recipe.key_high,
                          .offset = recipe.offset,
                          .scale = recipe.scale,
                          .upper_threshold = recipe.upper_threshold,
-                         .first = to.repeat ? 0 : (to.row + piece.row) * to.source->cols + to.col,
-                         .src_cols = to.repeat ? 0 : to.source->cols,
-                         .dst = raw,
-                         .dst_stride = raw_stride,
-                         .rows = piece.rows,
-                         .cols = to.cols},
-                        launch());
+                         .first = piece.repeat ? 0 : piece.row * from.cols + cols.begin,
+                         .src_cols = piece.repeat ? 0 : from.cols,
+                         .dst = dst,
+                         .dst_stride = stride,
+                         .rows = rows,
+                         .cols = cols.size()},
+                        device.launch());
   }
 
-  void upload(const Piece& piece, std::byte* raw, int64_t raw_stride) {
-    const WeightPlacement& to = *piece.placement;
-    const TensorSource& from = *to.source;
-    const int64_t element_bytes = dtype_bytes(from.dtype);
-    const auto row_bytes = static_cast<size_t>(to.cols * element_bytes);
-    Slot& slot = free_slot();
-    std::byte* pinned = slot.pinned.data();
-    const std::byte* stored = from.bytes.data() + ((to.row + piece.row) * from.cols + to.col) * element_bytes;
-    if (to.repeat) {
-      reader_.read({from.bytes.data(), row_bytes}, pinned);
+  // Waits until the slot's pinned buffer may be overwritten, and fills it with the piece's values.
+  const std::byte* fill_slot(const UploadPiece& piece) {
+    for (const auto& device : devices_) device->copied[slot_].wait();
+    std::byte* raw = pinned_[slot_].data();
+    if (piece.widened) {
+      widen(piece, raw);
+    } else if (piece.repeat) {
+      const std::span<const std::byte> value = piece.source->bytes;
+      reader_.read(value, raw);
       for (int64_t i = 1; i < piece.rows; ++i)
-        std::memcpy(pinned + static_cast<size_t>(i) * row_bytes, pinned, row_bytes);
-    } else if (to.cols == from.cols) {
-      reader_.read({stored, static_cast<size_t>(piece.rows) * row_bytes}, pinned);
+        std::memcpy(raw + static_cast<size_t>(i) * value.size(), raw, value.size());
     } else {
-      for (int64_t i = 0; i < piece.rows; ++i) {
-        reader_.read({stored + i * from.cols * element_bytes, row_bytes},
-                     pinned + static_cast<size_t>(i) * row_bytes);
-      }
+      read(*piece.source, piece.row * piece.source->cols, piece.rows * piece.source->cols, raw);
     }
-    if (raw_stride == to.cols || piece.rows == 1) {
-      copy_to_device(raw, pinned, static_cast<size_t>(piece.rows) * row_bytes, stream_.handle());
-    } else {
-      copy_to_device_2d(raw, static_cast<size_t>(raw_stride * element_bytes), pinned, row_bytes, row_bytes,
-                        static_cast<size_t>(piece.rows), stream_.handle());
-    }
-    slot.copied.record(stream_.handle());
+    return raw;
   }
 
   // Converts codes to bf16 on the host: those of kv_b, and of linears that are stacked with others in 16
   // bits.
-  void upload_widened(const Piece& piece, std::byte* place) {
-    const WeightPlacement& to = *piece.placement;
-    const std::vector<std::byte> codes =
-        window_values(*to.source, to.row + piece.row, to.col, piece.rows, to.cols);
-    const std::vector<float> factors = window_scales(to, to.row + piece.row, piece.rows);
+  void widen(const UploadPiece& piece, std::byte* out) const {
+    const WeightPlacement& to = *pieces_.targets_of(piece).front().placement;  // all have the same codes
+    const int64_t cols = piece.source->cols;
+    std::vector<std::byte> codes(static_cast<size_t>(piece.rows * cols));
+    read(*piece.source, piece.row * cols, piece.rows * cols, codes.data());
+    const std::vector<float> factors = row_scales(to, piece.row, piece.rows);
     const bool in_blocks = is_block_scaled(to.codes);
-    const int64_t num_runs = (to.cols + kFp8BlockSize - 1) / kFp8BlockSize;
-    std::vector<float> values(static_cast<size_t>(piece.rows * to.cols));
+    std::vector<float> values(static_cast<size_t>(std::min<int64_t>(kFp8BlockSize, piece.rows) * cols));
     for (int64_t row = 0; row < piece.rows; row += kFp8BlockSize) {
-      dequantize_rows(
-          to.codes, codes.data() + row * to.cols, std::min<int64_t>(kFp8BlockSize, piece.rows - row), to.cols,
-          factors.data() + (in_blocks ? row / kFp8BlockSize * num_runs : row), values.data() + row * to.cols);
+      const int64_t num_rows = std::min<int64_t>(kFp8BlockSize, piece.rows - row);
+      const int64_t first_factor = in_blocks ? row / kFp8BlockSize * to.code_scales->cols : row;
+      dequantize_rows(to.codes, codes.data() + row * cols, num_rows, cols, factors.data() + first_factor,
+                      values.data());
+      round_to_bf16(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), num_rows * cols,
+                    reinterpret_cast<bf16*>(out) + row * cols);
     }
-    Slot& slot = free_slot();
-    round_to_bf16(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), piece.rows * to.cols,
-                  reinterpret_cast<bf16*>(slot.pinned.data()));
-    const size_t row_bytes = static_cast<size_t>(to.cols) * sizeof(bf16);
-    copy_to_device_2d(place, static_cast<size_t>(to.stride) * sizeof(bf16), slot.pinned.data(), row_bytes,
-                      row_bytes, static_cast<size_t>(piece.rows), stream_.handle());
-    slot.copied.record(stream_.handle());
   }
 
-  // Returns the scales of rows [row, row + num_rows) of a widened placement's columns in the layout of
-  // dequantize_rows: those of blocks (the window begins with a block) or one scale per row.
-  std::vector<float> window_scales(const WeightPlacement& to, int64_t row, int64_t num_rows) const {
+  // Returns the scales of rows of a widened source in the layout of dequantize_rows: those of its blocks (the
+  // first row begins one), or one for each row.
+  std::vector<float> row_scales(const WeightPlacement& to, int64_t row, int64_t num_rows) const {
     const TensorSource& scales = *to.code_scales;
-    const auto floats = [&](int64_t first, int64_t column, int64_t rows, int64_t cols) {
-      const std::vector<std::byte> stored = window_values(scales, first, column, rows, cols);
-      std::vector<float> values(static_cast<size_t>(rows * cols));
-      widen_to_f32(scales.dtype, stored.data(), rows * cols, values.data());
+    const auto floats = [&](int64_t first, int64_t count) {
+      std::vector<std::byte> stored(static_cast<size_t>(count * dtype_bytes(scales.dtype)));
+      read(scales, first, count, stored.data());
+      std::vector<float> values(static_cast<size_t>(count));
+      widen_to_f32(scales.dtype, stored.data(), count, values.data());
       return values;
     };
-    const auto blocks = [](int64_t size) { return (size + kFp8BlockSize - 1) / kFp8BlockSize; };
     if (is_block_scaled(to.codes)) {
-      HADAL_CHECK(row % kFp8BlockSize == 0 && to.col % kFp8BlockSize == 0, "windows must begin with a block");
-      return floats(row / kFp8BlockSize, to.col / kFp8BlockSize, blocks(num_rows), blocks(to.cols));
+      HADAL_CHECK(row % kFp8BlockSize == 0, "pieces of block weights must begin with a block");
+      return floats(row / kFp8BlockSize * scales.cols,
+                    (num_rows + kFp8BlockSize - 1) / kFp8BlockSize * scales.cols);
     }
-    if (scales.num_elements() != 1) return floats(row, 0, num_rows, 1);
-    return std::vector<float>(static_cast<size_t>(num_rows), floats(0, 0, 1, 1)[0]);
+    if (scales.num_elements() != 1) return floats(row, num_rows);
+    return std::vector<float>(static_cast<size_t>(num_rows), floats(0, 1)[0]);
   }
 
-  // Returns a window of a source as it is stored.
-  std::vector<std::byte> window_values(const TensorSource& from, int64_t row, int64_t col, int64_t rows,
-                                       int64_t cols) const {
-    if (cols == from.cols) return stored_values(from, row * cols, rows * cols);
-    std::vector<std::byte> values;
-    for (int64_t i = 0; i < rows; ++i) {
-      const std::vector<std::byte> one = stored_values(from, (row + i) * from.cols + col, cols);
-      values.insert(values.end(), one.begin(), one.end());
-    }
-    return values;
-  }
-
-  // Returns values [first, first + count) of a source as they are stored.
-  std::vector<std::byte> stored_values(const TensorSource& from, int64_t first, int64_t count) const {
+  // Reads values [first, first + count) of a source as they are stored.
+  void read(const TensorSource& from, int64_t first, int64_t count, std::byte* out) const {
     const int64_t size = dtype_bytes(from.dtype);
-    std::vector<std::byte> values(static_cast<size_t>(count * size));
-    if (from.random) {
-      from.random->fill(first, count, values.data());
-    } else {
-      reader_.read(from.bytes.subspan(static_cast<size_t>(first * size), values.size()), values.data());
-    }
-    return values;
+    if (from.random) return from.random->fill(first, count, out);
+    reader_.read(from.bytes.subspan(static_cast<size_t>(first * size), static_cast<size_t>(count * size)),
+                 out);
   }
 
-  Slot& free_slot() {
-    Slot& slot = slots_[next_slot_];
-    next_slot_ = (next_slot_ + 1) % slots_.size();
-    slot.copied.wait();
-    return slot;
-  }
-
+  const UploadPieces& pieces_;
   const ShardReader& reader_;
-  CudaStream stream_;
-  DeviceBuffer staging_;
-  std::array<Slot, 2> slots_;
-  size_t next_slot_ = 0;
+  std::vector<std::unique_ptr<Device>> devices_;  // as in pieces_.devices
+  std::array<PinnedBuffer, kNumSlots> pinned_;
+  size_t slot_ = 0;  // the next one
 };
 
 void transpose_all(std::span<const KeyTranspose> transposes, const CudaStream& stream) {
@@ -313,52 +269,71 @@ void transpose_all(std::span<const KeyTranspose> transposes, const CudaStream& s
   }
 }
 
-}  // namespace
-
-int64_t upload_staging_bytes(std::span<const WeightPlacement> placements, int num_threads) {
-  const LaneSizes sizes = lane_sizes(cut(placements), num_threads);
-  return sizes.num_lanes * sizes.staging_bytes;
+// Makes the blocks zero, because padding is never written. Returns a stream of each rank's device.
+std::vector<CudaStream> clear_blocks(std::span<const RankUpload> ranks) {
+  std::vector<CudaStream> streams;
+  for (const RankUpload& rank : ranks) {
+    cuda_set_device(rank.device);
+    fill_device(rank.base, 0, static_cast<size_t>(rank.plan->weights.bytes), streams.emplace_back().handle());
+  }
+  for (const CudaStream& stream : streams) stream.synchronize();
+  return streams;
 }
 
-void upload_weights(const DeviceWeightPlan& plan, std::byte* base, std::span<const MappedFile> shards,
-                    ThreadPool& pool, const LoadProgress& progress) {
+}  // namespace
+
+std::vector<DeviceBytes> upload_staging_bytes(std::span<const RankUpload> ranks, int num_threads) {
+  const UploadPieces pieces = cut_placements(placements_of(ranks));
+  std::vector<DeviceBytes> needed;
+  for (size_t i = 0; i < pieces.devices.size(); ++i) {
+    needed.push_back({.device = pieces.devices[i],
+                      .bytes = num_lanes(pieces, num_threads) * staging_bytes(pieces, static_cast<int>(i))});
+  }
+  return needed;
+}
+
+void upload_weights(std::span<const RankUpload> ranks, std::span<const MappedFile> shards, ThreadPool& pool,
+                    const LoadProgress& progress) {
   const ShardReader reader(shards);
-  const std::vector<Piece> pieces = cut(plan.placements);
-  const LaneSizes sizes = lane_sizes(pieces, pool.num_threads());
+  const std::vector<RankPlacements> placements = placements_of(ranks);
+  const UploadPieces pieces = cut_placements(placements);
+  std::vector<int64_t> staging;
+  for (size_t i = 0; i < pieces.devices.size(); ++i)
+    staging.push_back(staging_bytes(pieces, static_cast<int>(i)));
+  int64_t pinned_bytes = 0;
   size_t total = 0;
   bool random = false;
-  for (const Piece& piece : pieces) {
+  for (const UploadPiece& piece : pieces.pieces) {
     total += static_cast<size_t>(piece.raw_bytes());
+    if (piece.pinned()) pinned_bytes = std::max(pinned_bytes, piece.raw_bytes());
     random |= !piece.pinned();
   }
   const char* what = random ? "generating weights" : "loading weights";
 
-  CudaStream stream;
-  fill_device(base, 0, static_cast<size_t>(plan.weights.bytes), stream.handle());
-  stream.synchronize();  // padding must be zero before anything is copied beside it
-
-  const int device = cuda::current_device();
-  std::vector<std::unique_ptr<Lane>> lanes(static_cast<size_t>(sizes.num_lanes));
+  const std::vector<CudaStream> streams = clear_blocks(ranks);
+  std::vector<std::unique_ptr<Lane>> lanes(static_cast<size_t>(num_lanes(pieces, pool.num_threads())));
   std::atomic<size_t> next_piece{0};
   std::mutex mutex;  // guards done and the callback
   size_t done = 0;
   if (progress) progress(0, total, what);
   pool.run([&](int thread_idx) {
-    if (thread_idx >= sizes.num_lanes) return;
-    cuda_set_device(device);
+    if (thread_idx >= static_cast<int>(lanes.size())) return;
     auto& lane = lanes[static_cast<size_t>(thread_idx)];
-    lane = std::make_unique<Lane>(sizes, reader);
-    for (size_t i = next_piece++; i < pieces.size(); i = next_piece++) {
-      lane->run(pieces[i]);
+    lane = std::make_unique<Lane>(pieces, pinned_bytes, staging, reader);
+    for (size_t i = next_piece++; i < pieces.pieces.size(); i = next_piece++) {
+      lane->run(pieces.pieces[i]);
       if (!progress) continue;
       const std::lock_guard lock(mutex);
-      done += static_cast<size_t>(pieces[i].raw_bytes());
+      done += static_cast<size_t>(pieces.pieces[i].raw_bytes());
       progress(done, total, what);
     }
     lane->finish();
   });
-  transpose_all(plan.transposes, stream);
-  stream.synchronize();
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    cuda_set_device(ranks[i].device);
+    transpose_all(ranks[i].plan->transposes, streams[i]);
+  }
+  for (const CudaStream& stream : streams) stream.synchronize();
 }
 
 }  // namespace hadal

@@ -1,9 +1,10 @@
-// Executes a plan of device_weights_plan.h: stored values are copied through pinned memory, random ones are
-// generated on the device. Only the loader of device weights includes this.
+// Executes plans of device_weights_plan.h: stored values are copied through pinned memory, random ones are
+// generated on the devices. Only the loader of device weights includes this.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/mapped_file.h"
 #include "base/thread_pool.h"
@@ -12,13 +13,26 @@
 
 namespace hadal {
 
-// Returns the device memory that conversions need while a pool of this many threads executes the placements.
-int64_t upload_staging_bytes(std::span<const WeightPlacement> placements, int num_threads);
+// RankUpload is a rank's plan, the block [base, base + bytes) for which it was made, and the block's GPU.
+struct RankUpload {
+  const DeviceWeightPlan* plan = nullptr;
+  std::byte* base = nullptr;
+  int device = 0;
+};
 
-// Fills the block [base, base + bytes) for which the plan was made. `shards` contain the sources' bytes. All
-// copies have ended when it returns. The thread that owns the pool calls it; all threads use its
-// device. Throws ShardReadError, and hadal::Error for the device.
-void upload_weights(const DeviceWeightPlan& plan, std::byte* base, std::span<const MappedFile> shards,
-                    ThreadPool& pool, const LoadProgress& progress);
+struct DeviceBytes {
+  int device = 0;
+  int64_t bytes = 0;
+};
+
+// Returns the memory that conversions need on each device, named once, while a pool of this many threads
+// executes the plans. Their bases do not matter.
+std::vector<DeviceBytes> upload_staging_bytes(std::span<const RankUpload> ranks, int num_threads);
+
+// Fills the blocks of all ranks, and reads each part of a file once. `shards` contain the sources' bytes. All
+// copies have ended when it returns. The thread that owns the pool calls it; the current devices of all
+// threads change. Throws ShardReadError, and hadal::Error for the devices.
+void upload_weights(std::span<const RankUpload> ranks, std::span<const MappedFile> shards, ThreadPool& pool,
+                    const LoadProgress& progress);
 
 }  // namespace hadal

@@ -23,9 +23,11 @@
 // - Its part of every MLP, cut at multiples of 128, so that at most the last part of an MLP is padded. Ranks
 //   may have different parts; a rank that has none has DeviceMlp::intermediate 0.
 // - Its routed experts, and its part of their intermediate size.
-// - Its rows of the head. The last rank may have fewer rows than the first; none are added.
+// - Its rows of the head. Ranks may have different numbers of rows, and none are added.
 // - All of embedding, norms, q_a, kv_a and routers.
-// Where the model is quantised at load, a rank has the codes and scales that one GPU would have.
+// Where the model is quantised at load, a rank has the codes and scales that one GPU would have, with one
+// exception: a shared MLP that is apart because of ep has one scale for each whole row of down, where one GPU
+// has one for each of n_shared_experts parts.
 #pragma once
 
 #include <cstdint>

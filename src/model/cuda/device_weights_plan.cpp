@@ -5,7 +5,10 @@
 #include <span>
 #include <utility>
 
+#include "base/check.h"
+#include "kernels/params/matrix_window.h"
 #include "model/tensor_list.h"
+#include "model/weights_sources.h"
 
 namespace hadal {
 namespace {
@@ -19,32 +22,49 @@ int64_t whole_blocks(int64_t size) {
   return blocks(size) * kFp8BlockSize;
 }
 
-// Describes a part of a stored matrix; rows 0 means all of it.
+// Describes a part of a stored matrix. scale_cols are the columns that one GPU would quantise together with
+// it where each row has a scale.
 struct Window {
   int64_t row = 0, col = 0, rows = 0, cols = 0;
+  Range scale_cols;
+};
+
+// Describes a part of a stored MLP's intermediate size, and the columns of down_proj that are quantised
+// together with it.
+struct MlpPart {
+  Range width;
+  Range scale_cols;
 };
 
 class PlanBuilder {
  public:
   PlanBuilder(const ModelConfig& config, const TensorSources& sources, LoadQuantization quantization,
-              std::byte* base, DType compute_dtype)
+              std::byte* base, DType compute_dtype, ModelSplit split, int64_t rank)
       : config_(config),
         sources_(sources),
         quantization_(quantization),
         base_(base),
         plain_dtype_(compute_dtype),
         plain_(compute_dtype == DType::kF16 ? WeightType::kF16 : WeightType::kBF16),
-        type_(linear_type(config, quantization)) {}
+        type_(linear_type(config, quantization)),
+        split_(split),
+        rank_(rank) {}
 
   DeviceWeightPlan build(const TensorSource& cos_sin) {
     DeviceWeights& weights = plan_.weights;
-    weights.embedding = table("model.embed_tokens.weight");
-    weights.lm_head = config_.tie_word_embeddings || !sources_.contains("lm_head.weight")
-                          ? weights.embedding
-                          : table("lm_head.weight");
+    weights.split = split_;
+    weights.rank = rank_;
+    const TensorSource& embedding = source("model.embed_tokens.weight");
+    weights.embedding = dense(embedding, plain_dtype_, {0, embedding.rows});
+    const Range tokens = vocabulary_of(config_, split_, rank_);
+    const bool tied = config_.tie_word_embeddings || !sources_.contains("lm_head.weight");
+    weights.lm_head = tied ? row_window(weights.embedding, tokens.begin, tokens.size())
+                           : dense(source("lm_head.weight"), plain_dtype_, tokens);
+    if (weights.lm_head.n == 0) weights.lm_head.data = nullptr;
+    weights.vocab_begin = tokens.begin;
     weights.final_norm = vector("model.norm.weight");
     weights.max_positions = cos_sin.rows;
-    weights.cos_sin = reinterpret_cast<const float*>(place_whole(cos_sin, DType::kF32));
+    weights.cos_sin = reinterpret_cast<const float*>(place_rows(cos_sin, DType::kF32, {0, cos_sin.rows}));
     for (int64_t i = 0; i < config_.num_hidden_layers; ++i) weights.layers.push_back(layer(i));
     HADAL_CHECK(!some_codes_ || plain_ == WeightType::kBF16, "8-bit weights need bf16");
     weights.linears = some_codes_ ? type_ : plain_;
@@ -62,16 +82,28 @@ class PlanBuilder {
     return it->second;
   }
 
+  // These return windows of a stored matrix: all of it, some rows, some columns.
+  Window whole(const std::string& name) const { return rows_of(name, 0, source(name).rows); }
+  Window rows_of(const std::string& name, int64_t first, int64_t count) const {
+    const int64_t cols = source(name).cols;
+    return {.row = first, .rows = count, .cols = cols, .scale_cols = {0, cols}};
+  }
+  Window cols_of(const std::string& name, Range cols, Range scale_cols) const {
+    return {.col = cols.begin, .rows = source(name).rows, .cols = cols.size(), .scale_cols = scale_cols};
+  }
+
   std::byte* take(int64_t bytes) {
     std::byte* address = base_ + used_;
     used_ += (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
     return address;
   }
 
-  std::byte* place_whole(const TensorSource& from, DType type) {
-    std::byte* dst = take(from.num_elements() * dtype_bytes(type));
+  std::byte* place_rows(const TensorSource& from, DType type, Range rows) {
+    std::byte* dst = take(rows.size() * from.cols * dtype_bytes(type));
+    if (rows.size() == 0) return dst;
     plan_.placements.push_back({.source = &from,
-                                .rows = from.rows,
+                                .row = rows.begin,
+                                .rows = rows.size(),
                                 .cols = from.cols,
                                 .type = type,
                                 .dst = dst,
@@ -80,22 +112,21 @@ class PlanBuilder {
   }
 
   const float* vector(const std::string& name) {
-    return reinterpret_cast<const float*>(place_whole(source(name), DType::kF32));
+    return reinterpret_cast<const float*>(place_rows(source(name), DType::kF32, {0, 1}));
   }
 
-  MatrixWeight dense(const TensorSource& from, DType type) {
-    return {.data = place_whole(from, type),
+  MatrixWeight dense(const TensorSource& from, DType type, Range rows) {
+    return {.data = place_rows(from, type, rows),
             .type = type == DType::kF32 ? WeightType::kF32 : plain_,
-            .n = from.rows,
+            .n = rows.size(),
             .k = from.cols,
             .row_stride = from.cols};
   }
-  MatrixWeight table(const std::string& name) { return dense(source(name), plain_dtype_); }
   MatrixWeight router(const std::string& name) {
     const TensorSource& from = source(name);
     const bool rounds =
         from.dtype == DType::kF32 || (from.dtype == DType::kF16 && plain_dtype_ == DType::kBF16);
-    return dense(from, rounds ? DType::kF32 : plain_dtype_);
+    return dense(from, rounds ? DType::kF32 : plain_dtype_, {0, from.rows});
   }
 
   // Returns true if a linear is stored in 8 bits unless its stack prevents it, as on the CPU
@@ -103,6 +134,9 @@ class PlanBuilder {
   bool wants_codes(const std::string& name) const {
     return is_code(source(name).dtype) || quantises_at_load(config_, quantization_, name);
   }
+  // Returns the type that decides where a linear may be cut: its stored codes have it even if its stack
+  // prevents them.
+  WeightType cut_type(const std::string& name) const { return wants_codes(name) ? type_ : plain_; }
   // Returns the type of linears in one stack: 8 bits if all of them want that, otherwise 16.
   WeightType type_of(std::span<const std::string> names) {
     const bool codes =
@@ -116,14 +150,15 @@ class PlanBuilder {
     return is_block_scaled(w.type) ? blocks(w.n) * w.scale_stride : is_channel_scaled(w.type) ? w.n : 0;
   }
 
-  // Reserves room for `count` matrices [n, k], one after the other, and returns the first.
+  // Reserves room for `count` matrices [n, k], one after the other, and returns the first. Empty matrices
+  // have no data.
   MatrixWeight room(WeightType type, int64_t n, int64_t k, int64_t count = 1) {
     MatrixWeight w{.type = type, .n = n, .k = k};
     w.row_stride = has_scales(type) ? whole_blocks(k) : k;
+    if (is_block_scaled(type)) w.scale_stride = blocks(k);
+    if (n * k * count == 0) return w;
     w.data = take(count * n * w.row_stride * weight_element_bytes(type));
-    if (!has_scales(type)) return w;
-    w.scale_stride = is_block_scaled(type) ? blocks(k) : 0;
-    w.scales = reinterpret_cast<const float*>(take(count * num_scales(w) * 4));
+    if (has_scales(type)) w.scales = reinterpret_cast<const float*>(take(count * num_scales(w) * 4));
     return w;
   }
 
@@ -136,13 +171,15 @@ class PlanBuilder {
   }
 
   // Places the window of a stored linear in the rows from `at_row` on.
-  void place(const std::string& name, const MatrixWeight& w, int64_t at_row = 0, Window window = {}) {
+  void place(const std::string& name, const MatrixWeight& w, const Window& window, int64_t at_row = 0) {
     const TensorSource& from = source(name);
-    if (window.rows == 0) window = {0, 0, from.rows, from.cols};
     const bool stored_codes = is_code(from.dtype);
+    const bool in_blocks = is_block_scaled(w.type);
     HADAL_CHECK(!stored_codes || config_.quantization, "codes passed matching without a quantisation");
-    if (stored_codes && is_block_scaled(type_) && (window.row | window.col) % kFp8BlockSize != 0)
-      return uneven(name);
+    if (in_blocks || (stored_codes && is_block_scaled(type_))) {
+      HADAL_CHECK((window.row | window.col | (in_blocks ? at_row : 0)) % kFp8BlockSize == 0,
+                  "{} is cut inside a block of scales: row {}, column {}", name, window.row, window.col);
+    }
     WeightPlacement placement{.source = &from,
                               .row = window.row,
                               .col = window.col,
@@ -159,13 +196,13 @@ class PlanBuilder {
       return;
     }
     placement.type = code_dtype(w.type);
-    const bool in_blocks = is_block_scaled(w.type);
-    if (in_blocks && (window.row | window.col | at_row) % kFp8BlockSize != 0) return uneven(name);
     float* scales =
         const_cast<float*>(w.scales) + (in_blocks ? at_row / kFp8BlockSize * w.scale_stride : at_row);
     if (!stored_codes) {
       placement.scales = scales;
       placement.scale_stride = w.scale_stride;
+      placement.scale_col = in_blocks ? window.col : window.scale_cols.begin;
+      placement.scale_cols = in_blocks ? window.cols : window.scale_cols.size();
       plan_.placements.push_back(placement);
       return;
     }
@@ -191,73 +228,85 @@ class PlanBuilder {
     plan_.placements.push_back(scale);
   }
 
-  void fail(Status status) {
-    if (!plan_.error) plan_.error = std::move(status);
+  MatrixWeight linear(const std::string& name, const Window& window) {
+    return linear(name, window, type_of({&name, 1}));
   }
-  void uneven(const std::string& name) {
-    fail(unsupported(
-        "{} cannot be cut into {} experts in blocks: moe_intermediate_size is {}; with n_shared_experts > 1 "
-        "it must be a multiple of 128 on the GPU",
-        name, config_.n_shared_experts, config_.moe_intermediate_size));
-  }
-
-  MatrixWeight linear(const std::string& name) { return linear(name, type_of({&name, 1})); }
-  MatrixWeight linear(const std::string& name, WeightType type) {
-    const TensorSource& from = source(name);
-    const MatrixWeight w = room(type, from.rows, from.cols);
-    place(name, w);
+  MatrixWeight linear(const std::string& name, const Window& window, WeightType type) {
+    const MatrixWeight w = room(type, window.rows, window.cols);
+    place(name, w, window);
     return w;
   }
 
-  // Reserves room for the stored MLPs of these prefixes, all in one type.
-  DeviceMlp mlp_room(int64_t intermediate, std::span<const std::string> prefixes, int64_t count) {
+  // Reserves room for `count` MLPs of this width. The stored MLPs of these prefixes are in one stack.
+  DeviceMlp mlp_room(int64_t width, std::span<const std::string> prefixes, int64_t count = 1) {
     std::vector<std::string> first, second;
     for (const std::string& prefix : prefixes) {
       first.insert(first.end(), {prefix + "gate_proj.weight", prefix + "up_proj.weight"});
       second.push_back(prefix + "down_proj.weight");
     }
     DeviceMlp mlp;
-    mlp.intermediate = whole_blocks(intermediate);
+    mlp.intermediate = whole_blocks(width);
     mlp.gate_up = room(type_of(first), 2 * mlp.intermediate, config_.hidden_size, count);
     mlp.down = room(type_of(second), config_.hidden_size, mlp.intermediate, count);
     return mlp;
   }
 
-  // Places part `part` of `num_parts` of the stored MLP in the room of MLP `index`.
-  void place_mlp(const std::string& prefix, const DeviceMlp& mlp, int64_t index = 0, int64_t part = 0,
-                 int64_t num_parts = 1) {
+  // Places a part of the stored MLP in the room of MLP `index`.
+  void place_mlp(const std::string& prefix, const DeviceMlp& mlp, const MlpPart& part, int64_t index = 0) {
+    if (part.width.size() == 0) return;
+    const std::string gate = prefix + "gate_proj.weight";
+    const std::string up = prefix + "up_proj.weight";
     const std::string down = prefix + "down_proj.weight";
-    const int64_t width = source(down).cols / num_parts;
-    const int64_t hidden = config_.hidden_size;
-    const Window rows{part * width, 0, width, hidden};
-    place(prefix + "gate_proj.weight", shifted(mlp.gate_up, index), 0, rows);
-    place(prefix + "up_proj.weight", shifted(mlp.gate_up, index), mlp.intermediate, rows);
-    place(down, shifted(mlp.down, index), 0, {0, part * width, hidden, width});
+    const MatrixWeight gate_up = shifted(mlp.gate_up, index);
+    place(gate, gate_up, rows_of(gate, part.width.begin, part.width.size()));
+    place(up, gate_up, rows_of(up, part.width.begin, part.width.size()), mlp.intermediate);
+    place(down, shifted(mlp.down, index), cols_of(down, part.width, part.scale_cols));
+  }
+
+  // Returns the rank's part of a dense MLP, or of a shared one that is a product of its own.
+  DeviceMlp whole_mlp(const std::string& prefix) {
+    const int64_t size = source(prefix + "down_proj.weight").cols;
+    const Range width = mlp_width_of(size, split_, kGpuMlpUnit, rank_);
+    const DeviceMlp mlp = mlp_room(width.size(), {&prefix, 1});
+    place_mlp(prefix, mlp, {.width = width, .scale_cols = {0, size}});
+    return mlp;
   }
 
   DeviceAttention attention(const std::string& prefix) {
     DeviceAttention weights;
     const bool low_rank = config_.q_lora_rank != 0;
-    const int64_t heads = config_.num_attention_heads;
-    const std::string q = prefix + (low_rank ? "q_a_proj.weight" : "q_proj.weight");
+    const Range heads = heads_of(config_, split_, rank_);
+    const std::string q = prefix + (low_rank ? "q_b_proj.weight" : "q_proj.weight");
+    const std::string q_a = prefix + "q_a_proj.weight";
     const std::string kv_a = prefix + "kv_a_proj_with_mqa.weight";
-    const WeightType type = type_of(std::array{q, kv_a});
-    weights.q_width = source(q).rows;
+    const RowWindow q_rows = q_rows_of(heads, cut_type(q));
+    const Window q_window = rows_of(q, q_rows.first, q_rows.count);
+    weights.num_heads = heads.size();
+    weights.q_skip = q_rows.skip;
+
+    const std::string& first = low_rank ? q_a : q;
+    const Window first_window = low_rank ? whole(q_a) : q_window;
+    const WeightType type = type_of(std::array{first, kv_a});
+    weights.q_width = first_window.rows;
     weights.kv_a_begin = has_scales(type) ? whole_blocks(weights.q_width) : weights.q_width;
     weights.qkv_a = room(type, weights.kv_a_begin + source(kv_a).rows, config_.hidden_size);
-    place(q, weights.qkv_a);
-    place(kv_a, weights.qkv_a, weights.kv_a_begin);
+    place(first, weights.qkv_a, first_window);
+    place(kv_a, weights.qkv_a, whole(kv_a), weights.kv_a_begin);
     if (low_rank) {
       weights.q_a_norm = vector(prefix + "q_a_layernorm.weight");
-      weights.q_b = linear(prefix + "q_b_proj.weight");
+      weights.q_b = linear(q, q_window);
     }
     weights.kv_a_norm = vector(prefix + "kv_a_layernorm.weight");
     // It is in 8 bits only if both its halves can be multiplied in them.
+    constexpr int64_t kHeadRows = kQkNopeHeadDim + kVHeadDim;
     const std::string kv_b = prefix + "kv_b_proj.weight";
-    weights.kv_b = linear(kv_b, type_ == WeightType::kFp8Block ? type_of({&kv_b, 1}) : plain_);
-    weights.w_uk = room(weights.kv_b.type, heads * kKvLoraRank, kQkNopeHeadDim);
-    plan_.transposes.push_back({weights.kv_b, weights.w_uk, heads});
-    weights.o = linear(prefix + "o_proj.weight");
+    weights.kv_b = linear(kv_b, rows_of(kv_b, heads.begin * kHeadRows, heads.size() * kHeadRows),
+                          type_ == WeightType::kFp8Block ? type_of({&kv_b, 1}) : plain_);
+    weights.w_uk = room(weights.kv_b.type, heads.size() * kKvLoraRank, kQkNopeHeadDim);
+    plan_.transposes.push_back({weights.kv_b, weights.w_uk, heads.size()});
+    const std::string o = prefix + "o_proj.weight";
+    const Range columns{heads.begin * kVHeadDim, heads.end * kVHeadDim};
+    weights.o = linear(o, cols_of(o, columns, {0, source(o).cols}));
     return weights;
   }
 
@@ -266,24 +315,52 @@ class PlanBuilder {
     weights.gate = router(prefix + "gate.weight");
     if (config_.has_score_correction_bias())
       weights.correction_bias = vector(prefix + "gate.e_score_correction_bias");
-    const int64_t routed = config_.n_routed_experts;
-    const int64_t shared = config_.n_shared_experts;
-    weights.num_experts = static_cast<int>(routed);
-    weights.num_shared = static_cast<int>(shared);
-    std::vector<std::string> mlps;
-    for (int64_t i = 0; i < routed; ++i) mlps.push_back(fmt::format("{}experts.{}.", prefix, i));
+    const int64_t size = config_.moe_intermediate_size;
+    const Range local = experts_of(config_, split_, rank_);
     const std::string shared_mlp = prefix + "shared_experts.";
-    if (shared > 0) mlps.push_back(shared_mlp);
-    weights.experts = mlp_room(config_.moe_intermediate_size, mlps, routed + shared);
+    const bool apart = shared_apart(shared_mlp);
+    const int64_t behind = apart ? 0 : config_.n_shared_experts;
+    weights.num_experts = static_cast<int>(config_.n_routed_experts);
+    weights.first_expert = static_cast<int>(local.begin);
+    weights.num_local_experts = static_cast<int>(local.size());
+    weights.num_shared = static_cast<int>(behind);
+
+    // The types are those of one GPU, so experts of other ranks count.
+    std::vector<std::string> mlps;
+    for (int64_t i = 0; i < config_.n_routed_experts; ++i)
+      mlps.push_back(fmt::format("{}experts.{}.", prefix, i));
+    std::vector<std::string> stack = mlps;
+    if (behind > 0) stack.push_back(shared_mlp);
+    const Range width = expert_width_of(config_, split_, kGpuMlpUnit, rank_);
+    weights.experts = mlp_room(width.size(), stack, local.size() + behind);
     const MatrixWeight& gate_up = weights.experts.gate_up;
     const MatrixWeight& down = weights.experts.down;
     weights.gate_up_stride = gate_up.n * gate_up.row_stride;
     weights.down_stride = down.n * down.row_stride;
     weights.gate_up_scale_stride = num_scales(gate_up);
     weights.down_scale_stride = num_scales(down);
-    for (int64_t i = 0; i < routed; ++i) place_mlp(mlps[static_cast<size_t>(i)], weights.experts, i);
-    for (int64_t i = 0; i < shared; ++i) place_mlp(shared_mlp, weights.experts, routed + i, i, shared);
+    for (int64_t i = 0; i < local.size(); ++i) {
+      place_mlp(mlps[static_cast<size_t>(local.begin + i)], weights.experts,
+                {.width = width, .scale_cols = {0, size}}, i);
+    }
+    for (int64_t i = 0; i < behind; ++i) {
+      place_mlp(
+          shared_mlp, weights.experts,
+          {.width = {i * size + width.begin, i * size + width.end}, .scale_cols = {i * size, (i + 1) * size}},
+          local.size() + i);
+    }
+    if (apart) weights.shared = whole_mlp(shared_mlp);
     return weights;
+  }
+
+  // Returns true if the shared MLP is a product of its own.
+  bool shared_apart(const std::string& prefix) const {
+    if (config_.n_shared_experts == 0) return false;
+    WeightType type = plain_;
+    for (const char* module : {"gate_proj.weight", "up_proj.weight", "down_proj.weight"}) {
+      if (wants_codes(prefix + module)) type = type_;
+    }
+    return shared_is_apart(config_, split_, type);
   }
 
   DeviceLayer layer(int64_t layer_idx) {
@@ -296,9 +373,7 @@ class PlanBuilder {
     if (weights.is_moe) {
       weights.moe = moe(prefix + "mlp.");
     } else {
-      const std::string mlp = prefix + "mlp.";
-      weights.mlp = mlp_room(config_.intermediate_size, {&mlp, 1}, 1);
-      place_mlp(mlp, weights.mlp);
+      weights.mlp = whole_mlp(prefix + "mlp.");
     }
     return weights;
   }
@@ -309,7 +384,9 @@ class PlanBuilder {
   std::byte* const base_;
   const DType plain_dtype_;  // type of 16-bit linears
   const WeightType plain_;
-  const WeightType type_;    // type of 8-bit linears
+  const WeightType type_;  // type of 8-bit linears
+  const ModelSplit split_;
+  const int64_t rank_;
   bool some_codes_ = false;  // there is an 8-bit linear
   size_t used_ = 0;
   DeviceWeightPlan plan_;
@@ -317,10 +394,35 @@ class PlanBuilder {
 
 }  // namespace
 
+int64_t WeightPlacement::end_row() const {
+  const int64_t end = row + rows;
+  const bool in_blocks = (quantised() || widened()) && is_block_scaled(codes);
+  return in_blocks ? std::min(whole_blocks(end), source->rows) : end;
+}
+
+TensorSource rope_source(const ModelConfig& config) {
+  TensorSource source;
+  source.dtype = DType::kF32;
+  source.rows = config.max_position_embeddings;
+  source.cols = kQkRopeHeadDim;
+  return source;
+}
+
 DeviceWeightPlan plan_device_weights(const ModelConfig& config, const TensorSources& sources,
                                      const TensorSource& cos_sin, LoadQuantization quantization,
-                                     std::byte* base, DType compute_dtype) {
-  return PlanBuilder(config, sources, quantization, base, compute_dtype).build(cos_sin);
+                                     std::byte* base, DType compute_dtype, ModelSplit split, int64_t rank) {
+  return PlanBuilder(config, sources, quantization, base, compute_dtype, split, rank).build(cos_sin);
+}
+
+int64_t device_weight_bytes(const ModelConfig& config, LoadQuantization quantization, DType compute_dtype,
+                            ModelSplit split, int64_t rank) {
+  TensorSources sources;
+  for (const TensorSpec& spec : expected_tensors(config)) {
+    if (!spec.optional && !spec.nextn) sources.emplace(spec.name, source_of(spec, spec.dtype));
+  }
+  return plan_device_weights(config, sources, rope_source(config), quantization, nullptr, compute_dtype,
+                             split, rank)
+      .weights.bytes;
 }
 
 }  // namespace hadal

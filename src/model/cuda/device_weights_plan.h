@@ -56,9 +56,12 @@ struct DeviceWeightPlan {
 
 using TensorSources = std::unordered_map<std::string, TensorSource>;
 
+// Returns the shape of the table of positions, [max_positions, 64] F32, without its values.
+TensorSource rope_source(const ModelConfig& config);
+
 // Places everything that `rank` holds (device_weights.h) in one block of `weights.bytes` bytes at `base`,
 // aligned to 256; null only counts the bytes. The block must be zero before the placements, because padding
-// is never written. `sources` and `cos_sin` ([max_positions, 64] F32) must outlive the plan. compute_dtype:
+// is never written. `sources` and `cos_sin` (rope_source) must outlive the plan. compute_dtype:
 // BF16, or F16 if nothing is quantised. The split has been checked (check_split).
 DeviceWeightPlan plan_device_weights(const ModelConfig& config, const TensorSources& sources,
                                      const TensorSource& cos_sin, LoadQuantization quantization,

@@ -127,7 +127,9 @@ TEST(QuantizeWeight, GivesTheCodesAndScalesOfTheHost) {
                        .scales = scales.data(),
                        .scale_stride = scale_cols + 1,
                        .rows = rows,
-                       .cols = cols},
+                       .cols = cols,
+                       .code_rows = rows,
+                       .code_cols = cols},
                       test_launch());
       const auto got = codes.download();
       const auto got_scales = scales.download();
@@ -188,7 +190,9 @@ TEST(QuantizeWeight, GivesTheBitsOfTheHostForOtherTypes) {
                          .scales = scales.data(),
                          .scale_stride = blocks ? scale_cols : 0,
                          .rows = rows,
-                         .cols = cols},
+                         .cols = cols,
+                         .code_rows = rows,
+                         .code_cols = cols},
                         test_launch());
         const auto got = codes.download();
         const auto got_scales = scales.download();
@@ -215,6 +219,54 @@ TEST(QuantizeWeight, GivesTheBitsOfTheHostForOtherTypes) {
         EXPECT_EQ(wrong, 0) << to_string(dtype) << " to type " << static_cast<int>(weight);
       }
     }
+  }
+}
+
+// A rank's window of a matrix has the codes and scales of the whole, and memory beside it is left alone.
+TEST(QuantizeWeight, WritesOnlyTheCodesOfAWindowWithTheScalesOfAll) {
+  constexpr int64_t kRows = 256, kCols = 384, kStride = 384;
+  const auto values = random_values(DType::kBF16, kRows * kCols, 77, true);
+  const DeviceArray<std::byte> src(values);
+  const auto quantised = [&](WeightType weight, int64_t code_rows, int64_t first_col, int64_t code_cols) {
+    const DeviceArray<fp8_e4m3> codes(static_cast<size_t>(kRows * kStride));
+    const DeviceArray<float> scales(static_cast<size_t>(kRows));
+    quantize_weight({.type = weight,
+                     .src = src.data(),
+                     .src_type = StoredType::kBF16,
+                     .src_stride = kCols,
+                     .codes = codes.data(),
+                     .stride = kStride,
+                     .scales = scales.data(),
+                     .scale_stride = is_block_scaled(weight) ? 3 : 0,
+                     .rows = kRows,
+                     .cols = kCols,
+                     .code_rows = code_rows,
+                     .first_code_col = first_col,
+                     .code_cols = code_cols},
+                    test_launch());
+    return std::pair(codes.download(), scales.download());
+  };
+  for (const WeightType weight :
+       {WeightType::kFp8Block, WeightType::kInt8Block, WeightType::kFp8Channel, WeightType::kInt8Channel}) {
+    const bool blocks = is_block_scaled(weight);
+    const int64_t code_rows = blocks ? 192 : kRows;
+    const int64_t first_col = blocks ? 0 : 100;
+    const int64_t code_cols = blocks ? kCols : 72;
+    const auto [all, all_scales] = quantised(weight, kRows, 0, kCols);
+    const auto [window, window_scales] = quantised(weight, code_rows, first_col, code_cols);
+    const int64_t num_scales = blocks ? 6 : kRows;
+    for (int64_t i = 0; i < num_scales; ++i)
+      EXPECT_EQ(window_scales[static_cast<size_t>(i)], all_scales[static_cast<size_t>(i)]);
+    int64_t wrong = 0;
+    for (int64_t row = 0; row < kRows; ++row) {
+      for (int64_t col = 0; col < kStride; ++col) {
+        const bool written = row < code_rows && col < code_cols;
+        const uint8_t want =
+            written ? all[static_cast<size_t>(row * kStride + first_col + col)].bits : uint8_t{0xff};
+        wrong += window[static_cast<size_t>(row * kStride + col)].bits != want;
+      }
+    }
+    EXPECT_EQ(wrong, 0) << static_cast<int>(weight);
   }
 }
 

@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(kThreads) quantize_rows_kernel(QuantizeWeightP
   }
   const Scaling scaling = scaling_of(amax, has_nan, int8);
   if (threadIdx.x == 0) p.scales[row] = scaling.scale;
-  for (int64_t col = threadIdx.x; col < p.cols; col += kThreads)
-    p.codes[row * p.stride + col] = code_of(widened(src[col]), scaling.inverse, int8);
+  for (int64_t col = threadIdx.x; col < p.code_cols; col += kThreads)
+    p.codes[row * p.stride + col] = code_of(widened(src[p.first_code_col + col]), scaling.inverse, int8);
 }
 
 template <typename Src>
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(QuantizeWeightParams
 #pragma unroll
     for (int j = 0; j < kBlock / 32; ++j) {
       const int64_t col = first_col + lane_idx + j * 32;
-      if (row < p.rows && col < p.cols)
+      if (row < p.code_rows && col < p.cols)
         p.codes[row * p.stride + col] = code_of(values[i][j], scaling.inverse, int8);
     }
   }
@@ -177,9 +177,11 @@ namespace {
 template <typename Src>
 void quantize_from(const QuantizeWeightParams& params, const Launch& launch) {
   if (is_channel_scaled(params.type)) {
+    HADAL_CHECK_EQ(params.code_rows, params.rows);
     return launch_kernel<quantize_rows_kernel<Src>>(launch, dim3(static_cast<unsigned>(params.rows)),
                                                     kThreads, 0, params);
   }
+  HADAL_CHECK_EQ(params.code_cols, params.cols);
   const dim3 grid(static_cast<unsigned>((params.cols + kBlock - 1) / kBlock),
                   static_cast<unsigned>((params.rows + kBlock - 1) / kBlock));
   launch_kernel<quantize_kernel<Src>>(launch, grid, kThreads, 0, params);

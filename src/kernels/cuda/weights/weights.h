@@ -28,17 +28,21 @@ void convert_weight(const ConvertWeightParams& params, const Launch& launch);
 
 // Describes the quantisation of [rows, cols] to one of the types with scales, as quantize_rows
 // (model/quantize.h) does it: by blocks from the upper left corner, of which those at the right and lower
-// edges may be smaller, or by rows; columns from cols on are left as they are.
+// edges may be smaller, or by rows. All values determine the scales. If only some of the codes are wanted,
+// these are the first rows of blocks (of the last block, which another rank's rows share), or some columns of
+// rows; other memory is left as it is.
 struct QuantizeWeightParams {
   WeightType type = WeightType::kFp8Block;
   const void* src = nullptr;  // [rows, src_stride] of kF32, kF16 or kBF16
   StoredType src_type = StoredType::kBF16;
   int64_t src_stride = 0;
-  fp8_e4m3* codes = nullptr;  // [rows, stride]; int8_t in the int8 types
+  fp8_e4m3* codes = nullptr;  // [code_rows, stride], of which code_cols are written; int8_t in the int8 types
   int64_t stride = 0;
   float* scales = nullptr;  // blocks: [ceil(rows / 128), scale_stride]; channels: [rows]
   int64_t scale_stride = 0;
   int64_t rows = 0, cols = 0;
+  int64_t code_rows = 0;                      // blocks: of the rows whose codes are wanted; channels: rows
+  int64_t first_code_col = 0, code_cols = 0;  // blocks: 0 and cols
 };
 void quantize_weight(const QuantizeWeightParams& params, const Launch& launch);
 
