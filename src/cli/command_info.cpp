@@ -167,7 +167,8 @@ Result<ExpertPlans> make_expert_plans(const ParsedFlags& flags, const Session& s
   out.has_choices = !choices.empty();
   // A GPU computes in 16 bits even where the CPU would in float32.
   const WeightType plain = report.compute_dtype == DType::kF16 ? WeightType::kF16 : WeightType::kBF16;
-  HADAL_ASSIGN_OR_RETURN(auto shapes, expert_layer_shapes(session.config(), options.quantization, plain, {}));
+  HADAL_ASSIGN_OR_RETURN(auto shapes,
+                         expert_layer_shapes(session.config(), options.quantization, plain, options.split));
   const cuda::ExpertsFlags how{.fusion = options.fusion,
                                .reference = options.kernels == KernelSet::kReference};
   for (cuda::ExpertsShape& shape : shapes) {

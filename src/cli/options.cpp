@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include <nlohmann/json.hpp>
@@ -75,9 +76,10 @@ Result<void> choose_device(const ParsedFlags& flags, ModelOptions& options) {
 Result<void> resolve_gpus(const ParsedFlags& flags, ModelOptions& options) {
   options.gpus = {.base_gpu_id = static_cast<int>(flags.integer("base-gpu-id").value_or(0)),
                   .gpu_id_step = static_cast<int>(flags.integer("gpu-id-step").value_or(1))};
-  if (options.device == DeviceType::kCpu || !options.no_gpu_because.empty()) return {};
-  HADAL_RETURN_IF_ERROR(
-      check_ranks(options.device, options.split, options.gpus, cuda::availability().num_devices));
+  if (options.device == DeviceType::kCpu) return {};
+  const int num_gpus =
+      options.no_gpu_because.empty() ? cuda::availability().num_devices : std::numeric_limits<int>::max();
+  HADAL_RETURN_IF_ERROR(check_ranks(options.device, options.split, options.gpus, num_gpus));
   if (!flags.has("disable-custom-all-reduce") || options.split.is_whole() ||
       options.gpus.take_turns(options.split.tp))
     return {};

@@ -81,13 +81,25 @@ MlpStacks stacks_of(const ModelConfig& config, LoadQuantization quantization, Mo
         .front();
   };
   MlpStacks stacks{.gate_up = type({"gate_proj", "up_proj"}), .down = type({"down_proj"})};
-  const int64_t unit = mlp_unit(stacks.gate_up, stacks.gate_up, stacks.down);
   stacks.widths = sizes_of_ranks(split, [&](int64_t rank) {
-    const Range part = config.is_moe_layer(layer) ? expert_width_of(config, split, unit, rank)
-                                                  : mlp_width_of(config.intermediate_size, split, unit, rank);
+    const Range part = config.is_moe_layer(layer)
+                           ? expert_width_of(config, split, kGpuMlpUnit, rank)
+                           : mlp_width_of(config.intermediate_size, split, kGpuMlpUnit, rank);
     return whole_blocks(part.size());
   });
   return stacks;
+}
+
+// Returns true if the shared MLP of an expert layer with these stacks is a product of its own.
+bool shared_is_apart(const ModelConfig& config, ModelSplit split, const MlpStacks& stacks) {
+  return hadal::shared_is_apart(config, split, is_block_scaled(stacks.down) ? stacks.down : stacks.gate_up);
+}
+
+// Returns the padded sizes that ranks have of a shared MLP that is a product of its own.
+std::vector<int64_t> shared_widths(const ModelConfig& config, ModelSplit split) {
+  const int64_t size = config.n_shared_experts * config.moe_intermediate_size;
+  return sizes_of_ranks(
+      split, [&](int64_t rank) { return whole_blocks(mlp_width_of(size, split, kGpuMlpUnit, rank).size()); });
 }
 
 class SpecList {
@@ -164,13 +176,14 @@ Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQ
     list.dense("o_proj", type, hidden, heads * kVHeadDim);
   for (const bool down : {false, true}) {
     for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-      if (config.is_moe_layer(layer)) continue;
+      const bool is_moe = config.is_moe_layer(layer);
       const MlpStacks mlp = stacks_of(config, quantization, split, layer);
-      for (const int64_t width : mlp.widths) {
+      if (is_moe && !shared_is_apart(config, split, mlp)) continue;
+      for (const int64_t width : is_moe ? shared_widths(config, split) : mlp.widths) {
         if (down)
-          list.dense("down", mlp.down, hidden, width);
+          list.dense(is_moe ? "shared down" : "down", mlp.down, hidden, width);
         else
-          list.dense("gate_up", mlp.gate_up, 2 * width, hidden);
+          list.dense(is_moe ? "shared gate_up" : "gate_up", mlp.gate_up, 2 * width, hidden);
       }
     }
   }
@@ -186,7 +199,6 @@ Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, Load
                                                  ModelSplit split) {
   HADAL_RETURN_IF_ERROR(check_split(config, split));
   if (config.n_routed_experts == 0) return std::vector<ProductSpec>();
-  const int64_t shared = config.n_shared_experts;
   const int64_t routed = experts_of(config, split, 0).size();  // all ranks have as many
   const double routed_per_token =
       static_cast<double>(config.num_experts_per_tok) / static_cast<double>(split.ep);
@@ -197,6 +209,7 @@ Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, Load
   SpecList list;
   for (const bool down : {false, true}) {
     for (const MlpStacks& stacks : layers) {
+      const int64_t shared = shared_is_apart(config, split, stacks) ? 0 : config.n_shared_experts;
       for (const int64_t width : stacks.widths)
         list.add(expert_product(down, down ? stacks.down : stacks.gate_up, routed + shared,
                                 static_cast<int>(shared), width, config.hidden_size, routed_per_token));
@@ -216,10 +229,13 @@ Result<std::vector<cuda::ExpertsShape>> expert_layer_shapes(const ModelConfig& c
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (!config.is_moe_layer(layer)) continue;
     const MlpStacks stacks = stacks_of(config, quantization, split, layer);
+    const int64_t shared = shared_is_apart(config, split, stacks) ? 0 : config.n_shared_experts;
+    const int64_t held = experts_of(config, split, 0).size();
     for (const int64_t width : stacks.widths) {
-      const cuda::ExpertsShape shape{.num_experts = static_cast<int>(experts_of(config, split, 0).size()),
-                                     .num_shared = static_cast<int>(config.n_shared_experts),
+      const cuda::ExpertsShape shape{.num_experts = static_cast<int>(config.n_routed_experts),
+                                     .num_shared = static_cast<int>(shared),
                                      .top_k = static_cast<int>(router.top_k),
+                                     .num_held = static_cast<int>(held == config.n_routed_experts ? 0 : held),
                                      .num_groups = router.gate.num_groups,
                                      .topk_groups = router.gate.topk_groups,
                                      .gate_kind = router.gate.kind,

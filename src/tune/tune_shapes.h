@@ -3,7 +3,8 @@
 //
 // model/shard.h cuts the model. Where its parts are unequal, the ranks run different shapes and the lists
 // hold all of them, that of rank 0 first. Shared experts are listed with the routed ones of their rank and in
-// their width, because a stack has one width.
+// their width, because a stack has one width; where they are a product of their own (shared_is_apart) they
+// are dense ones.
 #pragma once
 
 #include <cstdint>

@@ -90,9 +90,11 @@ TEST(PublishedCommandLines, BenchLinesResolve) {
 }
 
 TEST(PublishedCommandLines, SayWhatThisBuildCannotDo) {
-  EXPECT_THAT(error_of(Command::kGenerate, "--model x --dp 8 --trust-remote-code"),
-              HasSubstr("--dp 8: only 1 is possible here: this build runs on one device"));
-  EXPECT_THAT(error_of(Command::kGenerate, "--enable-dp-attention"), HasSubstr("one device"));
+  EXPECT_THAT(
+      error_of(Command::kGenerate, "--model x --dp 8 --trust-remote-code"),
+      HasSubstr("--dp 8: only 1 is possible here: ranks share a model by --tp-size and --ep-size alone"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--enable-dp-attention"),
+              HasSubstr("by --tp-size and --ep-size alone"));
   EXPECT_THAT(error_of(Command::kGenerate, "--speculative-algo NEXTN"), HasSubstr("no speculative decoding"));
   EXPECT_THAT(error_of(Command::kGenerate, "--port 30000"),
               HasSubstr("does not apply to `hadal generate`; it belongs to serve, bench serving"));

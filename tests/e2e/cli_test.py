@@ -48,7 +48,7 @@ def test_usage_errors(model):
     expect_error("--stop must not be empty", 2, ["--stop"], "generate", "--model-path", model, "--input-ids", "5", "--stop", "")
     expect_error("a context holds two tokens or more", 2, ["--context-length 1", "[2,"], "generate", "--model-path", model,
                  "--input-ids", "5", "--context-length", "1")
-    expect_error("several devices are refused", 2, ["one device"], "generate", "--model", model, "--dp", "8")
+    expect_error("several devices are refused", 2, ["ranks share a model by --tp-size and --ep-size alone"], "generate", "--model", model, "--dp", "8")
     expect_error("--temperature must be a number", 2, ["--temperature nan"], "generate", "--model", model, "--temperature", "nan")
     expect_error("--top-p must be above 0", 2, ["--top-p 0"], "generate", "--model", model, "--top-p", "0")
     expect_error("token ids must be numbers", 2, ["--input-ids"], "generate", "--model", model, "--load-format", "dummy",
@@ -216,8 +216,12 @@ def test_info_of_what_does_not_fit(work):
     expect_error("a cache too large for the assumed GPU is refused", 1, ["a KV cache of 100000000 tokens"], *base,
                  "--device", "cuda", "--json-model-override-args", '{"num_hidden_layers": 4}', "--max-total-tokens",
                  "100000000")
-    expect_error("a GPU refuses several ranks", 1, ["--tp-size 2: must be 1 on a GPU; --device cpu allows more ranks"], *base,
-                 "--device", "cuda", "--tp-size", "2")
+    rc, out, _ = run(*base, "--json", "--device", "cuda", "--tp-size", "8")
+    ranks = json.loads(out)
+    check("ranks on assumed GPUs are judged by their own parts", ranks["tp_size"] == 8 and len(ranks["ranks"]) == 8 and
+          ranks["missing_bytes"] < json.loads(run(*base, "--json", "--device", "cuda")[1])["missing_bytes"], out)
+    expect_error("more ranks than one exchange connects are refused", 1, ["--tp-size 16: on GPUs it must be at most 8"], *base,
+                 "--device", "cuda", "--tp-size", "16")
     expect_error("a GPU refuses deterministic inference", 1, ["--enable-deterministic-inference: is not supported on a GPU"],
                  *base, "--device", "cuda", "--enable-deterministic-inference")
 

@@ -289,5 +289,33 @@ TEST(MemoryPlan, SaysWhatIsMissingAndWhichFlagHelps) {
   EXPECT_THAT(nothing.status().message, HasSubstr("weights 60.00"));
 }
 
+std::string ranks_error(int64_t tp, GpuRanks gpus, int num_gpus) {
+  const auto checked = check_ranks(DeviceType::kCuda, {.tp = tp}, gpus, num_gpus);
+  return checked.ok() ? "" : checked.status().message;
+}
+
+TEST(CheckRanks, EveryRankNeedsAGpuThatIsThere) {
+  EXPECT_EQ(ranks_error(1, {}, 1), "");
+  EXPECT_EQ(ranks_error(8, {}, 8), "");
+  EXPECT_EQ(ranks_error(4, {.base_gpu_id = 4}, 8), "");
+  EXPECT_EQ(ranks_error(4, {.gpu_id_step = 2}, 7), "");
+  EXPECT_EQ(
+      ranks_error(2, {}, 1),
+      "--tp-size 2: with --base-gpu-id 0 and --gpu-id-step 1 the last rank needs GPU 1, but there are 1 "
+      "GPUs; allowed: at most 1 ranks, or --gpu-id-step 0, with which ranks take turns on one GPU");
+  EXPECT_THAT(ranks_error(4, {.base_gpu_id = 2, .gpu_id_step = 3}, 8), HasSubstr("allowed: at most 2 ranks"));
+  EXPECT_EQ(ranks_error(1, {.base_gpu_id = 2}, 2), "--base-gpu-id 2: there are 2 GPUs; allowed: 0 to 1");
+  EXPECT_EQ(ranks_error(16, {}, 32), "--tp-size 16: on GPUs it must be at most 8");
+}
+
+TEST(CheckRanks, RanksThatTakeTurnsNeedOneGpu) {
+  EXPECT_EQ(ranks_error(8, {.gpu_id_step = 0}, 1), "");
+  EXPECT_NE(ranks_error(16, {.gpu_id_step = 0}, 1), "");
+}
+
+TEST(CheckRanks, TheCpuHasRoomForAnyNumber) {
+  EXPECT_TRUE(check_ranks(DeviceType::kCpu, {.tp = 64}, {}, 0).ok());
+}
+
 }  // namespace
 }  // namespace hadal

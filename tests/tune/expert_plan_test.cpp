@@ -31,6 +31,9 @@ constexpr const char* kTypeNames[] = {"bf16",        "f16",        "fp8_block",
                                       "fp8_channel", "int8_block", "int8_channel"};
 constexpr const char* kModels[] = {"v2-lite", "v2", "v3", "tiny"};
 
+constexpr ModelSplit kSplits[] = {{.tp = 1}, {.tp = 2},          {.tp = 4},
+                                  {.tp = 8}, {.tp = 4, .ep = 2}, {.tp = 8, .ep = 8}};
+
 struct Mode {
   const char* name;
   ExpertsFlags flags;
@@ -38,13 +41,13 @@ struct Mode {
 constexpr Mode kModes[] = {
     {"fused", {}}, {"--disable-fusion", {.fusion = false}}, {"--kernels reference", {.reference = true}}};
 
-ExpertsShape shape_of(const std::string& model, int64_t tp, WeightType type) {
+ExpertsShape shape_of(const std::string& model, ModelSplit split, WeightType type) {
   const std::string tiny = source_dir() + "/models/hadal-tiny/config.json";
   const auto text = model == "tiny" ? read_text_file(tiny, size_t{1} << 20) : preset_config_json(model);
   const auto config = parse_model_config(text.value(), model);
   const WeightType plain = type == WeightType::kF16 ? type : WeightType::kBF16;
   ExpertsShape shape =
-      expert_layer_shapes(config.value(), LoadQuantization::kNone, plain, {.tp = tp}).value().front();
+      expert_layer_shapes(config.value(), LoadQuantization::kNone, plain, split).value().front();
   shape.gate_up = shape.down = type;
   shape.gate = plain;
   return shape;
@@ -77,12 +80,13 @@ template <typename Visit>
 void for_every_case(const Visit& visit) {
   for (const char* model : kModels) {
     for (size_t type = 0; type < std::size(kTypes); ++type) {
-      for (const int64_t tp : {1, 2, 4, 8}) {
-        if (std::string_view(model) == "tiny" && tp > 2) continue;
-        const ExpertsShape shape = shape_of(model, tp, kTypes[type]);
+      for (const ModelSplit split : kSplits) {
+        if (std::string_view(model) == "tiny" && split.tp > 2) continue;
+        const ExpertsShape shape = shape_of(model, split, kTypes[type]);
+        const std::string ep = split.ep == 1 ? "" : fmt::format(" ep{}", split.ep);
         for (const Mode& mode : kModes) {
           for (const bool measured : {false, true}) {
-            visit(fmt::format("{} {} tp{} {}{}", model, kTypeNames[type], tp, mode.name,
+            visit(fmt::format("{} {} tp{}{} {}{}", model, kTypeNames[type], split.tp, ep, mode.name,
                               measured ? " measured" : ""),
                   shape, measured ? &shipped() : nullptr, mode.flags);
           }
@@ -137,7 +141,7 @@ TEST(ExpertPlan, KernelsSupportTheirShapesAndPaddingChangesNone) {
           const GroupedShape product{.type = down ? shape.down : shape.gate_up,
                                      .num_rows = kernel.rows,
                                      .rows_per_token = shape.num_slots(),
-                                     .num_experts = shape.num_all_experts(),
+                                     .num_experts = shape.num_held_experts(),
                                      .n = down ? shape.hidden : 2 * shape.intermediate,
                                      .k = kernel.k,
                                      .gathered = kernel.gathered};
@@ -229,7 +233,7 @@ std::vector<std::string> reasons(const ExpertsShape& shape, const ProductChoices
 }
 
 TEST(ExpertPlan, SaysWhyEachKernelRuns) {
-  ExpertsShape v3 = shape_of("v3", 8, WeightType::kFp8Block);
+  ExpertsShape v3 = shape_of("v3", {.tp = 8}, WeightType::kFp8Block);
   v3.tokens = 8;
   EXPECT_THAT(to_string(plan_experts(v3, nullptr, {})), HasSubstr("few tokens with a small activation"));
   EXPECT_EQ(reasons(v3, nullptr, {.fusion = false}).front(), "--disable-fusion; heuristic");
@@ -244,7 +248,7 @@ TEST(ExpertPlan, SaysWhyEachKernelRuns) {
   EXPECT_EQ(reasons(v3, &shipped(), {}).back(), "no tuned kernel supports the shape");
   v3.tokens = 1;
   EXPECT_EQ(reasons(v3, nullptr, {}).front(), "no kernel for few tokens supports the layer; heuristic");
-  ExpertsShape lite = shape_of("v2-lite", 1, WeightType::kBF16);
+  ExpertsShape lite = shape_of("v2-lite", {}, WeightType::kBF16);
   lite.tokens = 8;
   EXPECT_EQ(reasons(lite, nullptr, {}).front(), "large activation: separate kernels are faster; heuristic");
   lite.tokens = 4096;
@@ -256,9 +260,27 @@ TEST(ExpertPlan, SaysWhyEachKernelRuns) {
   EXPECT_TRUE(plan_experts(lite, nullptr, {.fusion = false}).kernels.back().offsets_settled);
 }
 
+// A rank with an eighth of the experts gets an eighth of the rows, so it streams weights where one rank with
+// all experts would sort rows; but all tokens are routed over all experts.
+TEST(ExpertPlan, ARankWithSomeExpertsPlansForItsShareOfTheRows) {
+  ExpertsShape whole = shape_of("v3", {.tp = 8, .ep = 8}, WeightType::kFp8Block);
+  ASSERT_EQ(whole.num_held, 32);
+  ASSERT_EQ(whole.num_shared, 0);
+  whole.tokens = 512;
+  ExpertsShape part = whole;
+  whole.num_held = 0;
+  const ExpertsPlan of_part = plan_experts(part, nullptr, {});
+  const ExpertsPlan of_whole = plan_experts(whole, nullptr, {});
+  EXPECT_EQ(of_part.kernels[0].n, 256);
+  EXPECT_EQ(of_part.kernels[2].rows, of_whole.kernels[2].rows) << "all tokens may choose the rank's experts";
+  EXPECT_EQ(kernels_text(of_part), kernels_text(of_whole)) << "the rows of an expert are as many";
+  part.num_held = 256;
+  EXPECT_EQ(to_string(plan_experts(part, nullptr, {})), to_string(of_whole));
+}
+
 // The down projection is in another type than gate and up.
 TEST(ExpertPlan, MixedTypesRunSeparately) {
-  ExpertsShape shape = shape_of("v2-lite", 1, WeightType::kBF16);
+  ExpertsShape shape = shape_of("v2-lite", {}, WeightType::kBF16);
   shape.tokens = 4096;
   shape.down = WeightType::kFp8Block;
   EXPECT_EQ(kernels_text(plan_experts(shape, nullptr, {})),

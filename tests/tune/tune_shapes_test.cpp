@@ -11,6 +11,8 @@
 namespace hadal {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -44,9 +46,12 @@ TEST(TuneShapes, V3HasItsPublishedProducts) {
   EXPECT_THAT(texts(*expert_products(v3, LoadQuantization::kNone, {.tp = 8})),
               ElementsAre("experts gate_up fp8 257 of 512x7168", "experts down fp8 257 of 7168x256"));
   EXPECT_THAT(texts(*expert_products(v3, LoadQuantization::kNone, {.tp = 8, .ep = 8})),
-              ElementsAre("experts gate_up fp8 33 of 4096x7168", "experts down fp8 33 of 7168x2048"));
+              ElementsAre("experts gate_up fp8 32 of 4096x7168", "experts down fp8 32 of 7168x2048"));
   const auto experts = *expert_products(v3, LoadQuantization::kNone, {.tp = 8, .ep = 8});
-  EXPECT_EQ(experts[0].rows(16), 32) << "one of its 32 experts and the shared one for each token";
+  EXPECT_EQ(experts[0].rows(16), 16) << "one of its 32 experts for each token";
+  EXPECT_THAT(texts(*dense_products(v3, LoadQuantization::kNone, {.tp = 8, .ep = 8})),
+              AllOf(Contains("shared gate_up fp8 512x7168"), Contains("shared down fp8 7168x256")))
+      << "the shared expert is cut by tp, the routed ones are not";
   EXPECT_EQ((*expert_products(v3, LoadQuantization::kNone, {}))[1].rows(4), 36);
   for (const int64_t tp : {2, 4}) EXPECT_TRUE(dense_products(v3, LoadQuantization::kNone, {.tp = tp}).ok());
 }
@@ -65,7 +70,7 @@ TEST(TuneShapes, V2LiteHasItsPublishedProducts) {
               ElementsAre("experts gate_up bf16 66 of 2816x2048", "experts down bf16 66 of 2048x1408"));
 }
 
-// Intermediate sizes are cut at whole blocks of scales, or at multiples of 16 without scales.
+// Intermediate sizes are cut at multiples of 128, to which a GPU pads them in any case.
 TEST(TuneShapes, UnequalPartsHaveTheShapesOfEveryRank) {
   struct Case {
     const char* preset;
@@ -83,12 +88,12 @@ TEST(TuneShapes, UnequalPartsHaveTheShapesOfEveryRank) {
       {"v2-lite", kFp8, {.tp = 8}, {256, 128}, {1408, 1280}},
       {"v2-lite", kFp8, {.tp = 16}, {128}, {768, 640}},  // 11 blocks for 16 ranks: 5 ranks have none
       {"v2-lite", kFp8, {.tp = 8, .ep = 4}, {768, 640}, {1408, 1280}},
-      {"v2-lite", kNone, {.tp = 2}, {768}, {5504}},  // 704 each
-      {"v2-lite", kNone, {.tp = 4}, {384}, {2816}},  // 352 each
-      {"v2-lite", kNone, {.tp = 8}, {256}, {1408}},  // 176 each
+      {"v2-lite", kNone, {.tp = 2}, {768, 640}, {5504}},
+      {"v2-lite", kNone, {.tp = 4}, {384, 256}, {2816, 2688}},
+      {"v2-lite", kNone, {.tp = 8}, {256, 128}, {1408, 1280}},
       {"v2", kFp8, {.tp = 8}, {256, 128}, {1536}},
       {"v2", kFp8, {.tp = 4}, {384}, {3072}},
-      {"v2", kNone, {.tp = 8}, {256}, {1536}},  // 192 each
+      {"v2", kNone, {.tp = 8}, {256, 128}, {1536}},
       {"v3", kNone, {.tp = 8}, {256}, {2304}},
       {"v3", kNone, {.tp = 8, .ep = 8}, {2048}, {2304}},
   };

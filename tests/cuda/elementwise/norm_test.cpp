@@ -7,7 +7,7 @@ namespace {
 using cuda::AddRmsNormParams;
 using cuda::NormInput;
 
-enum class Input { kNone, kDense, kExperts };
+enum class Input { kNone, kDense, kExperts, kParts };
 enum class Rows { kAll, kSome };
 
 struct NormCase {
@@ -15,7 +15,7 @@ struct NormCase {
   Input input;
   bool bf16_out, fp8_out;
   Rows rows = Rows::kAll;
-  int top_k = 0;
+  int top_k = 0;  // of kParts: their number
   bool power_of_two = false;
   int num_sms = 132;  // 1: few rows run on the kernels for many
 };
@@ -29,6 +29,13 @@ struct HostInput {
       dense = DeviceArray<bf16>(values);
       added.resize(m * n);
       for (int64_t i = 0; i < m * n; ++i) added[i] = to_float(values[i / n * stride + i % n]);
+    } else if (kind == Input::kParts) {
+      added.assign(m * n, 0.0F);
+      for (int part = 0; part < num_choices; ++part) {
+        const auto values = random_bf16(m * n, seed + part);
+        parts.emplace_back(values);
+        for (int64_t i = 0; i < m * n; ++i) added[i] += to_float(values[i]);
+      }
     } else if (kind == Input::kExperts) {
       const auto values = random_bf16(m * top_k * n, seed);
       const auto factors = random_floats(m * top_k, seed + 1, 0.3F);
@@ -49,6 +56,12 @@ struct HostInput {
   }
   NormInput view() const {
     if (dense.size() > 0) return {.dense = dense.data(), .x_stride = stride};
+    if (!parts.empty()) {
+      NormInput input;
+      input.exchanged.num_ranks = static_cast<int>(parts.size());
+      for (size_t r = 0; r < parts.size(); ++r) input.exchanged.parts[r] = parts[r].data();
+      return input;
+    }
     if (expert_rows.size() == 0) return {};
     return {.expert_rows = expert_rows.data(),
             .row_of = row_of.data(),
@@ -59,6 +72,7 @@ struct HostInput {
   int top_k;
   int64_t stride = 0;
   DeviceArray<bf16> dense, expert_rows;
+  std::vector<DeviceArray<bf16>> parts;
   DeviceArray<float> weights;
   DeviceArray<int32_t> row_of;
   std::vector<float> added;  // [m, n]; empty: nothing
@@ -196,6 +210,68 @@ TEST_P(AddRmsNorm, CombinesExperts) {
   }
 }
 
+TEST_P(AddRmsNorm, AddsThePartsOfRanksInTheirOrder) {
+  for (const NormCase& c : {
+           NormCase{1, 2048, Input::kParts, true, false, Rows::kAll, 2},
+           NormCase{1, 7168, Input::kParts, true, true, Rows::kAll, 8},
+           NormCase{3, 8192, Input::kParts, true, true, Rows::kAll, 4},
+           NormCase{5, 264, Input::kParts, true, true, Rows::kAll, 1},
+           NormCase{2, 100, Input::kParts, true, true, Rows::kAll, 3},  // no 16-byte access
+           NormCase{3, 77, Input::kParts, true, true, Rows::kAll, 2},   // words of two rows
+           NormCase{25, 5120, Input::kParts, true, true, Rows::kAll, 8},
+           NormCase{61, 7168, Input::kParts, true, true, Rows::kAll, 2},
+           NormCase{280, 2048, Input::kParts, true, false, Rows::kAll, 8},
+           NormCase{280, 7168, Input::kParts, false, true, Rows::kAll, 7},
+           NormCase{270, 8000, Input::kParts, true, true, Rows::kAll, 5},
+           NormCase{9, 7168, Input::kParts, true, true, Rows::kSome, 2},
+           NormCase{270, 1024, Input::kParts, true, false, Rows::kSome, 8},
+       }) {
+    check(c);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// A rank's part of the experts' sum: pairs of other ranks' experts have no row.
+TEST_P(AddRmsNorm, CombineRowsSkipsPairsWithoutARow) {
+  for (const auto& [m, n, top_k] :
+       {std::tuple{1, 2048, 8}, {3, 7168, 6}, {70, 264, 32}, {2, 100, 3}, {2, 264, 40}, {300, 2048, 6}}) {
+    for (const bool has_shared : {false, true}) {
+      const uint64_t seed = fresh_seed() + static_cast<uint64_t>(m);
+      SCOPED_TRACE("seed " + std::to_string(seed) + " m " + std::to_string(m) + " n " + std::to_string(n));
+      const auto values = random_bf16(int64_t{m} * top_k * n, seed);
+      const auto factors = random_floats(m * top_k, seed + 1, 0.3F);
+      const auto shared = random_bf16(int64_t{m} * n, seed + 2);
+      std::vector<int32_t> rows(m * top_k);
+      for (size_t i = 0; i < rows.size(); ++i) rows[i] = i % 3 == 1 ? -1 : static_cast<int32_t>(i);
+      const DeviceArray<bf16> device_values(values);
+      const DeviceArray<float> device_factors(factors);
+      const DeviceArray<int32_t> device_rows(rows);
+      const DeviceArray<bf16> device_shared(shared);
+      const DeviceArray<bf16> y(m * n);
+      cuda::combine_rows({.experts = {.expert_rows = device_values.data(),
+                                      .row_of = device_rows.data(),
+                                      .weights = device_factors.data(),
+                                      .top_k = top_k},
+                          .added = has_shared ? device_shared.data() : nullptr,
+                          .y = y.data(),
+                          .m = m,
+                          .n = n},
+                         launch());
+      const auto out = y.download();
+      for (int64_t i = 0; i < int64_t{m} * n; ++i) {
+        float sum = 0.0F;
+        for (int j = 0; j < top_k; ++j) {
+          const int64_t pair = i / n * top_k + j;
+          if (rows[pair] >= 0)
+            sum = std::fma(factors[pair], to_float(values[int64_t{rows[pair]} * n + i % n]), sum);
+        }
+        if (has_shared) sum += to_float(shared[i]);
+        ASSERT_EQ(to_float(out[i]), to_float(to_bf16(sum))) << "element " << i;
+      }
+    }
+  }
+}
+
 TEST_P(AddRmsNorm, PicksRows) {
   for (const NormCase& c : {
            NormCase{1, 2048, Input::kDense, true, false, Rows::kSome},
@@ -217,6 +293,7 @@ TEST_P(AddRmsNorm, SmallRowsForSanitizersMatchDoublePrecision) {
       check({3, n, Input::kDense, true, true, Rows::kAll, 0, false, num_sms});
       check({3, n, Input::kExperts, true, true, Rows::kAll, 9, false, num_sms});
       check({3, n, Input::kExperts, true, true, Rows::kSome, 4, true, num_sms});
+      check({3, n, Input::kParts, true, true, Rows::kAll, 3, false, num_sms});
     }
   }
 }
@@ -267,9 +344,9 @@ TEST_P(AddRmsNorm, CodesDoNotDependOnTheBatch) {
 // The kernels for few and for many rows give a row the same bits.
 TEST_P(AddRmsNorm, ARowDoesNotDependOnTheBatch) {
   for (const int64_t n : {2048, 7168}) {
-    for (const Input kind : {Input::kDense, Input::kExperts}) {
+    for (const Input kind : {Input::kDense, Input::kExperts, Input::kParts}) {
       const int64_t m = 400;
-      const HostInput input(kind, m, n, 9, fresh_seed());
+      const HostInput input(kind, m, n, kind == Input::kParts ? 8 : 9, fresh_seed());
       const auto residual = random_floats(m * n, fresh_seed() + 1);
       const DeviceArray<float> weight(random_floats(n, fresh_seed() + 2));
       std::vector<bf16> rows[2];

@@ -17,15 +17,22 @@ namespace hadal::testing {
 class TinyModelTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
+    pool_ = std::make_unique<ThreadPool>(2);
+    backend_ = load({});
+  }
+  // Ranks take turns on one GPU.
+  static std::unique_ptr<Backend> load(ModelSplit split, KernelSet kernels = KernelSet::kOptimised) {
     const std::filesystem::path dir = std::filesystem::path(source_dir()) / "models/hadal-tiny";
     const std::string config_path = (dir / "config.json").string();
     const std::string text = read_text_file(config_path, size_t{1} << 20).value();
-    pool_ = std::make_unique<ThreadPool>(2);
     BackendOptions options;
     options.load.load_nextn = false;
-    backend_ =
-        load_backend(DeviceType::kCuda, dir, parse_model_config(text, config_path).value(), options, *pool_)
-            .value();
+    options.kernels = kernels;
+    options.split = split;
+    options.gpus.gpu_id_step = 0;
+    return load_backend(DeviceType::kCuda, dir, parse_model_config(text, config_path).value(), options,
+                        *pool_)
+        .value();
   }
   static void TearDownTestSuite() {
     backend_.reset();

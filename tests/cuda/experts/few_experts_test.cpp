@@ -36,6 +36,14 @@ const Shape kShapes[] = {
     {WeightType::kF16, GateKind::kSigmoidNoAuxTc, 200, 3, 4, 1, 1, 512, 128, 8},
 };
 
+// Ranks that hold some of the experts compute the shared ones apart.
+const Shape kRoutedOnly[] = {
+    {WeightType::kFp8Block, GateKind::kSigmoidNoAuxTc, 256, 0, 8, 8, 4, 896, 256, 7},
+    {WeightType::kFp8Block, GateKind::kSoftmaxGreedy, 64, 0, 6, 1, 1, 1024, 384, 3},
+    {WeightType::kBF16, GateKind::kSoftmaxGreedy, 64, 0, 6, 1, 1, 512, 1408, 4},
+    {WeightType::kF16, GateKind::kSoftmaxGroupLimited, 160, 0, 6, 8, 3, 640, 192, 0},
+};
+
 class FewExperts {
  public:
   FewExperts(const Shape& s, int64_t m, uint64_t seed) : s_(s), m_(m) {
@@ -139,6 +147,20 @@ class FewExperts {
     for (float& b : bias) b = std::round(b * 4.0F) * 0.25F;
     bias_.upload(bias);
   }
+  // Gives rows to routed experts [first, first + count) alone, of whose weights the first are expert
+  // `first`'s.
+  void hold(int first, int count) {
+    p_.route.first_held = first;
+    p_.route.num_held = count;
+    const auto shift = [&](MatrixWeight& w, int64_t stride, int64_t scale_stride) {
+      w.data = static_cast<const std::byte*>(w.data) + first * stride * weight_element_bytes(w.type);
+      if (w.scales != nullptr) w.scales += first * scale_stride;
+    };
+    shift(p_.gate_up, p_.gate_up_stride, p_.gate_up_scale_stride);
+    shift(p_.down, p_.down_stride, p_.down_scale_stride);
+  }
+  // After run(): returns the row of pair i, or −1.
+  std::vector<int32_t> row_of() const { return row_of_.download(); }
   const cuda::FewExpertsParams& params() const { return p_; }
 
   std::vector<uint16_t> run() {
@@ -359,6 +381,39 @@ TEST_P(FewExpertsOf, SendTiesToTheLowerIndexAndNaNLast) {
   }
 }
 
+class SomeExpertsOf : public ::testing::TestWithParam<Shape> {};
+
+// A rank that holds some of the experts computes their rows with the bits that one rank with all has.
+TEST_P(SomeExpertsOf, HaveTheBitsOfAllExperts) {
+  const uint64_t seed = fresh_seed();
+  SCOPED_TRACE(::testing::Message() << "HADAL_TEST_SEED=" << seed);
+  const Shape& s = GetParam();
+  for (const int64_t m : {1, 3, 8}) {
+    FewExperts all(s, m, seed + m);
+    const auto y = all.run();
+    const std::vector<int32_t> row_of = all.row_of();
+    for (const int parts : {2, 4, s.num_experts}) {
+      const int count = s.num_experts / parts;
+      for (const int part : {0, 1, parts - 1}) {
+        SCOPED_TRACE(::testing::Message() << "m " << m << ", part " << part << " of " << parts);
+        FewExperts some(s, m, seed + m);
+        some.hold(part * count, count);
+        ASSERT_TRUE(cuda::few::supports(some.shape(), some.num_splits()));
+        const auto y_some = some.run();
+        some.check_routing(some.logits());
+        const std::vector<int32_t> some_row_of = some.row_of();
+        for (int64_t pair = 0; pair < m * s.top_k; ++pair) {
+          if (some_row_of[pair] < 0) continue;
+          ASSERT_EQ(std::memcmp(&y_some[some_row_of[pair] * s.hidden], &y[row_of[pair] * s.hidden],
+                                static_cast<size_t>(s.hidden) * 2),
+                    0)
+              << "pair " << pair;
+        }
+      }
+    }
+  }
+}
+
 TEST(FewExpertsChecks, RefuseImpossibleChoices) {
   for (const auto& spoil : std::initializer_list<void (*)(cuda::RouteParams&)>{
            [](cuda::RouteParams& r) { r.top_k = 0; },
@@ -373,6 +428,9 @@ TEST(FewExpertsChecks, RefuseImpossibleChoices) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, FewExpertsOf, ::testing::ValuesIn(kShapes),
+                         [](const auto& shape) { return std::to_string(shape.index); });
+
+INSTANTIATE_TEST_SUITE_P(Shapes, SomeExpertsOf, ::testing::ValuesIn(kRoutedOnly),
                          [](const auto& shape) { return std::to_string(shape.index); });
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <string>
@@ -125,16 +126,25 @@ bool close_call(const Shape& s, const float* logits, const std::vector<float>& b
   return close(scores);
 }
 
+constexpr int32_t kUnwritten = 123'456'789;
+
 struct DeviceRouting {
   Routing choice;  // [m, num_slots]
   std::vector<int32_t> offsets, token_of, row_of;
   int32_t num_distinct = -1;
 };
 
+// Routed experts [first, first + count) have rows; count 0: all experts have.
+struct Held {
+  int first = 0;
+  int count = 0;
+  bool has(int expert) const { return count == 0 || (expert >= first && expert < first + count); }
+};
+
 class Route : public ::testing::TestWithParam<bool> {
  protected:
   static DeviceRouting run(const Shape& s, const std::vector<float>& logits, const std::vector<float>& bias,
-                           int32_t valid = -1) {
+                           int32_t valid = -1, Held held = {}) {
     const int64_t m = static_cast<int64_t>(logits.size()) / s.num_experts;
     const int num_slots = s.top_k + s.num_shared;
     const int experts = s.num_experts + s.num_shared;
@@ -145,7 +155,9 @@ class Route : public ::testing::TestWithParam<bool> {
     const DeviceArray<float> weights(m * num_slots + 1);
     const DeviceArray<int32_t> offsets(experts + 2);
     const DeviceArray<int32_t> token_of(m * num_slots + 1);
-    const DeviceArray<int32_t> row_of(m * num_slots + 1);
+    std::vector<int32_t> unwritten(m * num_slots + 1, kUnwritten);
+    unwritten.back() = -1;
+    const DeviceArray<int32_t> row_of(unwritten);
     const DeviceArray<int32_t> distinct(2);
     const DeviceArray<std::byte> scratch(cuda::route_scratch_bytes(m, experts));
     const DeviceArray<int32_t> arrived(std::vector<int32_t>{0});
@@ -155,6 +167,8 @@ class Route : public ::testing::TestWithParam<bool> {
                  .num_experts = s.num_experts,
                  .num_shared = s.num_shared,
                  .top_k = s.top_k,
+                 .first_held = held.first,
+                 .num_held = held.count,
                  .num_groups = s.num_groups,
                  .topk_groups = s.topk_groups,
                  .kind = s.kind,
@@ -185,8 +199,8 @@ class Route : public ::testing::TestWithParam<bool> {
     return out;
   }
 
-  // Checks the sort of the chosen experts, which is stable by expert.
-  static void expect_sorted(const Shape& s, int64_t m, const DeviceRouting& out) {
+  // Checks the sort of the chosen experts that are held, which is stable by expert.
+  static void expect_sorted(const Shape& s, int64_t m, const DeviceRouting& out, Held held = {}) {
     const int num_slots = s.top_k + s.num_shared;
     const int experts = s.num_experts + s.num_shared;
     std::vector<std::vector<int64_t>> pairs(experts);
@@ -200,6 +214,10 @@ class Route : public ::testing::TestWithParam<bool> {
       ASSERT_EQ(out.offsets[e], row) << "expert " << e;
       distinct += e < s.num_experts && !pairs[e].empty() ? 1 : 0;
       for (const int64_t pair : pairs[e]) {
+        if (!held.has(e)) {
+          ASSERT_EQ(out.row_of[pair], -1) << "pair " << pair << " of expert " << e << ", which is not held";
+          continue;
+        }
         ASSERT_EQ(out.row_of[pair], row) << "pair " << pair << " of expert " << e;
         ASSERT_EQ(out.token_of[row], pair / num_slots) << "row " << row;
         ++row;
@@ -351,6 +369,31 @@ TEST_P(Route, ATokenDoesNotDependOnTheBatch) {
   }
 }
 
+// Ranks choose the same experts with the same weights, whichever of them they hold.
+TEST_P(Route, PairsOfExpertsThatAreNotHeldGetNoRow) {
+  for (Shape s : kShapes) {
+    if (s.num_experts < 4) continue;
+    s.num_shared = 0;
+    for (const int64_t m : {1, 2, 8, 9, 64, 100, 129, 1000}) {
+      SCOPED_TRACE(name(s, m));
+      const auto logits = normals(m * s.num_experts, fresh_seed() + m, 1.5F);
+      const auto bias = bias_of(s, fresh_seed() + 1);
+      const DeviceRouting all = run(s, logits, bias);
+      const int half = s.num_experts / 2;
+      for (const Held held : {Held{0, half}, Held{half, s.num_experts - half}, Held{s.num_experts - 1, 1}}) {
+        SCOPED_TRACE(std::to_string(held.count) + " from " + std::to_string(held.first));
+        const DeviceRouting out = run(s, logits, bias, -1, held);
+        ASSERT_EQ(out.choice.ids, all.choice.ids);
+        ASSERT_EQ(std::memcmp(out.choice.weights.data(), all.choice.weights.data(),
+                              all.choice.weights.size() * sizeof(float)),
+                  0);
+        expect_sorted(s, m, out, held);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_P(Route, SmallBatchesForSanitizersAreSorted) {
   for (const Shape& s : kShapes) {
     for (const int64_t m : {3, 20, 131}) {
@@ -367,6 +410,10 @@ TEST_P(Route, RefusesImpossibleChoices) {
   EXPECT_THROW(cuda::route({.m = 1, .num_experts = 4, .top_k = 5}, launch), Error);
   EXPECT_THROW(cuda::route({.m = 1, .num_experts = 8, .top_k = 2, .num_groups = 3}, launch), Error);
   EXPECT_THROW(cuda::route({.m = 1, .num_experts = 8, .top_k = 5, .num_groups = 4, .topk_groups = 2}, launch),
+               Error);
+  EXPECT_THROW(cuda::route({.m = 1, .num_experts = 8, .top_k = 2, .first_held = 6, .num_held = 4}, launch),
+               Error);
+  EXPECT_THROW(cuda::route({.m = 1, .num_experts = 8, .num_shared = 1, .top_k = 2, .num_held = 4}, launch),
                Error);
 }
 

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Compares logits and greedy continuations of several ranks (--tp-size, --ep-size), which take turns on one GPU, with those of
+one rank on the same GPU: for the goldens of every family that a GPU runs, for the bundled model, and for random models whose
+parts are uneven. Ranks add sums that were rounded to 16 bits, so logits may differ as much as those of a GPU and a CPU
+(e2e_logits.py); greedy tokens must agree wherever the two best logits are further apart than ten times the measured error.
+
+    HADAL_BINARY=build/cuda-release/hadal tests/cuda/e2e_ranks.py [--verbose]
+"""
+import json
+import pathlib
+import sys
+import tempfile
+
+import gpu_checks as gpu
+from e2e_logits import MAX_FAR_SHARE, MAX_W8A8_ERROR
+
+SPLITS = [(2, 1), (2, 2), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2), (8, 8)]
+NEW_TOKENS = 12
+
+
+def rank_flags(tp, ep):
+    return (*gpu.GPU, "--tp-size", tp, "--ep-size", ep, "--gpu-id-step", 0)
+
+
+class Case:
+    """Checks one model at every split that it allows."""
+
+    def __init__(self, name, checkpoint, config, dtype="bfloat16"):
+        self.name, self.checkpoint, self.dtype = f"{name} {dtype}", checkpoint, dtype
+        self.w8a8 = "quantization_config" in config
+        self.ids = [(7919 * i + 13) % config["vocab_size"] for i in range(40)]
+        heads, experts = config["num_attention_heads"], config["n_routed_experts"]
+        self.splits = [(tp, ep) for tp, ep in SPLITS if heads % tp == 0 and experts % ep == 0]
+        self.equal = self.new_tokens = 0
+
+    def logits(self, directory, flags, mode):
+        output = pathlib.Path(directory) / f"{self.name.replace(' ', '_')}.safetensors"
+        gpu.run(gpu.HADAL, "logits", "--model-path", self.checkpoint, "--input-ids", gpu.ids_text(self.ids), "--output", output,
+                "--dtype", self.dtype, "--mode", mode, *flags)
+        values = gpu.read_f32(output)
+        output.unlink()
+        return values
+
+    def check(self, directory):
+        bound = gpu.MAX_RELATIVE_ERROR / (8 if self.dtype == "float16" else 1)
+        expected = {mode: self.logits(directory, gpu.GPU, mode) for mode in ("prefill", "decode")}
+        flags = ("--temperature", 0, "--ignore-eos", "--max-new-tokens", NEW_TOKENS, "--dtype", self.dtype, *gpu.SMALL_CACHE)
+        answer = gpu.generate(self.checkpoint, self.ids, *gpu.GPU, *flags)
+        assert gpu.generate(self.checkpoint, self.ids, *gpu.GPU, "--tp-size", 1, *flags) == answer, "--tp-size 1"
+        text = []
+        for tp, ep in self.splits:
+            ranks = rank_flags(tp, ep)
+            rms = 0.0
+            for mode, reference in expected.items():
+                error = gpu.LogitError(self.logits(directory, ranks, mode), reference, bound)
+                rms = max(rms, error.rms)
+                text.append(f"tp {tp} ep {ep} {mode} {error}")
+                if self.w8a8:
+                    assert error.all <= MAX_W8A8_ERROR, text[-1]
+                else:
+                    assert error.relative <= bound and error.far_share <= MAX_FAR_SHARE, text[-1]
+            got = gpu.generate(self.checkpoint, self.ids, *ranks, *flags)
+            equal, excuse = gpu.compare_greedy(answer, got, rms)
+            self.equal += equal
+            self.new_tokens += NEW_TOKENS
+            text.append(f"{equal} of {NEW_TOKENS} greedy tokens equal" + (f" ({excuse})" if excuse else ""))
+            plain = gpu.generate(self.checkpoint, self.ids, *ranks, "--disable-overlap-schedule", *flags)
+            assert plain["output_ids"] == got["output_ids"], f"tp {tp} ep {ep}: the loops differ"
+        return "; ".join(text)
+
+
+# Their parts are uneven: three and five blocks of 128, a vocabulary that is no multiple of 64, two shared experts.
+UNEVEN = {"moe_intermediate_size": 384, "intermediate_size": 640, "n_shared_experts": 2, "num_attention_heads": 8,
+          "num_key_value_heads": 8, "vocab_size": 1000}
+
+
+def make(directory, name, config_path, seed, overrides, bias="0"):
+    checkpoint = pathlib.Path(directory) / name
+    gpu.run(gpu.MAKE_CHECKPOINT, "--config", config_path, "--output", checkpoint, "--seed", seed, "--gate-bias-amplitude", bias,
+            "--override", json.dumps(overrides))
+    return checkpoint, json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+
+
+def cases(directory):
+    found = []
+    for golden_path in sorted(gpu.GOLDENS.glob("*/golden.json")):
+        folder = golden_path.parent
+        if "index_topk" in json.loads((folder / "config.json").read_text(encoding="utf-8")):
+            continue  # V3.2 runs on the CPU alone
+        golden = json.loads(golden_path.read_text(encoding="utf-8"))
+        checkpoint, config = make(directory, folder.name, folder / "config.json", golden["seed"], {},
+                                  golden["gate_bias_amplitude"])
+        found.append(Case(folder.name, checkpoint, config))
+        if folder.name == "v2_lite":
+            found.append(Case(folder.name, checkpoint, config, "float16"))
+    for folder in ("v2", "v2_lite", "v3", "v3_fp8"):
+        name = f"uneven_{folder}"
+        found.append(Case(name, *make(directory, name, gpu.GOLDENS / folder / "config.json", 23, UNEVEN)))
+    found.append(Case("hadal-tiny", gpu.TINY, json.loads((gpu.TINY / "config.json").read_text(encoding="utf-8"))))
+    return found
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="hadal-gpu-ranks-") as directory:
+        found = cases(directory)
+        share = lambda: gpu.check_equal_share(sum(case.equal for case in found), sum(case.new_tokens for case in found))
+        return gpu.main([(case.name, lambda case=case: case.check(directory)) for case in found],
+                        after=[("greedy tokens of all cases", share)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
