@@ -73,7 +73,7 @@ struct GenerationDelta {
 // Returns the number by which the engine tells clients apart (HttpRequest::client); never 0.
 uint64_t engine_client(const HttpRequest& from);
 
-// Sets who is behind the request: its tally, its engine_client, the name of that client's key, and with
+// Sets for whom the request is made: its tally, its engine_client, the name of that client's key, and with
 // --cache-isolation key the key's salt.
 void set_origin(GenerationRequest& request, const ServerContext& context, const HttpRequest& from);
 

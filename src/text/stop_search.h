@@ -76,7 +76,7 @@ class StopSearch {
   // Returns the string or the text that the expression matched.
   const std::string& matched() const { return matched_; }
 
-  // Count the steps of the expressions so far, and the bytes of text that are kept for them; for tests.
+  // These count the steps of the expressions so far, and the bytes of text that are kept for them, for tests.
   uint64_t steps() const;
   size_t held_bytes() const;
 

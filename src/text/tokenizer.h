@@ -82,7 +82,7 @@ class Tokenizer {
   // Returns one more than the largest id that has a token.
   int vocab_size() const;
 
-  // Return the tokens that tokenizer_config.json names; without it, the family's own strings if the
+  // These return the tokens that tokenizer_config.json names; without it, the family's own strings if the
   // vocabulary has them.
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;

@@ -38,8 +38,9 @@ struct KernelConfigFile {
   std::vector<int64_t> clashing;  // batch sizes of other tools' entries that have field names of ours
 };
 
-// `source` names the file in errors (kDataLoss): not JSON, a key that is not a batch size, a field of the
-// wrong type or out of range. Unknown fields and top-level values (such as a version) are ignored.
+// `source` names the file in errors. The errors (kDataLoss) are text that is not JSON, a key that is not a
+// batch size, a field of the wrong type or out of range. Unknown fields and top-level values (such as a
+// version) are ignored.
 Result<KernelConfigFile> parse_kernel_config(std::string_view json, std::string_view source, bool experts);
 
 // Returns the file's text, indented, with batch sizes ascending.

@@ -197,8 +197,8 @@ function build(block) {
   }
 }
 
-// Text that grows inside `container`. Blocks that later text cannot change are built once; only the last one
-// is rebuilt, so a long answer costs no more per frame than a short one.
+// MarkdownView is text that grows inside `container`. Blocks that later text cannot change are built once;
+// only the last one is rebuilt, so a long answer costs no more per frame than a short one.
 export class MarkdownView {
   constructor(container) {
     this.container = container;

@@ -57,7 +57,8 @@ struct MlaDecodeBytes {
 MlaDecodeBytes mla_decode_most_bytes(const MlaPlanShape& shape);
 void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* plan, const Launch& launch);
 
-// out = softmax(q · kvᵀ · scale) · latent. Queries and outputs are bf16, or float16 with a float16 cache.
+// Computes out = softmax(q · kvᵀ · scale) · latent. Queries and outputs are bf16, or float16 with a float16
+// cache.
 struct DeviceDecodeParams {
   MlaPlanShape shape;       // the shape for which the plan was made
   const void* q = nullptr;  // [num_seqs, q_len, heads, 576], dense
