@@ -231,7 +231,7 @@ def main():
                      "which all are timed in turn.")
     parts.append(summary(rows))
     if any(row["kind"].startswith("moe_") for row in rows):
-        parts.append("Experts: from the router to the next norm, as an engine's layer has them; behind the verdict, what each "
+        parts.append("Experts: from the router to the next norm, as an engine's layer has them; after the verdict, what each "
                      "kernel adds to the time of those before it. Triton's fused experts are not measured, because torch has none.")
     parts += [section(kind, found) for kind in SECTIONS if (found := [row for row in rows if row["kind"] == kind])]
     parts.append(last_line(rows))

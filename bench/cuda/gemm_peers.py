@@ -145,7 +145,7 @@ class Peers:
         return self.torch.randn(*shape, device="cuda", generator=self.random)
 
     def copies(self, one, count):
-        """Returns `count` copies of a tensor, one behind the other in a new first dimension."""
+        """Returns `count` copies of a tensor, one after the other in a new first dimension."""
         bytes_of = one.contiguous().view(self.torch.uint8)
         return bytes_of.repeat(count, *([1] * one.dim())).view(one.dtype)
 

@@ -7,7 +7,7 @@
 // the plan's own joined by the merge kernel. Keys 0 means lengths with uniform logarithms from 64 to 32k.
 // --cuts measures the op's choice and the schedule of single blocks, each with every sequence in 1, 2, 3 …
 // splits of one length (a number and its µs), and with the batch laid end to end and cut into equal shares,
-// where a sequence is assumed to cost NS ns beside its pages (bNS and its µs); = is the plan's own. The
+// where a sequence is assumed to cost NS ns besides its pages (bNS and its µs); = is the plan's own. The
 // plan's times are fitted to these.
 #include <fmt/format.h>
 

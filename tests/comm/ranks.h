@@ -1,4 +1,4 @@
-// What the tests of ranks share: threads that make calls, and what became of them.
+// Holds what the tests of ranks share: threads that make calls, and the outcomes of these calls.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace hadal::testing {
 
-// The deadline where no rank is meant to be lost, however slow the machine.
+// This is the deadline where no rank is meant to be lost, however slow the machine is.
 constexpr std::chrono::milliseconds kPatient = std::chrono::minutes(1);
 
 // Calls body(end) on a thread for each rank and returns what each has thrown: null where nothing.

@@ -1,4 +1,4 @@
-"""Trains models/hadal-tiny on generated text alone. One command, from the repository's root:
+"""Trains models/hadal-tiny on generated text alone. Run one command from the repository's root:
 
     python3 tools/train_tiny/train.py --minutes 15 --run /tmp/hadal-tiny-run
 

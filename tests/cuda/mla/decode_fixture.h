@@ -1,5 +1,5 @@
 // Makes caches and queries for tests of MLA decode. Pages are scattered at random, every record that no
-// length covers is NaN, and page ids beyond the last page are absurd.
+// length covers is NaN, and page ids beyond the last page are out of range.
 #pragma once
 
 #include <algorithm>
