@@ -3,7 +3,7 @@
 is hot or slow is so for all.
 
     bench/cuda/gemm_peers.py [--deepgemm-library FILE] --beside build/…/cuda_gemm_table_bench [its arguments]
-    bench/cuda/gemm_peers.py [--deepgemm-library FILE] --row "fp8 64 2112 7168" [--row …]    peers alone, a JSON line a row
+    bench/cuda/gemm_peers.py [--deepgemm-library FILE] --row "fp8 64 2112 7168" [--row …]    peers alone, one JSON line per row
     bench/cuda/gemm_peers.py [--deepgemm-library FILE] --check             who could be measured: exit code 0, or 1 without torch
 
 It needs torch. DeepGEMM is the installed module deep_gemm, or a library that has its kernels behind C functions, named by

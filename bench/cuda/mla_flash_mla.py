@@ -16,7 +16,7 @@ plan is.
 
 Ours runs in another process, and not as the module hadal.flash_mla in this one, because there it does what an engine does:
 layers after the first of a step may start before the previous layer ends, which FlashMLA's functions cannot express. The
-host's speed is in neither time: a graph is launched behind a kernel that holds the stream.
+host's speed is in neither time: a graph is queued after a kernel that holds the stream.
 """
 import argparse
 import json

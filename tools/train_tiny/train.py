@@ -139,7 +139,7 @@ class Run:
         return evaluate.score(decoder, self.tokenizer, questions, keep_errors)
 
     def finish(self, held_out):
-        """Scores the exported weights completely, and NextN's acceptance with the working weights behind them."""
+        """Scores the exported weights completely, and NextN's acceptance with the weights in training precision."""
         self.export()
         rates = {name: round(acceptance(self.model, batches, self.device), 4) for name, batches in held_out.items()}
         scores = {"method": "greedy; FP8 weights dequantised exactly, float32 arithmetic; KV rows rounded as named"}
