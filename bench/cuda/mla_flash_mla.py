@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures FlashMLA's dense decoding beside cuda_mla_bench, row by row in turn, in one run, so that a card that is hot or
-slow is so for both.
+"""Measures FlashMLA's dense decoding and cuda_mla_bench in one run, row by row in turn, so that a card that is hot or slow
+affects both.
 
     bench/cuda/mla_flash_mla.py --beside build/cuda-release/bench/cuda/cuda_mla_bench table [its other arguments]
     bench/cuda/mla_flash_mla.py --row BATCH,Q,KEYS,HEADS [--row …]        FlashMLA alone, one JSON line a row

@@ -1,7 +1,7 @@
-// Measures every schedule of MLA decode (kernel, rows per tile, blocks per cluster) on rows of the table, to
-// which the times behind the op's own choice (mla/plan/fitted.h) are fitted. It prints one line per row: µs
-// per call as cuda_mla_bench measures them, with settled inputs. * marks the op's choice, ! a schedule that
-// is 5 % faster.
+// Measures every schedule of MLA decode (kernel, rows per tile, blocks per cluster) on rows of the table; the
+// op's own choice relies on times that are fitted to these (mla/plan/fitted.h). It prints one line per row:
+// µs per call as cuda_mla_bench measures them, with settled inputs. * marks the op's choice, ! a schedule
+// that is 5 % faster.
 //   cuda_mla_schedules_bench [bf16|f16|e4m3|e4m3/128|e5m2] [--splits|--cuts] [--row BATCH,Q,KEYS,HEADS]…
 // --splits measures each schedule with the plan's own splits, with as many as possible, with none, and with
 // the plan's own joined by the merge kernel. Keys 0 means lengths with uniform logarithms from 64 to 32k.

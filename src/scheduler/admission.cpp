@@ -35,8 +35,8 @@ int64_t Scheduler::Impl::prefill_budget() const {
 
 int64_t Scheduler::Impl::match_limit(const RequestState& request) const {
   if (!request.prompt_done) return request.max_cached_tokens;
-  // Reused generated tokens must have been computed as such, which is not so when the tree contains only
-  // prompts.
+  // Generated tokens may be reused only if they were computed as generated ones; if the tree contains only
+  // prompts, they were not.
   const int64_t limit = options.cache_generated_tokens ? request.num_known() : request.prompt_len;
   return std::min(limit, request.num_known() - 1);
 }

@@ -75,8 +75,8 @@ cuda::GroupedShape grouped_shape_of(const KernelConfigName& name, int64_t hidden
 // ("NVIDIA_H200"). Among files with equal names the last directory's is used, and within one directory the
 // one in the card's folder. Entries that are not compiled here or do not support their shape are left out,
 // with one warning per file; if no entry of `named`, the directory that the user named, is used, it warns
-// about that too. It logs what was loaded. The errors are a path that is not a directory, a file that cannot
-// be read or parsed.
+// about that too. It logs what was loaded. The errors are a path that is not a directory, and a file that
+// cannot be read or parsed.
 Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem::path> dirs,
                                                  std::string_view device, int num_sms,
                                                  const std::optional<std::filesystem::path>& named = {});

@@ -1,4 +1,4 @@
-// Compares a grouped product's rows with sums on the host, of which it computes a sample.
+// Compares a sample of a grouped product's rows with sums that are computed on the host.
 #pragma once
 
 #include <fmt/format.h>

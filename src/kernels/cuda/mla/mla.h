@@ -96,8 +96,8 @@ struct GatherKeysParams {
   // bf16, or float16 with a float16 cache.
   void* latent = nullptr;  // [num_keys, 512]; null: not wanted (with latent_fp8)
   void* rope = nullptr;    // [num_keys, 64]
-  // For FP8 weights of kv_b: the latents, quantised (rows of activation.h); null codes: not wanted; not
-  // supported with a float16 cache
+  // FP8 weights of kv_b read these quantised latents (rows of activation.h). Without codes (null) they are
+  // not computed; a float16 cache does not support them.
   QuantizedRows latent_fp8;
 };
 void gather_keys(const GatherKeysParams& params, const Launch& launch);
