@@ -11,7 +11,7 @@ program runs with --peer: for each row of FlashMLA's table it writes a line "pee
 microseconds, before its own measurement in one row and after it in the next, so that neither is always second. Its other
 lines are passed on. Both do the same for a row (mla_measure.h, cool_timer.h, torch_timing.py): pages in shuffled order out
 of a pool of random records, so many sets of pages, queries and page tables that they exceed the L2 twice, a call of each in
-one CUDA graph, a rest for the card, two replays unmeasured, the median of five. FlashMLA's metadata are made before, as our
+one CUDA graph, a rest for the card, two replays unmeasured, and the median of five. FlashMLA's metadata are made before, as our
 plan is.
 
 Ours runs in another process, and not as the module hadal.flash_mla in this one, because there it does what an engine does:

@@ -170,7 +170,7 @@ BENCHMARK(BM_MlaDecodeSelected)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
-// Measures one layer. The arguments are heads, new tokens, keys in total.
+// Measures one layer. The arguments are heads, new tokens and keys in total.
 void BM_MlaPrefill(benchmark::State& state) {
   const auto heads = static_cast<int>(state.range(0));
   const int64_t q_len = state.range(1);

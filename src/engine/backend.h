@@ -34,7 +34,7 @@ class Backend {
 
   // Sets options.max_total_tokens and options.max_running_requests where they are 0, and checks that such a
   // cache fits beside everything else. The other options have been checked. The errors are kUnsupported (a KV
-  // format), kInvalidArgument (more requests than the device runs together), kResourceExhausted.
+  // format), kInvalidArgument (more requests than the device runs together), and kResourceExhausted.
   virtual Result<void> size_cache(EngineOptions& options) = 0;
 
   // Call after size_cache, with whole pages in `options`. The error is kResourceExhausted. What the backend
@@ -73,8 +73,8 @@ Result<void> check_ranks(DeviceType device, ModelSplit split);
 // kUnsupported.
 Result<void> check_architecture(DeviceType device, const ModelConfig& config);
 
-// Loads the weights. `pool` must outlive the backend. The errors are those of load_weights, and kUnsupported
-// for a device that this build or machine does not have, and those of check_ranks and check_architecture.
+// Loads the weights. `pool` must outlive the backend. The errors are those of load_weights, check_ranks and
+// check_architecture, and kUnsupported for a device that this build or machine does not have.
 Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::filesystem::path& model_dir,
                                               const ModelConfig& config, const BackendOptions& options,
                                               ThreadPool& pool);

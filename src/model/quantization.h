@@ -25,7 +25,7 @@ const char* to_string(LoadQuantization quantization);
 Result<LoadQuantization> parse_load_quantization(std::string_view word);
 
 // Returns the type to which linears of a 16-bit checkpoint are converted: 128×128 blocks of e4m3, channels of
-// e4m3, channels of int8, 128×128 blocks of int8. It must not be called with kNone.
+// e4m3, channels of int8 and 128×128 blocks of int8. It must not be called with kNone.
 WeightType weight_type_of(LoadQuantization quantization);
 
 // Returns the type of 8-bit linears after loading: the config's, else the flag's; bf16 without either.

@@ -158,8 +158,8 @@ class Scheduler {
   SchedulerStats stats() const;
   const SchedulerOptions& options() const;
 
-  // Forgets everything: requests, cached prefixes, steps in flight, the recorder. Step numbers go on. If it
-  // throws (std::bad_alloc), nothing has changed.
+  // Forgets everything: requests, cached prefixes, steps in flight and the recorder. Step numbers go on. If
+  // it throws (std::bad_alloc), nothing has changed.
   void reset();
 
   // Writes every call from now on to `recorder` (null: none), which must live until the next record_to() or

@@ -81,12 +81,12 @@ class Generation {
  public:
   using OnDelta = std::function<void(GenerationDelta delta)>;
 
-  // Submits to the engine, on one of `places`, which belong to request.client. The errors are those of
-  // Engine::submit, stops without a tokenizer, a rid in use. After an error nothing was started. `on_delta`
-  // is destroyed with its last call or with cancel().
+  // Submits the request to the engine in one of `places`, which belong to request.client. The errors are
+  // those of Engine::submit, stops without a tokenizer, and a rid that is in use. After an error nothing was
+  // started. `on_delta` is destroyed with its last call or with cancel().
   static Result<std::shared_ptr<Generation>> start(ServerContext& context, IoThread& io, QueuePlaces& places,
                                                    GenerationRequest request, OnDelta on_delta);
-  // Reserves a place and starts on it. Its errors are also those of Engine::reserve.
+  // Reserves a place and starts in it. The errors include those of Engine::reserve.
   static Result<std::shared_ptr<Generation>> start(ServerContext& context, IoThread& io,
                                                    GenerationRequest request, OnDelta on_delta);
   virtual ~Generation() = default;

@@ -51,8 +51,8 @@ std::string kernel_config_json(std::span<const KernelConfigEntry> entries, Weigh
 Result<KernelConfigFile> read_kernel_config(const std::filesystem::path& dir, const KernelConfigName& name);
 // Writes the entries into that file. They replace our own entries of the same batch sizes and are added
 // beside the fields of another tool's. Everything else in the file is kept: other batch sizes, other tools'
-// entries, top-level values. The file is replaced as a whole, so a reader sees either the old or the new one.
-// It is an error if the file is not a JSON object, another tool's entry has field names of ours
+// entries and top-level values. The file is replaced as a whole, so a reader sees either the old or the new
+// one. It is an error if the file is not a JSON object, another tool's entry has field names of ours
 // (clashing_entry), or the directory cannot be written.
 Result<void> write_kernel_config(const std::filesystem::path& dir, const KernelConfigName& name,
                                  std::span<const KernelConfigEntry> entries);

@@ -1,4 +1,4 @@
-// Tests the pure parts of the commands: options from flags, static batches, memory traffic.
+// Tests the pure parts of the commands: options from flags, static batches and memory traffic.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -88,7 +88,7 @@ inline std::string missing_in(const std::string& text, const std::vector<std::st
   return "";
 }
 
-// Waits a random while, from nothing to 200 µs.
+// Waits for a random time of at most 200 µs.
 inline void delay(std::mt19937_64& random) {
   const uint64_t choice = random() % 4;
   if (choice == 1) std::this_thread::yield();

@@ -1,4 +1,4 @@
-"""Holds what the GPU's end-to-end checks share: running the binary, reading logits, counting. It uses only Python's
+"""Holds what the GPU's end-to-end checks share: running the binary, reading logits and counting. It uses only Python's
 standard library.
 HADAL_TEST_DEVICE=cpu runs them without a GPU, against itself: that tests the checks, not the engine."""
 import array

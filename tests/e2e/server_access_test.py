@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests who may do what at `hadal serve`: keys, browsers, methods, bodies of strangers. It uses the real binary and the
+"""Tests who may do what at `hadal serve`: keys, browsers, methods and bodies of strangers. It uses the real binary and the
 bundled model."""
 import json
 import os

@@ -1,5 +1,5 @@
-"""Lists hostile cases of what a well-formed request may ask for: stop expressions, choices, probabilities, grammars,
-tools."""
+"""Lists hostile cases of what a well-formed request may ask for: stop expressions, choices, probabilities, grammars
+and tools."""
 import json
 
 from case import chat, generate, post, rows

@@ -1,4 +1,5 @@
-// Tests the endpoints besides generation: health, information, abort, pause, profile, metrics, models, keys.
+// Tests the endpoints besides generation: health, information, abort, pause, profile, metrics, models and
+// keys.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

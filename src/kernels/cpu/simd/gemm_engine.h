@@ -77,7 +77,7 @@ inline int64_t num_panels(const Engine& engine, const Product& product) {
   return (product.w.n + rows - 1) / rows;
 }
 
-// Returns the scratch of one thread for products of up to m rows: a widened block, sums, staged rows of a
+// Returns the scratch of one thread for products of up to m rows: a widened block, sums and staged rows of a
 // ragged panel.
 inline int64_t engine_scratch_floats(const Engine& engine, int64_t m) {
   return engine.panel_rows * (kBlockDepth + m + kBlockDepth + kStagedPadding / 4);

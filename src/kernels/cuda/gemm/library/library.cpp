@@ -59,7 +59,7 @@ struct GemmLibrary::Impl {
   cublasLtHandle_t handle = nullptr;
   void* workspace = nullptr;
   uint32_t* counts = nullptr;  // the counts of RestWorkspace
-  // m bucket, n, k, type of the weights, float32 output, alignment of the operands
+  // the key is m's bucket, n, k, type of the weights, float32 output and alignment of the operands
   std::map<std::tuple<int64_t, int64_t, int64_t, WeightType, bool, int>, cublasLtMatmulAlgo_t> plans;
 };
 
