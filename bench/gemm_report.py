@@ -240,7 +240,7 @@ def main():
 
 def last_line(rows):
     verdicts = [row["verdict"] for row in rows if row["verdict"]]
-    last = f"{sum(v != 'missed' for v in verdicts)} of {len(verdicts)} goals reached, {verdicts.count('aim')} of them at the aim"
+    last = f"{sum(v != 'missed' for v in verdicts)} of {len(verdicts)} goals are reached, {verdicts.count('aim')} of them at the aim"
     counts = []
     for name, us in RIVALS.items():
         slower, beside, _ = slower_of(rows, us)
@@ -248,8 +248,8 @@ def last_line(rows):
             counts.append(f"{slower} of {beside} than {name}")
     own = sum(row["library"] for row in rows)
     if counts and own:
-        counts[-1] += f"; {own} of the library's own kernel are not counted"
-    return f"{last}; slower rows: {', '.join(counts)}." if counts else f"{last}."
+        counts[-1] += f"; {own} rows of the library's own kernel are not counted"
+    return f"{last}. These numbers of rows are slower: {', '.join(counts)}." if counts else f"{last}."
 
 
 def write_pages(rows, pages, machine):

@@ -37,7 +37,8 @@ bool quantises_at_load(const ModelConfig& config, LoadQuantization quantization,
 
 // Returns "fp8 e4m3, 128x128 blocks", "int8, one scale per row", "fp8 e4m3, one scale per matrix", …
 std::string describe(const WeightQuantization& quantization);
-// Describes the linears once loaded: by the config, with how many it leaves out, else by the flag; "none".
+// Describes the linears once loaded, by the config (with how many it leaves out) or else by the flag; "none"
+// if neither quantises them.
 std::string describe(const ModelConfig& config, LoadQuantization quantization);
 
 // Checks that a GPU supports this compute type for a model: bfloat16, and float16 if no linear is in 8 bits.

@@ -47,8 +47,7 @@ enum class ToolCallFormat {
 
 // `name` is the value of --tool-call-parser: "deepseekv3", "deepseekv31", "deepseekv32", or "auto", which
 // selects by the chat format: none for v2, deepseekv3 for v2.5 and r1, deepseekv31 for v3.1, deepseekv32 for
-// v3.2. Any other name is
-// kInvalidArgument; the message lists these.
+// v3.2. Any other name is kInvalidArgument, with a message that lists these.
 Result<ToolCallFormat> resolve_tool_call_format(std::string_view name, ChatFormat chat_format);
 // Returns "none", "deepseekv3", "deepseekv31" or "deepseekv32".
 const char* to_string(ToolCallFormat format);
