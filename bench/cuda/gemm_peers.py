@@ -72,8 +72,8 @@ class DeepGemmModule:
 
 class DeepGemmLibrary:
     """Calls C functions around DeepGEMM's kernels: dg_transpose_scales, dg_dense, dg_masked, dg_contiguous (all return 0, or
-    what is wrong) and dg_set_pdl. Scales of activations lie [k / 128, rows rounded up to 4] in them, of weights as torch has
-    them."""
+    what is wrong) and dg_set_pdl. They expect the scales of activations as [k / 128, rows rounded up to 4],
+    and those of weights as torch has them."""
 
     def __init__(self, torch, path):
         self.torch = torch

@@ -10,8 +10,7 @@
 //   off, nameless, or whose arguments are not a JSON object (or are empty). Calls after it still count. A
 //   marker inside a string of the arguments is part of the string.
 // - A parameter of V3.2 with string="true" is its text exactly; with string="false" it must be JSON. A call
-// in
-//   which two parameters have one name is malformed.
+//   in which two parameters have one name is malformed.
 // - <｜tool▁calls▁begin｜> and <｜tool▁calls▁end｜> (V3.2: the tags of function_calls) around calls are
 //   removed with them. A call without them counts as well, because a grammar may force calls alone.
 // - White space directly before the calls, between and after them is dropped (" \t\n\v\f\r"); leading white

@@ -6,17 +6,19 @@
 // one (a step). A sequence costs its steps plus an overhead. There are three ways to cut:
 // - Balanced: the costs are laid end to end; part p begins at cost p · share. A border inside of what a
 //   sequence costs besides its pages is its first page, so no empty split is made.
-// - Even: every sequence in splits of one length, with num_parts / num_seqs parts for itself, of which it may
-//   leave some without work. A batch of one short sequence is not split at all.
-// - Whole: with more sequences than parts, each part has equally many whole ones. The plan uses the way whose
-// longest part ends first, with the time for joining splits included; the geometry holds the times. With
-// split_pages > 0 the costs are laid end to end, and borders move up to the next multiple of the sequence's
-// split length, which depends on its own length alone.
+// - Even: every sequence is cut into splits of one length and has num_parts / num_seqs parts for itself, of
+//   which it may leave some without work. A batch of one short sequence is not split at all.
+// - Whole: with more sequences than parts, each part has equally many whole ones.
+//
+// The plan uses the way whose longest part ends first, with the time for joining splits included; the
+// geometry holds the times. With split_pages > 0 the costs are laid end to end, and borders move up to the
+// next multiple of the sequence's split length, which depends on its own length alone.
 //
 // A sequence's slots follow from its place alone (2 · first part: a part ends at most one split sequence and
 // begins another), so only costs are counted over the batch. The kernel takes as long as one block's chain of
-// dependent instructions: lengths, one scan, one comparison of ways to cut, one search per part. So divisions
-// are multiplications, and the list that only the merge kernel reads is made only if that kernel follows.
+// dependent instructions: lengths, one scan, one comparison of ways to cut, and one search per part. So
+// divisions are multiplications, and the list that only the merge kernel reads is made only if that kernel
+// follows.
 #include <cuda_runtime.h>
 
 #include <algorithm>
