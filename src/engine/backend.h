@@ -73,8 +73,8 @@ Result<void> check_ranks(DeviceType device, ModelSplit split);
 // kUnsupported.
 Result<void> check_architecture(DeviceType device, const ModelConfig& config);
 
-// Loads the weights. `pool` must outlive the backend. The errors are those of load_weights, check_ranks and
-// check_architecture, and kUnsupported for a device that this build or machine does not have.
+// Loads the weights. `pool` must outlive the backend. The errors are those of load_weights, and kUnsupported
+// for a device that this build or machine does not have, and those of check_ranks and check_architecture.
 Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::filesystem::path& model_dir,
                                               const ModelConfig& config, const BackendOptions& options,
                                               ThreadPool& pool);
