@@ -71,7 +71,7 @@ struct Caches {
   }
 };
 
-// Measures a pass over all layers. The arguments are heads, layers, sequences, context, format.
+// Measures a pass over all layers. The arguments are heads, layers, sequences, context and format.
 void BM_MlaDecode(benchmark::State& state) {
   const auto heads = static_cast<int>(state.range(0));
   const auto layers = static_cast<int>(state.range(1));
@@ -123,7 +123,7 @@ BENCHMARK(BM_MlaDecode)
     ->UseRealTime();
 
 // Measures the same with 2048 of `context` keys selected at random. The arguments are heads, layers,
-// sequences, context, format.
+// sequences, context and format.
 void BM_MlaDecodeSelected(benchmark::State& state) {
   constexpr int64_t kSelected = 2048;
   const auto heads = static_cast<int>(state.range(0));

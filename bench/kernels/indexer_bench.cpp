@@ -91,8 +91,8 @@ struct Index {
   }
 };
 
-// The arguments are heads, tokens, sequences (the tokens are the last ones of each), context, KvIndex. With
-// one sequence and several tokens this is a chunk of a prompt, else a decode step.
+// The arguments are heads, tokens, sequences (the tokens are the last ones of each), context and KvIndex.
+// With one sequence and several tokens this is a chunk of a prompt, else a decode step.
 void BM_IndexSelect(benchmark::State& state) {
   const auto heads = static_cast<int>(state.range(0));
   const int64_t tokens = state.range(1);

@@ -187,8 +187,8 @@ struct EngineOptions {
 int64_t in_whole_pages(int64_t num_tokens);
 
 // Returns the default KV capacity on the CPU: a quarter of the memory that is available once the weights are
-// loaded (0 or less: not known, or none), at most two full contexts, in whole pages, at least one. It is a
-// pure function.
+// loaded (0 or less: not known, or none), but at most two full contexts, in whole pages, and at least one
+// page. It is a pure function.
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length,
                                  int64_t available_bytes);
 

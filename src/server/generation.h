@@ -1,6 +1,6 @@
-// A Generation is one prompt that is generated for a client: an engine request, its text, its pauses. It is
-// everything an endpoint needs between a validated request and its own JSON. It belongs to one I/O thread, on
-// which all callbacks run.
+// A Generation is one prompt that is generated for a client: an engine request, its text and its pauses. It
+// is everything an endpoint needs between a validated request and its own JSON. It belongs to one I/O thread,
+// on which all callbacks run.
 #pragma once
 
 #include <functional>

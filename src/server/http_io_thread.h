@@ -1,4 +1,4 @@
-// HttpIoThread is one I/O thread: its io_context, its task queue, its connections, its clock.
+// HttpIoThread is one I/O thread: its io_context, its task queue, its connections and its clock.
 //
 // Any thread may call post and request_stop; everything else is called on the thread itself, or before it
 // runs. Handlers run inside a Batch: their output is sent when the outermost Batch ends, with one system call

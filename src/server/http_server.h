@@ -46,8 +46,8 @@ struct HttpServerOptions {
   std::string tls_keyfile_password;
   HttpLimits limits;
   std::string cors_allow_origin = "*";  // empty: no CORS headers, OPTIONS is not answered
-  // One line per request: method, path, status, bytes, seconds, peer, id. Those that need no key are bounded
-  // (server/line_budget.h).
+  // Writes one line per request, with method, path, status, bytes, seconds, peer and id. Lines of requests
+  // that need no key are bounded (server/line_budget.h).
   bool access_log = true;
   std::shared_ptr<RequestMemory>
       memory;     // counts headers, bodies and unread answers; null: only HttpLimits bound them

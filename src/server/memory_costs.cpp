@@ -5,8 +5,8 @@
 namespace hadal::server {
 namespace {
 
-// A choice's biases and stop tokens exist this many times: in the request, in a step that starts it, in the
-// executor.
+// A choice's biases and stop tokens exist this many times: in the request, in a step that starts it, and in
+// the executor.
 constexpr size_t kSamplingCopies = 3;
 
 }  // namespace

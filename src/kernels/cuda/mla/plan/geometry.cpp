@@ -1,6 +1,7 @@
-// Decides how decode attention is cut for a device: which kernel, tiles of which height, clusters of how many
-// blocks. The functions are pure functions of the plan's shape and of how many clusters the device holds, and
-// are tested without a device. The measured times that they weigh are in mla/plan/fitted.h.
+// Decides how decode attention is cut for a device: by which kernel, into tiles of which height, and for
+// clusters of how many blocks. The functions are pure functions of the plan's shape and of how many clusters
+// the device holds, and are tested without a device. The measured times that they weigh are in
+// mla/plan/fitted.h.
 #include "kernels/cuda/mla/plan/geometry.h"
 
 #include <algorithm>

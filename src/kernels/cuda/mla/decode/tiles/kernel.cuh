@@ -9,7 +9,7 @@
 // processed in pairs: the first of a pair is scored by left, the second by right, and each warpgroup keeps
 // half of the output's columns (left 0…255, right 256…511), so each needs the other's weights:
 //   left                                          right
-//   S = Q·K₀ᵀ (behind P₁·V₁ of the previous pair) S = Q·K₁ᵀ, its rows' largest
+//   S = Q·K₀ᵀ (after P₁·V₁ of the previous pair)  S = Q·K₁ᵀ, its rows' largest
 //   m₀, P₀, a₀ = 2^(m−m₀)             ──(1)──►    O = a₀·O + P₀·V₀ right, in flight
 //   O = a₀·O + P₀·V₀ left                         m₁, P₁, a₁ = 2^(m₀−m₁) (P₁ into the rope tile of K₁,
 //                                     ◄──(2)──    which is read no more)
