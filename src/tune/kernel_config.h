@@ -39,7 +39,7 @@ struct KernelConfigFile {
 };
 
 // `source` names the file in errors. The errors (kDataLoss) are text that is not JSON, a key that is not a
-// batch size, a field of the wrong type or out of range. Unknown fields and top-level values (such as a
+// batch size, and a field of the wrong type or out of range. Unknown fields and top-level values (such as a
 // version) are ignored.
 Result<KernelConfigFile> parse_kernel_config(std::string_view json, std::string_view source, bool experts);
 
