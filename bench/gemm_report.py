@@ -220,19 +220,19 @@ def main():
     parts = ["# Matrix products and experts on one H200"]
     if machine:
         parts.append(f"This was measured on {machine}. Ceilings: 4.39 TB/s read, 805 TFLOP/s bf16, 1,529 FP8, 1,633 INT8; the floor is what "
-                     "bytes or operations need at them, whichever takes longer. Behind a peer's time: how many times ours it is.")
+                     "bytes or operations need at them, whichever takes longer. The number after a peer's time says how many times ours it is.")
     same_run = any(name.startswith("deepgemm") for row in rows for name in row["peers"])
     if any(us(row) for us in RIVALS.values() for row in rows):
         parts.append(f"DeepGEMM is {'of the same run' if same_run else 'stored'}, with the transpose of the activations' scales "
                      "that its users need; its kernel alone has a column of its own. torch's FP8 products scale tensors or rows, "
                      "not blocks, which is less work. A library's same product is torch's; cuBLASLt called directly (INT8) leaves "
-                     "int32 sums too, by the fastest of its heuristic's algorithms. Beside each: how many rows are slower than "
+                     "int32 sums too, by the fastest of its heuristic's algorithms. A cell has how many rows are slower than "
                      "the fastest of them, and the geometric mean of the ratios. Figures are medians of three rounds, in each of "
                      "which all are timed in turn.")
     parts.append(summary(rows))
     if any(row["kind"].startswith("moe_") for row in rows):
-        parts.append("Experts: from the router to the next norm, as an engine's layer has them; behind the verdict, what each "
-                     "kernel adds to the time of those before it. Triton's fused experts are not measured, because torch has none.")
+        parts.append("Experts are measured from the router to the next norm, as in an engine's layer; after the verdict come the times that "
+                     "each kernel adds to those before it. Triton's fused experts are not measured, because torch has none.")
     parts += [section(kind, found) for kind in SECTIONS if (found := [row for row in rows if row["kind"] == kind])]
     parts.append(last_line(rows))
     print("\n\n".join(parts))
@@ -240,7 +240,7 @@ def main():
 
 def last_line(rows):
     verdicts = [row["verdict"] for row in rows if row["verdict"]]
-    last = f"{sum(v != 'missed' for v in verdicts)} of {len(verdicts)} goals reached, {verdicts.count('aim')} of them at the aim"
+    last = f"{sum(v != 'missed' for v in verdicts)} of {len(verdicts)} goals are reached, {verdicts.count('aim')} of them at the aim"
     counts = []
     for name, us in RIVALS.items():
         slower, beside, _ = slower_of(rows, us)
@@ -248,8 +248,8 @@ def last_line(rows):
             counts.append(f"{slower} of {beside} than {name}")
     own = sum(row["library"] for row in rows)
     if counts and own:
-        counts[-1] += f"; {own} of the library's own kernel are not counted"
-    return f"{last}; slower rows: {', '.join(counts)}." if counts else f"{last}."
+        counts[-1] += f"; {own} rows of the library's own kernel are not counted"
+    return f"{last}. These numbers of rows are slower: {', '.join(counts)}." if counts else f"{last}."
 
 
 def write_pages(rows, pages, machine):

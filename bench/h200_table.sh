@@ -1,6 +1,7 @@
-# Functions that the scripts which make one table on one H200 share: they parse options, find a build, check the GPU and
-# make a directory for results that are not complete yet. bench/run_mla_h200.sh and bench/run_gemm_h200.sh set $script to
-# their path in the repository, source this file, and then call begin, measure, and finish.
+# Holds functions that the scripts which make one table on one H200 share: they parse options, find a build,
+# check the GPU and make a directory for results that are not complete yet. bench/run_mla_h200.sh and
+# bench/run_gemm_h200.sh set $script to their path in the repository, source this file, and then call begin,
+# measure, and finish.
 set -euo pipefail
 
 stop() { echo "$script: $1" >&2; exit "${2:-1}"; }

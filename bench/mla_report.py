@@ -10,8 +10,8 @@ from report_rows import (FLAG, NAME, NUMBER, OPTIONAL, POSITIVE, add_pages_optio
 
 PROGRAM = "bench/mla_report.py"
 
-# Each (heads, sequences, tokens) of un-absorbed prefill has times cuDNN's speed to reach, and the aim as (times cuDNN,
-# TFLOP/s).
+# Each (heads, sequences, tokens) of un-absorbed prefill has the multiple of cuDNN's speed to reach, and the aim as
+# (multiple of cuDNN's speed, TFLOP/s).
 PREFILL_GOALS = {(128, 1, 4096): (1.0, None, 680), (128, 1, 8192): (1.0, None, 680), (128, 8, 4096): (1.0, None, 680),
                  (16, 1, 1024): (1.1, 1.5, None), (16, 1, 4096): (1.1, 1.5, None)}
 BF16_TFLOPS = 805

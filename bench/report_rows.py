@@ -1,4 +1,4 @@
-"""Functions that the reports of one H200's tables share: they read JSON lines with checked fields, make Markdown, and write
+"""Holds functions that the reports of one H200's tables share: they read JSON lines with checked fields, make Markdown, and write
 the parts of docs/measurements that --pages replaces."""
 import json
 import math

@@ -7,7 +7,7 @@
 # unless some are named. Each takes a few minutes at most. Results of earlier calls stay in --out (build/h200), and
 # report.md there shows all of them; "bench/h200_report.py build/h200 --pages" then writes the tables of
 # docs/measurements.
-# --quick: batches 1 and 64 at 1k, one prefill, one concurrency.
+# --quick: batches 1 and 64 at 1k, one prefill and one concurrency.
 # The GPU is CUDA's first; CUDA_VISIBLE_DEVICES chooses another.
 set -euo pipefail
 

@@ -1,2 +1,2 @@
-// Compiles Boost.JSON once, so that whoever includes <boost/json.hpp> stays cheap to build.
+// Compiles Boost.JSON once, so that files that include <boost/json.hpp> stay cheap to build.
 #include <boost/json/src.hpp>

@@ -248,7 +248,7 @@ def test_gemm_report(work):
             "| Experts of V3 at TP8, FP8 | 1 of 1 |  |",
             "| 64 × 2112 × 7168 | 10.00 | 4.60 | 46% | 2.00 | 200 | 1980 | 12.2 | **missed**: 10 us (7.5, 6) |",
             "| 4 | 30.5 | 30.00 | 20.00 | 67% |", "reach: 1.5x the floor (1.6, 1.25) | 4.0 | 3.5 |  | 10.0 | 1.5 | 7.0 | 4.0 |",
-            "1 of 2 goals reached, 0 of them at the aim; slower rows: 0 of 2 than DeepGEMM."],
+            "1 of 2 goals are reached, 0 of them at the aim. These numbers of rows are slower: 0 of 2 than DeepGEMM."],
            on_stdout=True, has_not=["a library's same product", "| 0 of 0"])
     # In the same run its ratios are 0.9 and 1.6, that of its kernel alone is 0.5; torch's faster product has 0.8 and, in the
     # other row, 2; a library has 0.998 and 2, and called directly 0.9; one kernel is the library's own.
@@ -268,9 +268,9 @@ def test_gemm_report(work):
             "1 of 2 slower, 1.26 |", "| bf16 |  |  |  | 1 of 1 slower, 1.00 |", "**9.98 (0.998)** |  |",
             "| 9.97 (0.997) | the library's own kernel |", "|  |  | 0 of 1 slower, 2.00 | 1 of 1 slower, 0.90 |  |",
             "**9.00 (0.90)** | **5.00 (0.50)** | **8.00 (0.80)** | 11.00 (1.10) |",
-            "1 of 3 goals reached, 0 of them at the aim; slower rows: 1 of 2 than DeepGEMM, 1 of 1 than DeepGEMM's kernel alone, "
+            "1 of 3 goals are reached, 0 of them at the aim. These numbers of rows are slower: 1 of 2 than DeepGEMM, 1 of 1 than DeepGEMM's kernel alone, "
             "1 of 2 than a library's same product, 1 of 1 than cuBLASLt called directly, 1 of 2 than torch's FP8 of coarser "
-            "scales; 1 of the library's own kernel are not counted."],
+            "scales; 1 rows of the library's own kernel are not counted."],
            on_stdout=True)
     pages = copy_of_pages(work)
     expect("gemm pages", [*command, "--pages", pages], 0, [], on_stdout=True)

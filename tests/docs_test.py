@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the documentation names exists: links and their headings, files, flags, options of the build. Its short tables have
+"""What the documentation names exists: links and their headings, files, flags and options of the build. Its short tables have
 the figures of the measurements that they summarise, and the README shows what the program prints."""
 import glob
 import os

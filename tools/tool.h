@@ -23,8 +23,8 @@ inline constexpr int kFailure = 1;
 inline constexpr int kUsage = 2;
 inline constexpr int kInterrupted = 130;
 
-// Is set by SIGINT and SIGTERM once catch_signals() was called. Signals belong to the process, so this is the
-// one piece of state that belongs to no object. It is lock-free on every platform for which we build.
+// This is set by SIGINT and SIGTERM once catch_signals() was called. Signals belong to the process, so this
+// is the one piece of state that belongs to no object. It is lock-free on every platform for which we build.
 inline std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 

@@ -30,8 +30,8 @@ class CoolTimer {
  public:
   // Returns the median over replays of a graph of `calls` calls, each of about once_us, after two replays
   // that do not count. Before them the card rests three times as long as the longer of the previous and the
-  // coming busy time. The graph is launched behind a kernel that blocks the stream, so the host's launch is
-  // not in the time.
+  // coming busy time. The graph is queued after a kernel that blocks the stream, so the host's launch is not
+  // in the time.
   CoolTime time(CudaStream& stream, const std::function<void(int)>& call, int calls, double once_us) {
     const CudaGraph graph = graph_of_calls(stream, call, calls);
     const double busy_us = once_us * calls * (kReplays + 2);

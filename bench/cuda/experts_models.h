@@ -47,7 +47,7 @@ inline std::vector<Model> experts_models() {
   return {v3, v2, v3_tp1, v2_tp8, v2_f16};
 }
 
-// Holds kWeightSets sets of a layer's weights, one behind the other in each buffer.
+// Holds kWeightSets sets of a layer's weights, one after the other in each buffer.
 struct Weights {
   DeviceBuffer gate, bias, gate_up, gate_up_scales, down, down_scales, norm;
 

@@ -1,27 +1,27 @@
 #!/usr/bin/env python3
-"""Measures DeepGEMM's and torch's products beside cuda_gemm_table_bench, row by row in turn, in one run, so that a card that
-is hot or slow is so for all.
+"""Measures DeepGEMM's and torch's products and those of cuda_gemm_table_bench in one run, row by row in turn, so that a card
+that is hot or slow affects all of them.
 
     bench/cuda/gemm_peers.py [--deepgemm-library FILE] --beside build/…/cuda_gemm_table_bench [its arguments]
-    bench/cuda/gemm_peers.py [--deepgemm-library FILE] --row "fp8 64 2112 7168" [--row …]    peers alone, a JSON line a row
-    bench/cuda/gemm_peers.py [--deepgemm-library FILE] --check             who could be measured: exit code 0, or 1 without torch
+    bench/cuda/gemm_peers.py [--deepgemm-library FILE] --row "fp8 64 2112 7168" [--row …]    peers alone, one JSON line per row
+    bench/cuda/gemm_peers.py [--deepgemm-library FILE] --check       which peers can be measured: exit code 0, or 1 without torch
 
 It needs torch. DeepGEMM is the installed module deep_gemm, or a library that has its kernels behind C functions, named by
 --deepgemm-library or $HADAL_DEEPGEMM_LIBRARY (see DeepGemmLibrary); without either it is left out. With --beside the program
 runs with --peer: for each row it writes a line "peer? ROW" and reads "name microseconds name microseconds …"; its other
-lines are passed on. Rows, and who is measured:
+lines are passed on. The rows and their peers are:
 
-    fp8 M N K                   deepgemm (its transpose of the activations' scales in it), deepgemm_bare (transposed already),
+    fp8 M N K                   deepgemm (with its transpose of the activations' scales), deepgemm_bare (transposed already),
                                 scaled_mm and scaled_mm_row (torch: one scale a tensor, or a row and a column; no block scales)
     grouped_fp8 GROUPS M N K    deepgemm and deepgemm_bare (masked), where M is a multiple of 128 also deepgemm_contiguous
     bf16 M N K                  matmul (torch)
     int8 M N K                  int_mm (torch, with 32 rows where M is less: it supports no fewer than 17)
     absorb_query M HEADS        bmm (torch, bf16, into records of 576 of which it writes 512, as attention reads them and ours are),
                                 bmm_dense (into [heads, m, 512], which is less scattered)
-    expand_value M HEADS        bmm (into [m, heads, 128], as ours), bmm_dense (into [heads, m, 128])
+    expand_value M HEADS        bmm (into [m, heads, 128], as ours are), bmm_dense (into [heads, m, 128])
 
-A row is asked for in rounds, three of them: each time its peers are timed once, one after the other, and so is the bench's
-own kernel, first in one round and last in the next. Before each of them the card rests three times as long as it takes. A
+A row has three rounds. In each its peers are timed once, one after the other, and so is the bench's own kernel, first in
+one round and last in the next. Before each of them the card rests three times as long as it takes. A
 figure is the median of the rounds, for the bench as for the peers; with --row they are this script's. DeepGEMM launches with
 or without programmatic dependent launch, whichever was faster once before the first round, and counts only where its result
 is right: each shape's is compared with torch's before it is timed. Times are taken as the bench's are (torch_timing.py), and
@@ -72,8 +72,8 @@ class DeepGemmModule:
 
 class DeepGemmLibrary:
     """Calls C functions around DeepGEMM's kernels: dg_transpose_scales, dg_dense, dg_masked, dg_contiguous (all return 0, or
-    what is wrong) and dg_set_pdl. Scales of activations lie [k / 128, rows rounded up to 4] in them, of weights as torch has
-    them."""
+    what is wrong) and dg_set_pdl. They expect the scales of activations as [k / 128, rows rounded up to 4],
+    and those of weights as torch has them."""
 
     def __init__(self, torch, path):
         self.torch = torch
@@ -145,7 +145,7 @@ class Peers:
         return self.torch.randn(*shape, device="cuda", generator=self.random)
 
     def copies(self, one, count):
-        """Returns `count` copies of a tensor, one behind the other in a new first dimension."""
+        """Returns `count` copies of a tensor, one after the other in a new first dimension."""
         bytes_of = one.contiguous().view(self.torch.uint8)
         return bytes_of.repeat(count, *([1] * one.dim())).view(one.dtype)
 

@@ -1,5 +1,5 @@
 // Measures MLA decode on one H200: every row of FlashMLA's table and of the goals (mla_goals.h), FP8 and
-// float16 caches, several query tokens, ragged batches. A row is the time of one call inside a CUDA graph,
+// float16 caches, several query tokens and ragged batches. A row is the time of one call inside a CUDA graph,
 // including splits and their merge; pages, queries and page tables are rotated so that a graph touches more
 // than twice the L2; records are random. The plan, made once per step, has its own column.
 //   cuda_mla_bench [table] [bf16|f16|e4m3|e4m3/128|e5m2] [8|16|32|64|128] [--row BATCH,Q,KEYS,HEADS]…

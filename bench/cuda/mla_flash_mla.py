@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures FlashMLA's dense decoding beside cuda_mla_bench, row by row in turn, in one run, so that a card that is hot or
-slow is so for both.
+"""Measures FlashMLA's dense decoding and cuda_mla_bench in one run, row by row in turn, so that a card that is hot or slow
+affects both.
 
     bench/cuda/mla_flash_mla.py --beside build/cuda-release/bench/cuda/cuda_mla_bench table [its other arguments]
     bench/cuda/mla_flash_mla.py --row BATCH,Q,KEYS,HEADS [--row …]        FlashMLA alone, one JSON line a row
@@ -11,12 +11,12 @@ program runs with --peer: for each row of FlashMLA's table it writes a line "pee
 microseconds, before its own measurement in one row and after it in the next, so that neither is always second. Its other
 lines are passed on. Both do the same for a row (mla_measure.h, cool_timer.h, torch_timing.py): pages in shuffled order out
 of a pool of random records, so many sets of pages, queries and page tables that they exceed the L2 twice, a call of each in
-one CUDA graph, a rest for the card, two replays unmeasured, the median of five. FlashMLA's metadata are made before, as our
+one CUDA graph, a rest for the card, two replays unmeasured, and the median of five. FlashMLA's metadata are made before, as our
 plan is.
 
 Ours runs in another process, and not as the module hadal.flash_mla in this one, because there it does what an engine does:
 layers after the first of a step may start before the previous layer ends, which FlashMLA's functions cannot express. The
-host's speed is in neither time: a graph is launched behind a kernel that holds the stream.
+host's speed is in neither time: a graph is queued after a kernel that holds the stream.
 """
 import argparse
 import json

@@ -1,13 +1,13 @@
-// Measures every schedule of MLA decode (kernel, rows per tile, blocks per cluster) on rows of the table, to
-// which the times behind the op's own choice (mla/plan/fitted.h) are fitted. One line per row; µs per call as
-// cuda_mla_bench measures them, with settled inputs; * marks the op's choice, ! a schedule that is 5 %
-// faster.
+// Measures every schedule of MLA decode (kernel, rows per tile, blocks per cluster) on rows of the table; the
+// op's own choice relies on times that are fitted to these (mla/plan/fitted.h). It prints one line per row:
+// µs per call as cuda_mla_bench measures them, with settled inputs. * marks the op's choice, ! a schedule
+// that is 5 % faster.
 //   cuda_mla_schedules_bench [bf16|f16|e4m3|e4m3/128|e5m2] [--splits|--cuts] [--row BATCH,Q,KEYS,HEADS]…
 // --splits measures each schedule with the plan's own splits, with as many as possible, with none, and with
 // the plan's own joined by the merge kernel. Keys 0 means lengths with uniform logarithms from 64 to 32k.
 // --cuts measures the op's choice and the schedule of single blocks, each with every sequence in 1, 2, 3 …
 // splits of one length (a number and its µs), and with the batch laid end to end and cut into equal shares,
-// where a sequence is assumed to cost NS ns beside its pages (bNS and its µs); = is the plan's own. The
+// where a sequence is assumed to cost NS ns besides its pages (bNS and its µs); = is the plan's own. The
 // plan's times are fitted to these.
 #include <fmt/format.h>
 

@@ -1,11 +1,12 @@
 // Measures every schedule of MLA decode as it runs in an engine: after the product of the queries and
 // absorb_query, before expand_value and the product of the outputs. When decode follows decode
-// (cuda_mla_schedules_bench), it starts under the end of an equal kernel; here other kernels occupy the
-// multiprocessors when it could begin, and others begin under its own end. The times behind the op's choices
-// with in_step (mla/plan/fitted.h) are fitted to this.
+// (cuda_mla_schedules_bench), it starts while an equal kernel ends; here other kernels occupy the
+// multiprocessors when it could begin, and others begin while it ends. The times behind the op's choices with
+// in_step (mla/plan/fitted.h) are fitted to this.
 //   cuda_mla_step_bench [bf16|f16|e4m3|e4m3/128|e5m2] [--splits] [--row BATCH,KEYS,HEADS]…
 // Each layer has its own weights and pages: 27 layers of V2-Lite's dimensions (bf16 weights; up to 32 heads),
-// six of V3's (FP8; more heads). One line per row: µs per layer without decode, then what each schedule adds;
+// six of V3's (FP8; more heads). It prints one line per row: µs per layer without decode, then what each
+// schedule adds;
 // * marks the op's choice, ! a schedule that adds 5 % less. Rows are measured twice, the second time in the
 // other order, and the smaller time counts. --splits adds in brackets the whole batch in as many splits as
 // possible, and in none.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Measures cuDNN's causal attention (qk 192, v 128, bfloat16) beside cuda_mla_prefill_bench, row by row and round by round,
-so that a card that gets hot or slow does so for both. Each time is a call inside a CUDA graph, the median of replays, as the
+so that a card that gets hot or slow affects both. Each time is a call inside a CUDA graph, the median of replays, as the
 bench takes them; cuDNN runs on [batch, heads, tokens, dim] tensors and on views of [batch, tokens, heads, dim], and the
 faster counts. It needs torch, and writes one JSON line for each row and implementation to standard output.
 

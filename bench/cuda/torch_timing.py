@@ -1,6 +1,6 @@
 """Measures the time of a call of torch or of a library beside it, as the benches here measure theirs (cool_timer.h): a call
-inside a CUDA graph of many, a rest for the card before it, two replays unmeasured, the median of five. The host's speed is
-not in it: a graph is launched behind a kernel that holds the stream."""
+inside a CUDA graph of many, a rest for the card before it, two replays unmeasured, and the median of five. The host's speed is
+not in it: a graph is queued after a kernel that holds the stream."""
 import importlib
 import statistics
 import sys

@@ -71,7 +71,7 @@ struct Caches {
   }
 };
 
-// Measures a pass over all layers. The arguments are heads, layers, sequences, context, format.
+// Measures a pass over all layers. The arguments are heads, layers, sequences, context and format.
 void BM_MlaDecode(benchmark::State& state) {
   const auto heads = static_cast<int>(state.range(0));
   const auto layers = static_cast<int>(state.range(1));
@@ -123,7 +123,7 @@ BENCHMARK(BM_MlaDecode)
     ->UseRealTime();
 
 // Measures the same with 2048 of `context` keys selected at random. The arguments are heads, layers,
-// sequences, context, format.
+// sequences, context and format.
 void BM_MlaDecodeSelected(benchmark::State& state) {
   constexpr int64_t kSelected = 2048;
   const auto heads = static_cast<int>(state.range(0));
@@ -170,7 +170,7 @@ BENCHMARK(BM_MlaDecodeSelected)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
-// Measures one layer. The arguments are heads, new tokens, keys in total.
+// Measures one layer. The arguments are heads, new tokens and keys in total.
 void BM_MlaPrefill(benchmark::State& state) {
   const auto heads = static_cast<int>(state.range(0));
   const int64_t q_len = state.range(1);

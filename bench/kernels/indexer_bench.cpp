@@ -91,8 +91,8 @@ struct Index {
   }
 };
 
-// The arguments are heads, tokens, sequences (the tokens are the last ones of each), context, KvIndex. With
-// one sequence and several tokens this is a chunk of a prompt, else a decode step.
+// The arguments are heads, tokens, sequences (the tokens are the last ones of each), context and KvIndex.
+// With one sequence and several tokens this is a chunk of a prompt, else a decode step.
 void BM_IndexSelect(benchmark::State& state) {
   const auto heads = static_cast<int>(state.range(0));
   const int64_t tokens = state.range(1);
@@ -143,8 +143,8 @@ BENCHMARK(BM_IndexSelect)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
-// The arguments are the number of scores and how they are distributed: 0 normal, 1 all equal, 2 half of them
-// 0.
+// The arguments are the number of scores and how they are distributed: 0 is normal, 1 all equal, and
+// with 2 half of them are 0.
 void BM_IndexChoose(benchmark::State& state) {
   const int64_t count = state.range(0);
   auto values = random_values(count, 1.0F);

@@ -1,5 +1,5 @@
 // Measures the scheduler's cost for the engine thread: plan() and complete() of a decode step, admission over
-// a large cache, and a step beside a long queue.
+// a large cache, and a step with a long queue.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -142,7 +142,7 @@ BENCHMARK(BM_ShortRequest)
     ->Iterations(10'000)
     ->Unit(benchmark::kMicrosecond);
 
-// Measures plan() beside 1,000 waiting requests that all wait for the prefix of one request in prefill.
+// Measures plan() with 1,000 waiting requests that all wait for the prefix of one request in prefill.
 void BM_PlanBesideThousandWhoWaitForAPrefix(benchmark::State& state) {
   std::mt19937_64 rng(1);
   SchedulerOptions options = options_for(512, 1 << 18);

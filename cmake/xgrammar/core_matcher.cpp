@@ -1,4 +1,4 @@
-// This translation unit joins sources of xgrammar: automata, compilation, matching.
+// This translation unit joins sources of xgrammar: automata, compilation and matching.
 #include "cpp/compiled_grammar.cc"
 #include "cpp/config.cc"
 #include "cpp/earley_parser.cc"

@@ -15,8 +15,8 @@ namespace hadal {
 
 class MappedFile {
  public:
-  // Maps `path`. The errors are kNotFound when it does not exist; kDataLoss when it is not a readable regular
-  // file, or when it is a Git LFS pointer.
+  // Maps `path`. The errors are kNotFound when it does not exist, and kDataLoss when it is not a readable
+  // regular file, or when it is a Git LFS pointer.
   static Result<MappedFile> open(const std::filesystem::path& path);
 
   MappedFile() = default;

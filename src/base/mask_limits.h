@@ -8,7 +8,7 @@ namespace hadal {
 struct MaskLimits {
   // A mask for a vocabulary of 129,280 tokens takes 0.3 ms for JSON, 2 ms for most expressions, and 20 ms in
   // grammars of 100 kB; so honest requests stay below a mean of 20 ms, and the base allows single slow ones.
-  double one_mask_s = 0.5;    // one mask, and one token that the grammar is told
+  double one_mask_s = 0.5;    // for one mask, and for one token that the grammar accepts
   double base_s = 2.0;        // all masks of an answer: this much,
   double per_token_s = 0.02;  // and this much for each of its masks
 

@@ -7,7 +7,8 @@
 namespace hadal {
 namespace {
 
-// Returns the byte behind the character that begins at `begin`; of what is not UTF-8, at most four bytes.
+// Returns the index of the byte after the character that begins at `begin`; bytes that are not UTF-8 count as
+// characters of at most four bytes.
 size_t end_of_character(std::string_view text, size_t begin) {
   const auto continues = [&](size_t at) { return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U; };
   size_t end = begin + 1;

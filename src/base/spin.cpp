@@ -6,8 +6,8 @@
 
 namespace hadal {
 
-// hardware_concurrency respects taskset and cgroup cpusets only as they were at start; asking here keeps the
-// sizes that follow from it explainable.
+// hardware_concurrency may respect taskset and cgroup cpusets only as they were at start; sched_getaffinity
+// returns the cores of this moment.
 int available_cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));

@@ -57,7 +57,7 @@ PrefixMatch RadixCache::match(std::span<const int32_t> tokens, int32_t priority,
   }
   result.told_tokens = told_tokens(found, result.shared_tokens, owner.client);
   result.node = node_ending_at(found.node, result.shared_tokens);
-  // This comes after the split, because the part behind the match was not used.
+  // This comes after the split, because the part after the match was not used.
   touch(result.partial_tokens > 0 ? found.node : result.node, priority, /*is_match=*/true);
 
   int64_t num_missing = block_of(result.shared_tokens);
@@ -204,7 +204,7 @@ int64_t RadixCache::told_tokens(const Walk& found, int64_t shared_tokens, uint64
     const auto own = std::find_if(node.writers.begin(), node.writers.end(),
                                   [client](const Writer& writer) { return writer.client == client; });
     const int64_t end = own == node.writers.end() ? node.begin : own->end;
-    // What lies below a gap is not told either.
+    // Matched tokens after such a gap are not told either.
     if (end < std::min(node.end(), found.num_matched)) told = end;
   }
   return std::max(told, shared_tokens);

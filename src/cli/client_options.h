@@ -19,7 +19,7 @@ Result<client::DatasetOptions> resolve_dataset(const ParsedFlags& flags);
 // The error (kInvalidArgument) says that the dataset needs a tokenizer and there is none.
 Result<void> check_has_tokenizer(const client::DatasetOptions& options, const Tokenizer* tokenizer);
 
-// Reads --base-url, or --host and --port; --api-key, --insecure, --timeout.
+// Reads --base-url, or --host and --port, and --api-key, --insecure and --timeout.
 Result<client::ServerConnection> open_server(const ParsedFlags& flags, uint16_t default_port);
 
 // Returns --model-path, else the first model that the server lists.

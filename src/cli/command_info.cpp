@@ -33,7 +33,7 @@ struct Report {
   std::string quantization;
   std::optional<GpuEstimate> gpu;  // with --device cuda, or where a GPU is found
   MemoryFit fit;
-  std::string memory_place;  // as it follows an amount and "are" in a sentence
+  std::string memory_place;  // what follows "12.34 GB are" in a sentence
   int64_t max_tokens = 0;    // tokens of the KV cache; 0: the model does not fit
   int64_t context_length = 0;
   ModelSplit split;

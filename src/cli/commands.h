@@ -1,6 +1,6 @@
 // Declares the commands, each in a file of its own (command_<name>.cpp). A command receives checked flags and
 // returns the exit code, or a status that run() turns into one line and an exit code: 2 for kInvalidArgument,
-// 130 for kCancelled, 1 for others.
+// 130 for kCancelled, and 1 for others.
 #pragma once
 
 #include "base/result.h"

@@ -139,9 +139,8 @@ std::string command_help(Command command) {
   out +=
       "\nNames may be shortened as long as they stay unique, and written with _ instead of -. `hadal "
       "--flags`\n"
-      "lists the flags of SGLang that are accepted because they ask for what is always so, and those that "
-      "are\n"
-      "refused, with what to use instead.\n";
+      "lists the flags of SGLang that are accepted because hadal always does what they ask for, and those\n"
+      "that are refused, with what to use instead.\n";
   return out;
 }
 
@@ -161,8 +160,8 @@ std::string flags_markdown() {
     }
   }
   out +=
-      "\n## Accepted without effect\n\nThese flags ask for what is always so, or cannot matter here. Each is "
-      "accepted with one log line; where values are listed, no other value is accepted.\n\n"
+      "\n## Accepted without effect\n\nHadal always does what these flags ask for, or they have no effect "
+      "here. Each is accepted with one log line; where values are listed, no other value is accepted.\n\n"
       "| why | flags |\n|---|---|\n";
   for (const auto& [text, names] : names_by_text(FlagClass::kAlready)) {
     out += fmt::format("| {} | {} |\n", markdown_cell(text), markdown_cell(names));

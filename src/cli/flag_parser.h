@@ -25,7 +25,7 @@ struct FlagUse {
 
 // Resolves names and counts values, without looking at classes or at the values themselves. Command kNone
 // knows the flags of all commands. The errors are an unknown or ambiguous name (the nearest ones are named),
-// a missing value, a word that belongs to no flag.
+// a missing value, and a word that belongs to no flag.
 Result<std::vector<FlagUse>> resolve_flags(Command command, std::span<const std::string> words);
 
 // ParsedFlags holds the values of a command's flags, which are all within what the table allows.

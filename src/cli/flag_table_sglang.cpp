@@ -1,4 +1,4 @@
-// Holds SGLang's server flags that need no code here: those that ask for what is always so, and those that
+// Holds SGLang's server flags that need no code here: those that ask for what is always done, and those that
 // correspond to nothing here. Names that share a reason share an entry. A flag that some command honours is
 // not refused here: the parser itself says which commands it belongs to.
 #include <string>
@@ -22,7 +22,7 @@ constexpr FlagClass kAlready = FlagClass::kAlready;
 constexpr FlagClass kError = FlagClass::kError;
 
 constexpr Entry kEntries[] = {
-    // These flags ask for what is always so.
+    // These flags ask for what is always done.
     {kAlready, "the program never runs code from a checkpoint", "trust-remote-code"},
     {kAlready, "all kernels are compiled ahead of time",
      "enable-torch-compile enable-torch-compile-debug-mode torch-compile-max-bs="},

@@ -1,4 +1,5 @@
-// Chooses who answers the questions of `hadal eval`. Only the main thread uses it.
+// Chooses what answers the questions of `hadal eval`: a server, or an engine in this process. Only the main
+// thread uses it.
 #pragma once
 
 #include <memory>

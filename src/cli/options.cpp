@@ -238,7 +238,7 @@ Result<DeviceOptions> resolve_device_options(const ParsedFlags& flags) {
 EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOptions& model) {
   EngineOptions options;
   const bool on_gpu = model.device == DeviceType::kCuda;
-  if (on_gpu) options.max_running_requests = 0;  // the memory decides
+  if (on_gpu) options.max_running_requests = 0;  // the memory limits them instead
   options.max_total_tokens = flags.integer("max-total-tokens").value_or(options.max_total_tokens);
   options.max_running_requests = flags.integer("max-running-requests").value_or(options.max_running_requests);
   options.chunked_prefill_size =

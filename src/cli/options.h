@@ -54,7 +54,7 @@ Result<void> check_deterministic_inference(bool wanted, DeviceType device);
 
 // Without --device, a usable GPU is chosen, and otherwise the CPU. The errors are a missing --model-path;
 // --device cuda where no GPU is usable, except for `info`, which loads nothing; those of
-// check_deterministic_inference; --max-running-requests or --batch-size above what a GPU runs together.
+// check_deterministic_inference; and --max-running-requests or --batch-size above what a GPU runs together.
 Result<ModelOptions> resolve_model_options(const ParsedFlags& flags);
 
 // Resolves --dtype. "auto" depends on the device: a GPU computes in bfloat16, or in float16 if config.json

@@ -66,7 +66,7 @@ server::RequestLimits resolve_request_limits(const ParsedFlags& flags, const Ses
   return limits;
 }
 
-// Returns, as JSON by flag, the values in force that neither a flag nor its default in the table gives, and
+// Holds, as JSON by flag, the values in force that neither a flag nor its default in the table gives, and
 // facts that no flag stands for.
 using InForce = std::map<std::string, std::string, std::less<>>;
 

@@ -1,5 +1,5 @@
-// Owns the objects of one command, which are built in this order: config, tokenizer, thread pool, model. Only
-// the main thread uses it.
+// Owns the objects of one command, which are built in this order: config, tokenizer, thread pool and model.
+// Only the main thread uses it.
 #pragma once
 
 #include <filesystem>

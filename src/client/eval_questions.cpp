@@ -159,7 +159,7 @@ std::optional<double> last_number(std::string_view text) {
   for (const char c : text.substr(begin, end - begin)) {
     if (c != ',') digits += c;
   }
-  // A dash is a minus sign unless something stands before it that it could subtract from.
+  // A dash is a minus sign unless a number or a word precedes it, from which it could subtract.
   const bool negative =
       begin > 0 && text[begin - 1] == '-' &&
       (begin == 1 || (!is_digit(text[begin - 2]) && !is_letter(text[begin - 2]) && text[begin - 2] != ')'));

@@ -29,7 +29,7 @@ Result<std::vector<EvalQuestion>> load_questions(const std::string& path, int64_
 // that begins in the reasoning and never leaves it has no answer.
 std::string_view extract_answer(std::string_view output, bool starts_in_reasoning);
 
-// Compares them as text, or as JSON values, as the question demands.
+// Compares `answer` with the question's, as text or as JSON values, whichever the question demands.
 bool is_correct(const EvalQuestion& question, std::string_view answer);
 
 }  // namespace hadal::client

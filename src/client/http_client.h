@@ -50,7 +50,7 @@ struct HttpClientOptions {
 
 class HttpClient {
  public:
-  // Resolves the host. The errors are kNotFound (no such host), kUnsupported (TLS cannot be set up).
+  // Resolves the host. The errors are kNotFound (no such host) and kUnsupported (TLS cannot be set up).
   static Result<std::unique_ptr<HttpClient>> create(const HttpUrl& url, const HttpClientOptions& options);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;

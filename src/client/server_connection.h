@@ -23,8 +23,8 @@ class ServerConnection {
   // Sends a GET or POST and returns the body. The error is kNotFound if it did not succeed.
   Result<std::string> call(const std::string& method, const std::string& target);
 
-  // Returns the first model of /v1/models. The errors are kNotFound (the server does not answer), kDataLoss
-  // (it lists none).
+  // Returns the first model of /v1/models. The errors are kNotFound (the server does not answer) and
+  // kDataLoss (it lists none).
   Result<std::string> first_model();
 
   // Returns the tokenizer in the directory that /model_info names; null unless that directory can be read

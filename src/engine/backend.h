@@ -34,7 +34,7 @@ class Backend {
 
   // Sets options.max_total_tokens and options.max_running_requests where they are 0, and checks that such a
   // cache fits beside everything else. The other options have been checked. The errors are kUnsupported (a KV
-  // format), kInvalidArgument (more requests than the device runs together), kResourceExhausted.
+  // format), kInvalidArgument (more requests than the device runs together), and kResourceExhausted.
   virtual Result<void> size_cache(EngineOptions& options) = 0;
 
   // Call after size_cache, with whole pages in `options`. The error is kResourceExhausted. What the backend
@@ -114,8 +114,8 @@ Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization qua
                                  DType compute_dtype, KvLayout layout, double mem_fraction, ModelSplit split,
                                  const GpuRanks& gpus);
 
-// Checks that a GPU with this compute type supports such a cache: float16 needs a float16 cache, bfloat16 any
-// but float16 and float32. The error is kUnsupported, about --kv-cache-dtype.
+// Checks that a GPU with this compute type supports such a cache: float16 needs a float16 cache, and bfloat16
+// any but float16 and float32. The error is kUnsupported, about --kv-cache-dtype.
 Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype);
 
 // Checks that a decode step of this many requests is within what a GPU's kernels plan for; `flag` is the one

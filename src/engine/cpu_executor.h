@@ -59,7 +59,7 @@ class CpuExecutor final : public StepExecutor {
   std::mutex mutex_;
   std::condition_variable to_worker_;  // signals a step, masks or stop
   std::condition_variable to_engine_;  // signals an output
-  // Rings of the steps under way, so that queueing one never allocates.
+  // These are rings of the steps under way, so that queueing one never allocates.
   std::array<StagedStep, kMaxInFlight> steps_;
   std::array<StepOutput, kMaxInFlight> outputs_;
   int64_t num_launched_ = 0, num_begun_ = 0, num_ended_ = 0, num_taken_ = 0;

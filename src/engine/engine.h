@@ -187,8 +187,8 @@ struct EngineOptions {
 int64_t in_whole_pages(int64_t num_tokens);
 
 // Returns the default KV capacity on the CPU: a quarter of the memory that is available once the weights are
-// loaded (0 or less: not known, or none), at most two full contexts, in whole pages, at least one. It is a
-// pure function.
+// loaded (0 or less: not known, or none), but at most two full contexts, in whole pages, and at least one
+// page. It is a pure function.
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length,
                                  int64_t available_bytes);
 
@@ -214,7 +214,7 @@ class Backend;       // engine/backend.h
 class Engine {
  public:
   // `backend` must outlive the engine, and nothing else may use it while the engine lives. The errors are
-  // kInvalidArgument (an option), kResourceExhausted when the KV pool does not fit, file errors of
+  // kInvalidArgument (an option), kResourceExhausted when the KV pool does not fit, and file errors of
   // record_plans.
   static Result<std::unique_ptr<Engine>> create(Backend& backend, const EngineOptions& options);
 
@@ -231,16 +231,16 @@ class Engine {
 
   // Reserves places in the queue for `count` requests (≥ 1) of `client` (GenerateRequest::client), all of
   // them or none, so that a batch is refused before any of it has started. The errors are kInvalidArgument
-  // (more than the client may ever have), kResourceExhausted (they are not free now), kCancelled (shutting
-  // down).
+  // (more than the client may ever have), kResourceExhausted (they are not free now), and kCancelled
+  // (shutting down).
   virtual Result<QueuePlaces> reserve(int64_t count, uint64_t client) = 0;
 
-  // Queues a request on one of `places`, which must be of its client and not be used up. The errors are
-  // kInvalidArgument (empty input, ids out of range, prompt not shorter than the context, bad sampling
-  // values), kResourceExhausted (more pages than the pool has), kCancelled (shutting down). After an error
-  // the place is free to be used again.
+  // Queues a request in one of `places`, which must belong to its client and have a place left. The errors
+  // are kInvalidArgument (empty input, ids out of range, prompt not shorter than the context, bad sampling
+  // values), kResourceExhausted (more pages than the pool has), and kCancelled (shutting down). After an
+  // error the place is free to be used again.
   virtual Result<RequestId> submit(GenerateRequest request, QueuePlaces& places) = 0;
-  // Reserves a place and queues a request on it. Its errors are those of both.
+  // Reserves a place and queues a request in it. The errors are those of both.
   virtual Result<RequestId> submit(GenerateRequest request) = 0;
 
   // Waits for the next chunk of a request without a sink. Returns nullopt once the final chunk has been

@@ -59,7 +59,7 @@ void EngineLoop::collect(StepRecord& record) {
       finish(*sequence, FinishReason::kLength);
     }
   }
-  // NaN among a prompt's scores is the fault of that request alone, which the scheduler still knows.
+  // NaN among a prompt's scores is the fault of that request alone. The scheduler still has the request.
   for (Sequence* sequence : record.scores) {
     if (!sequence->finished && sequence->score_is_nan) fail(*sequence, kNanLogits);
   }

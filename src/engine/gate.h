@@ -49,7 +49,7 @@ class Gate {
 
  private:
   friend class QueuePlaces;
-  // Frees places of the queue. Whoever calls it holds the mutex.
+  // Frees places of the queue. The caller holds the mutex.
   void free_places(int64_t count, uint64_t client);
   void give_back(int64_t count, uint64_t client);
 

@@ -1,6 +1,6 @@
-// Makes the masks of constrained rows beside the engine thread. A mask may take long (an ambiguous grammar
-// has thousands of parser states), so each request has a task that one worker at a time carries out: it tells
-// the constraint the newest token, and then fills the mask of the next one.
+// Makes the masks of constrained rows while the engine thread does other work. A mask may take long (an
+// ambiguous grammar has thousands of parser states), so each request has a task that one worker at a time
+// carries out: it tells the constraint the newest token, and then fills the mask of the next one.
 //
 // The client whose masks have used the least processor time since the queue was last empty comes first, and
 // of its tasks the one that has used the least. A task whose last mask took long, or that has not made one

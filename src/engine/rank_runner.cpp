@@ -7,7 +7,8 @@
 
 namespace hadal {
 
-// Everything that a rank's thread uses in a step; it lives until the last of these threads has ended.
+// State holds everything that a rank's thread uses in a step; it lives until the last of these threads has
+// ended.
 struct RankRunner::State {
   struct Rank {
     Rank(std::shared_ptr<Model> part, int num_threads, const RankRunnerOptions& options)

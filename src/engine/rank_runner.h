@@ -1,7 +1,7 @@
 // Runs a model that several CPU ranks share (--tp-size, --ep-size). Every rank is a thread with its own part
-// of the weights, its own KV pools and its own pool of threads, and computes the whole batch; what ranks add
-// up they exchange through a Communicator. The ranks share the process's memory, so each writes its columns
-// of the logits where the caller reads them.
+// of the weights, its own KV pools and its own pool of threads, and computes the whole batch; the ranks add
+// up their partial sums through a Communicator. The ranks share the process's memory, so each writes its
+// columns of the logits where the caller reads them.
 #pragma once
 
 #include <chrono>
@@ -19,9 +19,9 @@ struct RankRunnerOptions {
   KvLayout layout;
   KernelSet kernels = KernelSet::kOptimised;
   int num_threads = 1;  // divided among the ranks; each has at least one
-  // A rank that lets the others wait longer is lost. It bounds the difference of the ranks' work between two
-  // exchanges, and is far above what a busy machine delays a thread. Time in which the process was stopped
-  // does not count.
+  // A rank that lets the others wait longer is lost. This limits how far the ranks' times between two
+  // exchanges may differ, and is far longer than a busy machine delays a thread. Time in which the process
+  // was stopped does not count.
   std::chrono::milliseconds deadline{60'000};
 };
 

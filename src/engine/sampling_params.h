@@ -17,7 +17,7 @@ inline constexpr double kMinRepetitionPenalty = 1e-30;
 
 struct SamplingParams {
   int64_t max_new_tokens = 128;  // ≥ 0
-  // In [0, max_new_tokens]. End-of-sequence and stop tokens are masked for this many tokens.
+  // This is in [0, max_new_tokens]. End-of-sequence and stop tokens are masked for this many tokens.
   int64_t min_new_tokens = 0;
   float temperature = 1.0F;  // [0, kMaxTemperature]; 0 is greedy
   float top_p = 1.0F;        // [kMinTopP, 1]: nucleus, arXiv 1904.09751

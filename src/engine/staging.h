@@ -1,5 +1,5 @@
-// Turns a plan into the arrays of a step: page tables per slot, rows, wanted logits, sampling rows. Only the
-// engine thread uses it.
+// Turns a plan into the arrays of a step: page tables per slot, rows, wanted logits and sampling rows. Only
+// the engine thread uses it.
 #pragma once
 
 #include <cstdint>

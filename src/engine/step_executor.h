@@ -1,4 +1,4 @@
-// Executes staged steps: model forward, sampling, log-probabilities. The engine thread launches steps and
+// Executes staged steps: model forward, sampling and log-probabilities. The engine thread launches steps and
 // collects their outputs. The executor keeps per slot what the next step needs (the sampled token, the
 // history that penalties use), so that a step can be launched before the previous one has been read.
 //

@@ -21,7 +21,7 @@ class StepLog {
 
   // Records that a plan was made; logs a "Prefill batch" line if it has prompt tokens.
   void planned(const BatchPlan& plan, const SchedulerStats& stats);
-  // Records that a step has ended: how many tokens it generated, how long it ran, whether as a graph.
+  // Records that a step has ended: how many tokens it generated, how long it ran, and whether as a graph.
   void collected(const BatchPlan& plan, int64_t num_generated, const StepOutput& output,
                  const SchedulerStats& stats, Clock::time_point now);
   // Records that there is nothing left to do.

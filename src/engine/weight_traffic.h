@@ -12,8 +12,8 @@ namespace hadal {
 
 // Returns the bytes of the layers' weights, including norms and router, with only the experts that were hit
 // (distinct_experts: one number per MoE layer, in order), and the head. The embedding table is not counted,
-// because only one row per token is read. V3.2's indexer counts with what makes index keys, and if
-// `selects_keys` (ModelConfig::selects_keys) with what makes scores.
+// because only one row per token is read. Of V3.2's indexer the weights that make index keys count, and if
+// `selects_keys` (ModelConfig::selects_keys) those that make scores too.
 int64_t weight_bytes_read(const ModelWeights& weights, std::span<const int32_t> distinct_experts,
                           bool selects_keys = false);
 

@@ -207,7 +207,7 @@ std::string misfit(const SafetensorsTensor& tensor, const TensorSpec& spec) {
                      code_expected ? fmt::format("{}, ", safetensors_name(spec.dtype)) : "");
 }
 
-// Leftovers are tensors that a complete checkpoint may contain beside the expected ones, and that no
+// Leftovers are tensors that a complete checkpoint may contain in addition to the expected ones, and that no
 // computation needs.
 class Leftovers {
  public:

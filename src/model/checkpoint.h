@@ -26,9 +26,9 @@ class Checkpoint {
   };
 
   // Opens `dir`/model.safetensors.index.json with the shards that it names, or else model.safetensors. The
-  // errors are kNotFound when neither exists (it names other weight files that do), all missing shards in one
-  // message, shard names that contain a path, and all errors of parse_safetensors_header; a tensor in two
-  // shards; a tensor that the index places in a shard that lacks it.
+  // errors are kNotFound when neither exists (the message names other weight files that do), missing shards
+  // (one message names all of them), shard names that contain a path, the errors of parse_safetensors_header,
+  // a tensor in two shards, and a tensor that the index places in a shard that lacks it.
   static Result<Checkpoint> open(const std::filesystem::path& dir);
 
   const Entry* find(std::string_view name) const;

@@ -1,5 +1,5 @@
-// Computes the size of a model from its config alone: parameters, bytes, KV bytes per token, tokens that fit.
-// The functions are pure.
+// Computes the size of a model from its config alone: parameters, bytes, KV bytes per token and tokens that
+// fit. The functions are pure.
 #pragma once
 
 #include <cstdint>

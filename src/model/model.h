@@ -30,7 +30,7 @@ class KvCache {
  public:
   KvCache(int64_t num_layers, int64_t num_pages, KvLayout layout);
   std::byte* layer(int64_t layer_idx) const { return pools_[layer_idx].data(); }
-  // Null if the layout has no index keys.
+  // Returns null if the layout has no index keys.
   std::byte* index_layer(int64_t layer_idx) const {
     return index_pools_.empty() ? nullptr : index_pools_[layer_idx].data();
   }

@@ -25,7 +25,7 @@ const char* to_string(LoadQuantization quantization);
 Result<LoadQuantization> parse_load_quantization(std::string_view word);
 
 // Returns the type to which linears of a 16-bit checkpoint are converted: 128×128 blocks of e4m3, channels of
-// e4m3, channels of int8, 128×128 blocks of int8. It must not be called with kNone.
+// e4m3, channels of int8 and 128×128 blocks of int8. It must not be called with kNone.
 WeightType weight_type_of(LoadQuantization quantization);
 
 // Returns the type of 8-bit linears after loading: the config's, else the flag's; bf16 without either.
@@ -37,7 +37,8 @@ bool quantises_at_load(const ModelConfig& config, LoadQuantization quantization,
 
 // Returns "fp8 e4m3, 128x128 blocks", "int8, one scale per row", "fp8 e4m3, one scale per matrix", …
 std::string describe(const WeightQuantization& quantization);
-// Describes the linears once loaded: by the config, with how many it leaves out, else by the flag; "none".
+// Describes the linears once loaded, by the config (with how many it leaves out) or else by the flag; "none"
+// if neither quantises them.
 std::string describe(const ModelConfig& config, LoadQuantization quantization);
 
 // Checks that a GPU supports this compute type for a model: bfloat16, and float16 if no linear is in 8 bits.

@@ -2,7 +2,7 @@
 // rows or by matrices, and back. It uses SIMD with run-time dispatch; the bits are the same on every
 // instruction set. The functions are pure and work on the caller's memory.
 //
-// Quantising per block, row or matrix, all in float32, with amax = max(|w|, kMinBlockAmax):
+// A block, row or matrix is quantised in float32, with amax = max(|w|, kMinBlockAmax):
 //   e4m3: scale = amax / 448, code = e4m3(w · (448 / amax)); NaN has a code of its own
 //   int8: scale = amax / 127, code = round(w · (127 / amax)) to nearest even, in [−127, 127]; int8 has no
 //         NaN, so a NaN value makes the scale NaN, and with it all values

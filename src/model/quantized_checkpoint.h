@@ -38,7 +38,7 @@ struct QuantizedCheckpointSummary {
 // (quantize.h). Linears stored as codes are quantised from their float32 values, unless their codes and
 // scales mean the same in the new format; everything else is copied. The errors are those of
 // Checkpoint::open, match_tensors and parse_model_config; a linear that contains NaN or infinity; and
-// kInvalidArgument when `to` already contains a checkpoint, kResourceExhausted when the disk is too small,
+// kInvalidArgument when `to` already contains a checkpoint, kResourceExhausted when the disk is too small, or
 // kCancelled. On any error the files written so far are removed.
 Result<QuantizedCheckpointSummary> write_quantized_checkpoint(const std::filesystem::path& from,
                                                               const std::filesystem::path& to,

@@ -31,8 +31,8 @@ struct RandomCheckpointSummary {
 
 // Writes the checkpoint of `config_json` (stored as config.json; `config` is its parsed form) into `dir`,
 // which is created if absent. The errors are kInvalidArgument when the directory already contains safetensors
-// files or a config.json, kResourceExhausted when the disk is too small, kCancelled. On any error the files
-// written so far are removed (and the directory, if it was created here).
+// files or a config.json, kResourceExhausted when the disk is too small, and kCancelled. On any error the
+// files written so far are removed (and the directory, if it was created here).
 Result<RandomCheckpointSummary> write_random_checkpoint(const std::filesystem::path& dir,
                                                         std::string_view config_json,
                                                         const ModelConfig& config,

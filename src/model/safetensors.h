@@ -29,10 +29,10 @@ struct SafetensorsTensor {
   size_t end = 0;
 };
 
-// Returns the tensors of a whole file, in the order of their data. Errors (kDataLoss, naming `source` and the
-// tensor): a length that does not fit the file, JSON that is not of the form above, a duplicate name, sizes
-// that overflow or disagree with dtype and shape, data that overlaps, leaves holes or does not end with the
-// file.
+// Returns the tensors of a whole file, in the order of their data. The errors (kDataLoss, naming `source` and
+// the tensor) are a length that does not fit the file, JSON that is not of the form above, a duplicate name,
+// sizes that overflow or disagree with dtype and shape, and data that overlaps, leaves holes or does not end
+// with the file.
 Result<std::vector<SafetensorsTensor>> parse_safetensors_header(std::span<const std::byte> file,
                                                                 std::string_view source);
 

@@ -27,7 +27,7 @@ class SafetensorsWriter {
 
   // Opens `path`.partial, reserves the whole size and writes the header. In the file, tensors of wider types
   // come first, so that every tensor is aligned to its element. The errors are kResourceExhausted when the
-  // disk has no room for the file, kInternal for any other failure of the system, with its reason.
+  // disk has no room for the file, and kInternal, with the reason, for any other failure of the system.
   static Result<SafetensorsWriter> create(const std::filesystem::path& path, std::vector<Entry> entries);
 
   SafetensorsWriter(SafetensorsWriter&& other) noexcept;

@@ -112,8 +112,8 @@ class ListBuilder {
     }
   }
 
-  // The NextN layer of DeepSeek-V3 (arXiv 2412.19437 §2.2) is an ordinary decoder layer and the tensors that
-  // connect it to the target.
+  // The NextN layer of DeepSeek-V3 (arXiv 2412.19437 §2.2) consists of an ordinary decoder layer and the
+  // tensors that connect it to the main model.
   void add_nextn(int64_t layer_idx) {
     const std::string prefix = layer_prefix(layer_idx);
     const int64_t hidden = config_.hidden_size;

@@ -38,9 +38,9 @@ Result<DType> resolve_compute_dtype(std::string_view flag, const ModelConfig& co
 
 // Loads the weights, whose quantisation has been resolved already (apply_quantization_flag). `model_dir`
 // contains model.safetensors or model.safetensors.index.json with its shards; dummy weights do not use it.
-// The errors are no weights in the directory, damaged files, or tensors that are missing, unexpected, of the
-// wrong shape or type: all of them in one message, the first twenty by name. If the config announces a NextN
-// layer but the checkpoint has none of its tensors, the model loads without it.
+// The errors are a directory without weights, damaged files, and tensors that are missing, unexpected, or of
+// the wrong shape or type. One message has all of these tensors, the first twenty by name. If the config
+// announces a NextN layer but the checkpoint has none of its tensors, the model loads without it.
 Result<ModelWeights> load_weights(const std::filesystem::path& model_dir, const ModelConfig& config,
                                   const WeightLoadOptions& options, ThreadPool& pool);
 

@@ -3,12 +3,13 @@
 // overtakes a large one.
 //
 // A client that holds at least an eighth of the slots or pages leaves an eighth of both to others, if there
-// are any (client_shares.h); from the first of its requests that would not, all are passed over. Short
-// requests of clients that have no prompt under way start ahead of that order (prompt_turns.cpp). If the
-// first request of such a client is not short, the pages that it needs are kept for it.
+// are any (client_shares.h); the first of its requests that would use that eighth, and all of its later ones,
+// are passed over. Short requests of clients that have no prompt under way start ahead of that order
+// (prompt_turns.cpp). If the first request of such a client is not short, the pages that it needs are kept
+// for it.
 //
-// Beside generating requests of other clients, what a step computes of prompts is limited by its cost, too
-// (prompt_budget.h); a request of whose prompt nothing may be computed is not admitted.
+// While requests of other clients generate, the prompt tokens of a step are limited by their cost, too
+// (prompt_budget.h); a request is not admitted if none of its prompt may be computed.
 //
 // A request has room if the pages of all known tokens that are not shared with the cache, plus the expected
 // growth of this request and the running ones (growth_estimate.h), are free or evictable. When nothing runs,
@@ -34,8 +35,8 @@ int64_t Scheduler::Impl::prefill_budget() const {
 
 int64_t Scheduler::Impl::match_limit(const RequestState& request) const {
   if (!request.prompt_done) return request.max_cached_tokens;
-  // Reused generated tokens must have been computed as such, which is not so when the tree contains only
-  // prompts.
+  // Generated tokens may be reused only if they were computed as generated ones; if the tree contains only
+  // prompts, they were not.
   const int64_t limit = options.cache_generated_tokens ? request.num_known() : request.prompt_len;
   return std::min(limit, request.num_known() - 1);
 }

@@ -20,7 +20,7 @@ struct PageCopy {
 
 enum class WorkKind : uint8_t {
   kPrefill,  // prompt tokens [begin, begin + num_tokens): the un-absorbed path
-  // These are a few prompt tokens behind a long prefix, on the absorbed path: the un-absorbed one would
+  // These are a few prompt tokens after a long prefix, on the absorbed path: the un-absorbed one would
   // compute keys and values of the whole prefix from its records (PromptCosts::absorbed_positions_per_row).
   kAbsorbedPrefill,
   // These are generated tokens, on the absorbed path: usually one, but more when those of a retracted request

@@ -135,7 +135,8 @@ bool Scheduler::Impl::defer(RequestId id) {
   request->held = true;
   request->unknown = 0;
   --request->planned;
-  // The last token of a prompt is computed as such again. Others must not wait for this prompt meanwhile.
+  // The last token of a prompt is computed as a prompt token again. Others must not wait for this prompt
+  // meanwhile.
   if (request->planned < request->prompt_len) {
     request->catching_up = true;
     leave_prefilling(*request);

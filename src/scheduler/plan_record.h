@@ -65,9 +65,9 @@ struct PlanReplay {
   std::string difference;
 };
 
-// Feeds the record to a fresh scheduler, up to the first plan that differs. Errors, with the line's number:
-// kInvalidArgument for malformed records (bad JSON, unknown calls, values that the scheduler does not allow),
-// kDataLoss for a record that ends within a line.
+// Feeds the record to a fresh scheduler, up to the first plan that differs. The errors, which name the line,
+// are kInvalidArgument for malformed records (bad JSON, unknown calls, values that the scheduler does not
+// allow) and kDataLoss for a record that ends within a line.
 Result<PlanReplay> replay_plans(std::istream& record);
 
 }  // namespace hadal

@@ -1,6 +1,6 @@
 // PromptBudget holds how many prompt (and recomputed) tokens a step may still take. All prompts share a
-// number of tokens. A prompt beside which another client generates takes, in addition, no more than what is
-// left of a cost, because the next token of that client comes when the step ends.
+// number of tokens. While another client generates, a prompt takes, in addition, no more than what is left of
+// a cost, because the next token of that client comes when the step ends.
 #pragma once
 
 #include <cstdint>

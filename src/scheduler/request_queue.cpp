@@ -29,7 +29,7 @@ RequestQueue::Standing RequestQueue::standing_of(const RequestState& request) co
   return {.group = kOtherGroup, .rank = 0};
 }
 
-// Retracted requests stand in one line, whichever client sent them.
+// Retracted requests are in one queue, whichever client sent them.
 void RequestQueue::enter_line(RequestState& request) {
   lines_[standing_of(request)].add(request.retracted ? 0 : request.client, request.arrival, &request);
 }

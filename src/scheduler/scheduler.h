@@ -130,8 +130,9 @@ class Scheduler {
   // not empty, complete() or fail() must follow for it, in order; at most one other step may be in flight.
   //
   // `max_cost` limits the step's prompt tokens, in rows (PromptCosts, ≥ 0), as far as they delay a generating
-  // request of another client. Together such prompts get PromptBudget::kLeastCost all the same, and the first
-  // at least one token; and prompts that are never cut (chunked_prefill_size -1) are not cut by it either.
+  // request of another client. Together such prompts get at least PromptBudget::kLeastCost, and the first of
+  // them at least one token. Prompts that are never cut (chunked_prefill_size -1) are not cut by this limit
+  // either.
   BatchPlan plan(int64_t max_cost = kUnlimitedCost);
 
   // Reports the outcome of a step: one entry for each sampling item, including those of requests that are
@@ -157,8 +158,8 @@ class Scheduler {
   SchedulerStats stats() const;
   const SchedulerOptions& options() const;
 
-  // Forgets everything: requests, cached prefixes, steps in flight, the recorder. Step numbers go on. If it
-  // throws (std::bad_alloc), nothing has changed.
+  // Forgets everything: requests, cached prefixes, steps in flight and the recorder. Step numbers go on. If
+  // it throws (std::bad_alloc), nothing has changed.
   void reset();
 
   // Writes every call from now on to `recorder` (null: none), which must live until the next record_to() or

@@ -21,8 +21,8 @@ struct ApiKey {
 
 // Reads the text of a key file: one key per line, as "name key" or "key"; '#' begins a comment line. A key
 // without a name is called line<N>. Errors (kInvalidArgument) name the line, never the key. The mistakes are
-// three words in a line, a name or key that is too long or not printable ASCII, a key that occurs twice, no
-// key at all.
+// three words in a line, a name or key that is too long or not printable ASCII, a key that occurs twice, and
+// no key at all.
 Result<std::vector<ApiKey>> parse_key_file(std::string_view text);
 Result<std::vector<ApiKey>> load_key_file(const std::string& path);
 

@@ -34,7 +34,7 @@ bool BackgroundPool::post(std::function<void()> task, const std::string& client)
   return true;
 }
 
-// Queues the client behind the others if one of its tasks may begin.
+// Queues the client after the others if one of its tasks may begin.
 void BackgroundPool::give_turn(Clients::value_type& entry) {
   Client& client = entry.second;
   if (client.has_turn || client.tasks.empty() || client.running >= options_.max_running_per_client) return;

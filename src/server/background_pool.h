@@ -1,5 +1,6 @@
 // Runs, on a few threads, work that is too slow for an I/O thread and does not belong to the engine: one pool
-// compiles grammars, another parses large bodies, a third executes operators' requests. Any thread may post.
+// compiles grammars, another parses large bodies and a third executes operators' requests. Any thread may
+// post.
 #pragma once
 
 #include <atomic>

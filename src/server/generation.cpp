@@ -66,7 +66,7 @@ class RidReservation {
   bool held_ = false;
 };
 
-// The limit of all requests is reached.
+// NoMemory says that the limit of all requests is reached.
 class NoMemory : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

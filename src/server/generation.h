@@ -1,6 +1,6 @@
-// A Generation is one prompt that is generated for a client: an engine request, its text, its pauses. It is
-// everything an endpoint needs between a validated request and its own JSON. It belongs to one I/O thread, on
-// which all callbacks run.
+// A Generation is one prompt that is generated for a client: an engine request, its text and its pauses. It
+// is everything an endpoint needs between a validated request and its own JSON. It belongs to one I/O thread,
+// on which all callbacks run.
 #pragma once
 
 #include <functional>
@@ -73,7 +73,7 @@ struct GenerationDelta {
 // Returns the number by which the engine tells clients apart (HttpRequest::client); never 0.
 uint64_t engine_client(const HttpRequest& from);
 
-// Sets who is behind the request: its tally, its engine_client, the name of that client's key, and with
+// Sets for whom the request is made: its tally, its engine_client, the name of that client's key, and with
 // --cache-isolation key the key's salt.
 void set_origin(GenerationRequest& request, const ServerContext& context, const HttpRequest& from);
 
@@ -81,12 +81,12 @@ class Generation {
  public:
   using OnDelta = std::function<void(GenerationDelta delta)>;
 
-  // Submits to the engine, on one of `places`, which belong to request.client. The errors are those of
-  // Engine::submit, stops without a tokenizer, a rid in use. After an error nothing was started. `on_delta`
-  // is destroyed with its last call or with cancel().
+  // Submits the request to the engine in one of `places`, which belong to request.client. The errors are
+  // those of Engine::submit, stops without a tokenizer, and a rid that is in use. After an error nothing was
+  // started. `on_delta` is destroyed with its last call or with cancel().
   static Result<std::shared_ptr<Generation>> start(ServerContext& context, IoThread& io, QueuePlaces& places,
                                                    GenerationRequest request, OnDelta on_delta);
-  // Reserves a place and starts on it. Its errors are also those of Engine::reserve.
+  // Reserves a place and starts in it. The errors include those of Engine::reserve.
   static Result<std::shared_ptr<Generation>> start(ServerContext& context, IoThread& io,
                                                    GenerationRequest request, OnDelta on_delta);
   virtual ~Generation() = default;

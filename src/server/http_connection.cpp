@@ -91,8 +91,8 @@ void HttpConnection::on_data(std::string_view data) {
   }
   if (!keep_input(data)) {
     if (!exchange_) return fail(Refusal::kMemory, 503, kOutOfMemory);
-    // The request that is being answered must not end because of those behind it. They are dropped, and the
-    // client learns from the end of the connection that they had no answer (RFC 9112, 9.3.2).
+    // The request that is being answered must not end because of those that follow it. They are dropped, and
+    // the client learns from the end of the connection that they had no answer (RFC 9112, 9.3.2).
     thread_->transport().ledger->count(Refusal::kMemory);
     exchange_->keep_alive_ = false;
     surplus_ = true;
@@ -135,7 +135,7 @@ void HttpConnection::take_turn() {
 void HttpConnection::process_input() {
   if (closed_ || closing_ || exchange_ || input_begin_ == input_.size()) return;
   const std::string_view waiting = std::string_view(input_).substr(input_begin_);
-  input_begin_ = input_.size();  // nothing waits behind what the parser reads now
+  input_begin_ = input_.size();  // nothing follows what the parser reads now
   const size_t used = parse(waiting);
   if (closed_ || closing_) return;
   input_begin_ -= waiting.size() - used;

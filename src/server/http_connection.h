@@ -1,8 +1,9 @@
 // HttpConnection is the protocol half of one client's connection. It parses requests, runs one exchange at a
 // time, frames and buffers answers and enforces the time-outs. The socket half (http_connection_plain.cpp,
 // http_connection_tls.cpp) derives from it and only moves bytes. Everything runs on the connection's I/O
-// thread. A request that arrives alone is read and run at once. Each request behind it (pipelining) waits
-// for a turn of its own (HttpIoThread::queue_turn), so that it delays other connections by one request only.
+// thread. A request that arrives alone is read and run at once. Each request that follows it (pipelining)
+// waits for a turn of its own (HttpIoThread::queue_turn), so that it delays other connections by one request
+// only.
 //
 // The life cycle is opening → (idle → receiving → answering)* → flushing the last answer → lingering →
 // closed. While it lingers, our side is shut and whatever the client still sends is discarded for a moment,
@@ -184,7 +185,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool opening_ = true;
   bool dirty_ = false;
   bool flushing_ = false;
-  bool surplus_ = false;  // the client has sent more behind its last request
+  bool surplus_ = false;  // the client has sent more after its last request
   size_t discarded_ = 0;  // bytes that came after the last answer
   // So many of them are read and discarded; what exceeds them stays with the client.
   size_t max_discarded_ = size_t{1} << 20;
@@ -200,7 +201,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // always refers to that node.
   std::list<HttpConnection*> idle_place_{this};
   const std::list<HttpConnection*>::iterator idle_at_ = idle_place_.begin();
-  // The same for the thread's lists of connections that wait for a turn.
+  // This does the same for the thread's lists of connections that wait for a turn.
   std::list<HttpConnection*> turn_place_{this};
   const std::list<HttpConnection*>::iterator turn_at_ = turn_place_.begin();
 };

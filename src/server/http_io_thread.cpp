@@ -242,7 +242,7 @@ void HttpIoThread::arm_turns() {
     asio::post(loop_->context, [this] { serve_turn(); });
     turn_posted_ = true;
   } catch (const std::bad_alloc&) {
-    // The next call does it, or the sweep.
+    // The next call, or the next sweep, posts it instead.
   }
 }
 

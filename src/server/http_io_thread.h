@@ -1,4 +1,4 @@
-// HttpIoThread is one I/O thread: its io_context, its task queue, its connections, its clock.
+// HttpIoThread is one I/O thread: its io_context, its task queue, its connections and its clock.
 //
 // Any thread may call post and request_stop; everything else is called on the thread itself, or before it
 // runs. Handlers run inside a Batch: their output is sent when the outermost Batch ends, with one system call
@@ -103,8 +103,8 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   void note_idle(HttpConnection& connection);
   void note_busy(HttpConnection& connection);
   // These two are for the thread that accepts. The first says since when the idlest connection is idle (max()
-  // if there is none, or if as many cuts as there are idle ones are on their way); the second closes it
-  // unless it is busy by then or has been idle for less than `min_idle`. Any thread may call them.
+  // if there is none, or if all idle ones have been told to close already); the second closes it unless it is
+  // busy by then or has been idle for less than `min_idle`. Any thread may call them.
   Clock::time_point idlest_since() const;
   void cut_idlest(std::chrono::milliseconds min_idle);
   // Closes connections after their answers, and idle ones now. Any thread may call it.

@@ -23,8 +23,8 @@ std::shared_ptr<ClientAccount> HttpLedger::account(const std::string& client) {
       if (auto found = at->second.lock()) return found;
     }
   }
-  // The account is made without the lock, because its deleter takes the lock, also where there is no memory
-  // for the pointer.
+  // The account is made before the lock is taken: if there is no memory for the pointer, the deleter runs at
+  // once, and it takes the lock itself.
   auto made = std::shared_ptr<ClientAccount>(new ClientAccount(client),
                                              [ledger = shared_from_this()](const ClientAccount* account) {
                                                {

@@ -77,7 +77,7 @@ class HttpLedger : public std::enable_shared_from_this<HttpLedger> {
 };
 
 // These are upper estimates of what the head of a request takes, in bytes; server/memory_costs.h has those of
-// everything behind it. A test compares them with what is really allocated.
+// everything that it stands for. A test compares them with what is really allocated.
 //
 // The request line is kept by the request and, for the log, by its exchange.
 inline size_t request_line_bytes(size_t method, size_t target) {

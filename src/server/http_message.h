@@ -1,4 +1,4 @@
-// Writes the texts of answers: status lines, sanitised headers, error bodies. It uses no sockets.
+// Writes the texts of answers: status lines, sanitised headers and error bodies. It uses no sockets.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// HttpServer is the HTTP/1.1 transport: listening socket, I/O threads, TLS, time-outs, limits, access log.
+// HttpServer is the HTTP/1.1 transport: listening socket, I/O threads, TLS, time-outs, limits and access log.
 //
 // The owner (main) calls start, stop_accepting and stop. Each connection belongs to one of `num_threads` I/O
 // threads from accept to close.
@@ -46,8 +46,8 @@ struct HttpServerOptions {
   std::string tls_keyfile_password;
   HttpLimits limits;
   std::string cors_allow_origin = "*";  // empty: no CORS headers, OPTIONS is not answered
-  // One line per request: method, path, status, bytes, seconds, peer, id. Those that need no key are bounded
-  // (server/line_budget.h).
+  // Writes one line per request, with method, path, status, bytes, seconds, peer and id. Lines of requests
+  // that need no key are bounded (server/line_budget.h).
   bool access_log = true;
   std::shared_ptr<RequestMemory>
       memory;     // counts headers, bodies and unread answers; null: only HttpLimits bound them
@@ -57,8 +57,8 @@ struct HttpServerOptions {
 class HttpServer {
  public:
   // Starts the server, which is listening when this returns. `handler` may be called before start returns.
-  // The errors are kInvalidArgument (bad TLS files, unknown host), kResourceExhausted (port in use, named in
-  // the message).
+  // The errors are kInvalidArgument (bad TLS files, unknown host) and kResourceExhausted (port in use, named
+  // in the message).
   static Result<std::unique_ptr<HttpServer>> start(HttpServerOptions options, HttpHandler handler);
   virtual ~HttpServer() = default;
 

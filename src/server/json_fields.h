@@ -60,7 +60,7 @@ class FieldReader {
   void number(std::string_view name, float& out, double min, double max);
   void text(std::string_view name, std::string& out);
   void text(std::string_view name, std::optional<std::string>& out);
-  // Reads one of `choices`, of which an empty one is not told. The error names the nearest.
+  // Reads one of `choices`; errors do not mention an empty one. The error names the nearest.
   void choice(std::string_view name, std::string& out, std::initializer_list<std::string_view> choices);
   // Reads one string, or a list of at most `max_count`, each of at most `max_bytes`.
   void texts(std::string_view name, std::vector<std::string>& out, size_t max_count,

@@ -8,7 +8,8 @@
 
 namespace hadal::server {
 
-// A LineBudget may be called by any thread, with times that do not decrease by more than threads differ.
+// Any thread may call a LineBudget. Each call gives the current time, so times decrease only by the moment
+// that passes between two threads' calls.
 class LineBudget {
  public:
   static constexpr int kLinesPerSecond = 100;
@@ -16,7 +17,8 @@ class LineBudget {
 
   // Returns true if a line may be written at this time; otherwise it is counted as left out.
   bool take(Clock::time_point now);
-  // Returns how many lines were left out, each once, when the second in which that began is over; 0 before.
+  // Returns how many lines were left out since the last report, once the second in which the first of them
+  // was left out is over; before that it returns 0.
   int64_t take_left_out(Clock::time_point now);
 
  private:

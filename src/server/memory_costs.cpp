@@ -5,7 +5,8 @@
 namespace hadal::server {
 namespace {
 
-// Copies of a choice's biases and stop tokens: in the request, in a step that starts it, in the executor.
+// A choice's biases and stop tokens exist this many times: in the request, in a step that starts it, and in
+// the executor.
 constexpr size_t kSamplingCopies = 3;
 
 }  // namespace

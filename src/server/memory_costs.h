@@ -18,7 +18,7 @@ namespace hadal::server {
 // costs most: two bytes become a value of 24, which the parser's growing stack has up to three times. Larger
 // bodies are counted exactly while they are parsed (server/json_fields.h).
 inline constexpr size_t kJsonBytesPerByte = 40;
-// Counts texts that a parser copies out of the values: messages, the rendered prompt, tools.
+// Counts texts that a parser copies out of the values: messages, the rendered prompt and tools.
 inline constexpr size_t kTextBytesPerByte = 3;
 // Counts what tokenising a text takes, most of it for one long word.
 inline constexpr size_t kEncodeBytesPerByte = 32;

@@ -153,7 +153,7 @@ class SamplingReader {
   explicit SamplingReader(const FieldReader& reader)
       : is_list_(reader.has(kName) && reader.find(kName)->is_array()) {}
 
-  // Returns the name of the parameters of prompt i, as errors tell it.
+  // Returns the name of the parameters of prompt i, as errors write it.
   std::string name(size_t i) const { return is_list_ ? fmt::format("{}[{}]", kName, i) : std::string(kName); }
 
   // Never returns null; after an error the fields mean nothing.

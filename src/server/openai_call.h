@@ -1,4 +1,4 @@
-// Processes one request to an OpenAI endpoint: grammars, generations, deltas, the answer. The form of the
+// Processes one request to an OpenAI endpoint: grammars, generations, deltas and the answer. The form of the
 // answer belongs to the endpoint (OpenAiAnswer). Only the I/O thread uses it.
 #pragma once
 

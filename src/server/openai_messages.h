@@ -9,9 +9,9 @@
 
 namespace hadal::server {
 
-// Reads `messages`: roles system, developer, user, assistant, tool; content is a string
-// or a list of parts, whose texts are joined by a space as SGLang does for templates of one string. Images,
-// sound and files are errors.
+// Reads `messages`. A role is system, developer, user, assistant or tool; content is a string or a list of
+// parts, whose texts are joined by a space as SGLang does for templates of one string. Images, sound and
+// files are errors.
 void read_messages(FieldReader& reader, std::vector<ChatMessage>& messages);
 
 struct ToolFields {

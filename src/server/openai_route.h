@@ -1,4 +1,5 @@
-// Serves every endpoint that generates in OpenAI's form in one way: parse, answer what is wrong, run.
+// Serves every endpoint that generates in OpenAI's form in one way: it parses, answers what is wrong, and
+// runs.
 #pragma once
 
 #include <memory>

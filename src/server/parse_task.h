@@ -16,8 +16,8 @@ namespace hadal::server {
 // Bodies up to this size are parsed at once, unless they may have stop expressions: text of this length
 // takes about a millisecond to tokenise, but an expression of a few bytes up to 6 ms to compile.
 inline constexpr size_t kInlineBodyBytes = size_t{16} << 10;
-// The limit for bodies that may have tools or calls of them, which become a prompt several times as long as
-// they are: 16 KiB of nested schemas take 8 ms.
+// This is the limit for bodies that may have tools or tool calls, because these become a prompt several times
+// as long as they are: 16 KiB of nested schemas take 8 ms.
 inline constexpr size_t kInlineToolsBytes = size_t{2} << 10;
 bool is_parsed_inline(std::string_view body);
 

@@ -85,7 +85,7 @@ class MemoryCharge {
   bool try_add(MemoryKind kind, size_t bytes) noexcept;
   // Does the same as RequestMemory::take_within.
   RequestMemory::Taken add_within(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept;
-  // Counts exactly `bytes` of this kind from now on, whatever the limit says: they exist.
+  // Counts exactly `bytes` of this kind from now on, whatever the limit says, because they exist already.
   void set(MemoryKind kind, size_t bytes) noexcept;
   // Gives everything back.
   void clear() noexcept;

@@ -1,6 +1,6 @@
-// Maps paths to handlers: one table, filled at start, read by every I/O thread. It decides about a request
-// when its headers are complete: path (404), method (405), key (401), page of another site (403). It catches
-// exceptions of handlers (500).
+// Maps paths to handlers: there is one table, which is filled at start and read by every I/O thread. It
+// decides about a request when its headers are complete: path (404), method (405), key (401) and page of
+// another site (403). It catches exceptions of handlers (500).
 #pragma once
 
 #include <functional>

@@ -26,7 +26,7 @@ constexpr std::chrono::seconds kAnswerGrace{5};  // for the last bytes of answer
 constexpr size_t kMaxTasks = 65536;
 constexpr size_t kMaxTasksPerClient = 16384;
 
-// One client leaves a thread to the others.
+// One client may occupy all threads but one, so that the others always find a thread.
 BackgroundPool::Options parser_options(int num_io_threads) {
   const int num_threads = std::max(2, num_io_threads);
   return {.num_threads = num_threads,

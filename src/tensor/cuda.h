@@ -1,4 +1,4 @@
-// Wraps the CUDA runtime in RAII, free of CUDA headers: memory, streams, events, graphs. Only builds with
+// Wraps the CUDA runtime in RAII, free of CUDA headers: memory, streams, events and graphs. Only builds with
 // HADAL_CUDA have it (cuda_*.cpp). The objects can be moved but not copied; the thread that launches uses
 // them unless a function says otherwise. Failures throw hadal::Error with the runtime's own text;
 // DeviceBuffer throws OutOfDeviceMemory.

@@ -1,5 +1,5 @@
-// The texts of the DeepSeek family's chat markers. Whether a tokenizer has a marker as an added token or
-// spells it with ordinary tokens makes no difference to those who read and write text.
+// Holds the texts of the DeepSeek family's chat markers. Whether a tokenizer has a marker as an added token
+// or spells it with ordinary tokens makes no difference to those who read and write text.
 #pragma once
 
 #include <string_view>

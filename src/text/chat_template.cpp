@@ -21,7 +21,7 @@ constexpr FormatName kFormatNames[] = {{"v2", ChatFormat::kV2},
                                        {"v3.2", ChatFormat::kV32}};
 constexpr std::string_view kAllowedNames = "v2, v2.5, r1, v3.1, v3.2";
 
-// The architecture whose models ship without a template.
+// This is the architecture whose models ship without a template.
 constexpr std::string_view kV32Architecture = "DeepseekV32ForCausalLM";
 
 // Recognises the format of a template: the first row whose two texts both occur in it. The order matters,

@@ -64,10 +64,11 @@ struct ChatOptions {
 // question and leaves contents as they are; text/chat_v32.h says more about it, and has its errors. With
 // continue_final_message the prompt ends with the text of the last message: first the opening that the format
 // gives a generated turn, then reasoning_content (which makes V3.1 and V3.2 open <think>), then </think> if
-// there is content as well, then content; add_generation_prompt is ignored. Errors (kInvalidArgument, naming
-// the message): an unknown role, tool calls outside an assistant message, tools that are not a list of
-// {"type": "function", "function": {"name", …}}, continue_final_message whose last message is not the
-// assistant's. kUnsupported: tools, tool calls and results with V2, which has no format for them.
+// there is content as well, then content; add_generation_prompt is ignored. The errors (kInvalidArgument,
+// naming the message) are an unknown role, tool calls outside an assistant message, tools that are not a list
+// of {"type": "function", "function": {"name", …}}, and continue_final_message whose last message is not the
+// assistant's. The error is kUnsupported for tools, tool calls and results with V2, which has no format for
+// them.
 Result<std::string> render_chat(ChatFormat format, std::span<const ChatMessage> messages,
                                 const ChatOptions& options = {});
 

@@ -16,9 +16,10 @@ namespace hadal {
 // Tools are announced by the first message if it is the system's, and otherwise by an empty one before it.
 //
 // With `thinking`, reasoning stands in the turns after the last question, and developer messages before it
-// are left out. Errors (kInvalidArgument, naming the message): a developer message without text; a tool
-// message that no call precedes, or more of them than there were calls; with `thinking`, an assistant message
-// after the last question that has neither reasoning nor calls; arguments that are not a JSON object.
+// are left out. The errors (kInvalidArgument, naming the message) are a developer message without text; a
+// tool message that no call precedes, or more of them than there were calls; with `thinking`, an assistant
+// message after the last question that has neither reasoning nor calls; and arguments that are not a JSON
+// object.
 //
 // The text may end early once it has more than options.max_bytes; what follows is then not checked.
 Result<MarkedText> render_v32(std::span<const ChatMessage> messages, const ChatOptions& options,

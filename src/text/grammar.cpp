@@ -336,7 +336,7 @@ void GrammarCompiler::clear_cache() {
 }
 
 // The accepted tokens are, in this order: free ones up to and including the start token, those of the
-// grammar, end tokens.
+// grammar, and end tokens.
 struct GrammarMatcher::Impl {
   std::shared_ptr<const BackendGrammar> grammar;
   GrammarMatcherOptions options;

@@ -77,9 +77,9 @@ struct GrammarCacheStats {
 // request the same spec at the same time compile it once.
 class GrammarCompiler {
  public:
-  // Copies what it needs from the tokenizer. The errors are kUnsupported (built without xgrammar),
-  // kInvalidArgument (a vocab_size below the tokenizer's, an end id outside of the vocabulary, no end id at
-  // all).
+  // Copies what it needs from the tokenizer. The errors are kUnsupported (built without xgrammar) and
+  // kInvalidArgument (a vocab_size below the tokenizer's, an end id outside of the vocabulary, or no end id
+  // at all).
   static Result<std::unique_ptr<GrammarCompiler>> create(const Tokenizer& tokenizer,
                                                          GrammarCompilerOptions options = {});
   ~GrammarCompiler();
@@ -88,8 +88,8 @@ class GrammarCompiler {
 
   // The error is kInvalidArgument with one line that names the field and the problem, which is one of these:
   // not JSON, a schema keyword that cannot be enforced (with its JSON pointer), a broken regex or grammar,
-  // text over the limits (256 KiB, depth 64), a grammar too large to compile. The last failures are
-  // remembered. The error is kInternal if the library has failed.
+  // text over the limits (256 KiB, depth 64), and a grammar that is too large to compile. The last failures
+  // are remembered. The error is kInternal if the library has failed.
   // Throws std::bad_alloc where there is no memory, also to threads that waited for this compile. Such a
   // failure is not remembered, so the next call compiles again.
   Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec);

@@ -201,7 +201,7 @@ Result<void> SchemaWalk::check_typed(const json::object& schema, const std::stri
   return {};
 }
 
-// Crossed bounds allow no value; the library reports that without the place.
+// A lower bound above the upper one allows no value; the library reports that without saying where.
 Result<void> SchemaWalk::check_bounds(const json::object& schema, const std::string& at) const {
   constexpr std::pair<std::string_view, std::string_view> kBounds[] = {{"minimum", "maximum"},
                                                                        {"minLength", "maxLength"},

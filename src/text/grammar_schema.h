@@ -22,9 +22,10 @@ inline constexpr size_t kMaxSchemaDepth = 64;
 inline constexpr int kMaxJsonBlanks = 32;  // between the tokens of JSON: models may repeat blanks for ever
 inline constexpr int64_t kMaxSchemaCount = 4096;  // limit of minLength, maxLength, minItems, maxItems, …
 
-// Checks that every constraint of `schema_json` can be enforced. Errors (kInvalidArgument, one line beginning
-// with `field`): not JSON, too large or too deep; a keyword that is unknown, not enforced, or of the wrong
-// type, with its JSON pointer; a $ref to a place that does not exist or lies outside of the document.
+// Checks that every constraint of `schema_json` can be enforced. The errors (kInvalidArgument, one line
+// beginning with `field`) are text that is not JSON or is too large or too deep; a keyword that is unknown,
+// not enforced, or of the wrong type, with its JSON pointer; and a $ref to a place that does not exist or
+// lies outside of the document.
 Result<void> check_json_schema(std::string_view schema_json, std::string_view field);
 
 struct PreparedSchema {

@@ -44,7 +44,7 @@ bool is_annotation(std::string_view name);
 // Tells whether this is a keyword of JSON Schema that is not enforced.
 bool is_unsupported_keyword(std::string_view name);
 
-// Returns the names of types: string, number, integer, boolean, null, array, object.
+// Returns the names of types: string, number, integer, boolean, null, array and object.
 std::span<const std::string_view> schema_type_names();
 // Returns the formats that are enforced.
 std::span<const std::string_view> schema_formats();

@@ -23,8 +23,8 @@ struct PreparedTag {
 
 // `tag_json` is {"type": "structural_tag", "format": …}, or the older form {"type": "structural_tag",
 // "structures": [{"begin", "schema", "end"}], "triggers": […]}. Tokens are named by the text of an added
-// token or by id. Errors (kInvalidArgument, beginning with `field`): not JSON, too large or deep, an unknown
-// format or token, a schema that cannot be enforced.
+// token or by id. The errors (kInvalidArgument, beginning with `field`) are text that is not JSON or is too
+// large or deep, an unknown format or token, and a schema that cannot be enforced.
 Result<PreparedTag> prepare_structural_tag(std::string_view tag_json, std::string_view field,
                                            const AddedTokenIds& added_tokens);
 

@@ -14,9 +14,9 @@ namespace hadal {
 // whose arguments match the function's "parameters" schema. `tools_json` is OpenAI's list of tools as JSON
 // text; `function_name` names the function that must be called, and the model chooses if it is empty. The
 // answer starts with the first marker: for a turn that begins with reasoning use
-// GrammarMatcherOptions::start_after_token. The errors are kInvalidArgument, naming the tool (a list that is
-// not OpenAI's, a function that is not in the list, a name that does not match [A-Za-z0-9_.-]{1,64},
-// parameters that check_json_schema refuses); kUnsupported (V2, which has no tool calls).
+// GrammarMatcherOptions::start_after_token. The errors are kInvalidArgument with the tool's name (a list that
+// is not OpenAI's, a function that is not in the list, a name that does not match [A-Za-z0-9_.-]{1,64}, or
+// parameters that check_json_schema refuses) and kUnsupported (V2, which has no tool calls).
 Result<GrammarSpec> tool_choice_grammar(ChatFormat format, std::string_view tools_json,
                                         std::string_view function_name, bool parallel);
 

@@ -29,7 +29,7 @@ std::string spell_double(double value) {
 }
 
 // Writes the text from the parser's events, in place: a container's text is written once, and again only if
-// two members of an object have one key. Values of arrays leave nothing but their text behind.
+// two members of an object have one key. Values of arrays leave only their text.
 class Speller : public nlohmann::json_sax<Json> {
  public:
   // Stops when more than `max_bytes` are written.

@@ -18,9 +18,9 @@ std::string quote_json(std::string_view text);
 
 // Returns the same value on one line, with a space after each comma and colon. Members keep their order; of
 // two with one key the last value stands in the first one's place. Integers of any size keep their digits,
-// and other numbers become the shortest text of their double. `what` names the text in errors
-// (kInvalidArgument): not JSON, a number beyond the range of a double, or nested deeper than 128 levels. A
-// text of more than `max_bytes` ends somewhere behind them, and what follows is not read.
+// and other numbers become the shortest text of their double. `what` names the text in errors. The errors
+// (kInvalidArgument) are text that is not JSON, a number beyond the range of a double, and nesting deeper
+// than 128 levels. A text of more than `max_bytes` ends somewhere after them, and what follows is not read.
 Result<std::string> spell_json(std::string_view json, std::string_view what,
                                size_t max_bytes = std::numeric_limits<size_t>::max());
 

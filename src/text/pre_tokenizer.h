@@ -18,7 +18,7 @@ namespace hadal {
 class PreTokenizer {
  public:
   // `classes` must outlive the pre-tokenizer. The errors are kDataLoss for a pattern that is not a regular
-  // expression, kUnsupported for one whose meaning differs between the reference's regex engine and ours.
+  // expression, and kUnsupported for one whose meaning differs between the reference's regex engine and ours.
   static Result<std::unique_ptr<PreTokenizer>> make(const std::vector<PreTokenizerStep>& steps,
                                                     const CodePointTable& classes);
 

@@ -69,11 +69,11 @@ using pcre2::JitStack;
 using pcre2::MatchContext;
 using pcre2::MatchData;
 
-// The pattern and the text are strangers', and matching by backtracking can take exponential time and memory.
-// Therefore each attempt at a match is bounded, by what it may look at and by its steps, and all attempts by
-// the budget. An attempt sees a small window after its beginning, which grows as long as the attempt reaches
-// its end (PCRE2's partial matching reports that), so the pieces are those of the whole text. A step may go
-// through the whole window, so a larger one has fewer steps.
+// The pattern and the text come from strangers, and matching by backtracking can take exponential time and
+// memory. Therefore each attempt at a match is bounded, by what it may look at and by its steps, and all
+// attempts by the budget. An attempt sees a small window after its beginning, which grows as long as the
+// attempt reaches its end (PCRE2's partial matching reports that), so the pieces are those of the whole text.
+// A step may go through the whole window, so a larger one has fewer steps.
 constexpr size_t kFirstWindow = 4 << 10;  // bytes
 constexpr size_t kMaxWindow = 256 << 10;
 constexpr uint32_t kFirstSteps = 1024;

@@ -17,7 +17,7 @@ struct Flags {
   bool extended = false;
 };
 
-// Longer beginnings stand before shorter ones.
+// If one of these begins with another, the longer one comes first.
 constexpr StopRegexRefusal kRefusedGroups[] = {
     {"(*", "verbs are"},
     {"(?=", "look-ahead is"},

@@ -9,7 +9,7 @@
 namespace hadal {
 namespace {
 
-// Longer beginnings stand before shorter ones.
+// If one of these begins with another, the longer one comes first.
 constexpr StopRegexRefusal kRefusedEscapes[] = {
     {"\\g<", "recursion is"},
     {"\\g'", "recursion is"},

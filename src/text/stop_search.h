@@ -57,7 +57,7 @@ class StopPatterns {
 
 // StopSearch reads one stream. It is used by one thread at a time; two searches with the same pieces end at
 // the same place. A regular expression ends the stream with the first piece after which it is found, like a
-// search that is repeated after every token: leftmost, greedy as in PCRE2, never empty. Each byte is read
+// search that is repeated after every token: leftmost, greedy as in PCRE2, and never empty. Each byte is read
 // once, with at most kMaxStopRegexStates steps for all expressions together, so no search can fail. It keeps
 // search_bytes() of its patterns, and twice the text that is held back.
 class StopSearch {
@@ -76,7 +76,7 @@ class StopSearch {
   // Returns the string or the text that the expression matched.
   const std::string& matched() const { return matched_; }
 
-  // Count the steps of the expressions so far, and the bytes of text that are kept for them; for tests.
+  // These count the steps of the expressions so far, and the bytes of text that are kept for them, for tests.
   uint64_t steps() const;
   size_t held_bytes() const;
 

@@ -24,8 +24,8 @@ class Tokenizer {
   // Loads `<dir>/tokenizer.json` and, if it exists, `<dir>/tokenizer_config.json` (it may override whether
   // bos and eos are added, names both and contains the chat template). If the path is a file, that is the
   // tokenizer.json itself, with its config beside it. The errors are kNotFound (no tokenizer.json), kDataLoss
-  // (not JSON, truncated, inconsistent), kUnsupported (a component that is not implemented; the message names
-  // it and what is supported).
+  // (not JSON, truncated, inconsistent), and kUnsupported (a component that is not implemented; the message
+  // names it and what is supported).
   static Result<std::unique_ptr<Tokenizer>> load(const std::filesystem::path& dir_or_file);
 
   // Makes a tokenizer from the texts of the files; an empty config means that there is none.
@@ -82,7 +82,7 @@ class Tokenizer {
   // Returns one more than the largest id that has a token.
   int vocab_size() const;
 
-  // Return the tokens that tokenizer_config.json names; without it, the family's own strings if the
+  // These return the tokens that tokenizer_config.json names; without it, the family's own strings if the
   // vocabulary has them.
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;

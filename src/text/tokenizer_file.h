@@ -54,7 +54,7 @@ struct TokenizerConfig {
   std::string chat_template;
 };
 
-// The errors are kDataLoss (not JSON, wrong types, inconsistent), kUnsupported (an unknown component).
+// The errors are kDataLoss (not JSON, wrong types, inconsistent) and kUnsupported (an unknown component).
 Result<TokenizerFile> parse_tokenizer_file(std::string_view json);
 Result<TokenizerConfig> parse_tokenizer_config(std::string_view json);
 

@@ -63,7 +63,7 @@ std::string make_tool_call_id() {
   return id;
 }
 
-// The undecided text is buffer_[begin_, size), drawn here:
+// The undecided text is buffer_[begin_, size), which looks like this:
 //
 //   | white space | calls_begin white space | call_begin … |
 //   begin_        |                         point_          what has arrived of a call, read by scan_

@@ -10,8 +10,7 @@
 //   off, nameless, or whose arguments are not a JSON object (or are empty). Calls after it still count. A
 //   marker inside a string of the arguments is part of the string.
 // - A parameter of V3.2 with string="true" is its text exactly; with string="false" it must be JSON. A call
-// in
-//   which two parameters have one name is malformed.
+//   in which two parameters have one name is malformed.
 // - <｜tool▁calls▁begin｜> and <｜tool▁calls▁end｜> (V3.2: the tags of function_calls) around calls are
 //   removed with them. A call without them counts as well, because a grammar may force calls alone.
 // - White space directly before the calls, between and after them is dropped (" \t\n\v\f\r"); leading white
@@ -47,8 +46,7 @@ enum class ToolCallFormat {
 
 // `name` is the value of --tool-call-parser: "deepseekv3", "deepseekv31", "deepseekv32", or "auto", which
 // selects by the chat format: none for v2, deepseekv3 for v2.5 and r1, deepseekv31 for v3.1, deepseekv32 for
-// v3.2. Any other name is
-// kInvalidArgument; the message lists these.
+// v3.2. Any other name is kInvalidArgument, with a message that lists these.
 Result<ToolCallFormat> resolve_tool_call_format(std::string_view name, ChatFormat chat_format);
 // Returns "none", "deepseekv3", "deepseekv31" or "deepseekv32".
 const char* to_string(ToolCallFormat format);

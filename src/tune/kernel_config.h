@@ -38,8 +38,9 @@ struct KernelConfigFile {
   std::vector<int64_t> clashing;  // batch sizes of other tools' entries that have field names of ours
 };
 
-// `source` names the file in errors (kDataLoss): not JSON, a key that is not a batch size, a field of the
-// wrong type or out of range. Unknown fields and top-level values (such as a version) are ignored.
+// `source` names the file in errors. The errors (kDataLoss) are text that is not JSON, a key that is not a
+// batch size, and a field of the wrong type or out of range. Unknown fields and top-level values (such as a
+// version) are ignored.
 Result<KernelConfigFile> parse_kernel_config(std::string_view json, std::string_view source, bool experts);
 
 // Returns the file's text, indented, with batch sizes ascending.
@@ -50,8 +51,8 @@ std::string kernel_config_json(std::span<const KernelConfigEntry> entries, Weigh
 Result<KernelConfigFile> read_kernel_config(const std::filesystem::path& dir, const KernelConfigName& name);
 // Writes the entries into that file. They replace our own entries of the same batch sizes and are added
 // beside the fields of another tool's. Everything else in the file is kept: other batch sizes, other tools'
-// entries, top-level values. The file is replaced as a whole, so a reader sees either the old or the new one.
-// It is an error if the file is not a JSON object, another tool's entry has field names of ours
+// entries and top-level values. The file is replaced as a whole, so a reader sees either the old or the new
+// one. It is an error if the file is not a JSON object, another tool's entry has field names of ours
 // (clashing_entry), or the directory cannot be written.
 Result<void> write_kernel_config(const std::filesystem::path& dir, const KernelConfigName& name,
                                  std::span<const KernelConfigEntry> entries);
@@ -74,8 +75,8 @@ cuda::GroupedShape grouped_shape_of(const KernelConfigName& name, int64_t hidden
 // ("NVIDIA_H200"). Among files with equal names the last directory's is used, and within one directory the
 // one in the card's folder. Entries that are not compiled here or do not support their shape are left out,
 // with one warning per file; if no entry of `named`, the directory that the user named, is used, it warns
-// about that too. It logs what was loaded. The errors are a path that is not a directory, a file that cannot
-// be read or parsed.
+// about that too. It logs what was loaded. The errors are a path that is not a directory, and a file that
+// cannot be read or parsed.
 Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem::path> dirs,
                                                  std::string_view device, int num_sms,
                                                  const std::optional<std::filesystem::path>& named = {});

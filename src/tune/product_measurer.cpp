@@ -136,7 +136,7 @@ struct Weights {
   int sets = 1;
 };
 
-// Returns rows of activations in the weights' type.
+// Activations are rows in the weights' type.
 struct Activations {
   Activations() = default;
   Activations(const KernelConfigName& name, int64_t rows, int64_t k, OperandMemory& memory,

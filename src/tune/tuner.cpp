@@ -78,8 +78,8 @@ bool hopeless(const cuda::Choice& choice, const ProductSpec& product, int64_t ba
 }
 
 // Returns true if the file has an entry for the batch size that a run must keep: a choice that supports the
-// product, or one of a later version. Errors, which name file, key and value: an entry beside which ours has
-// no place.
+// product, or one of a later version. It is an error, which names file, key and value, if an entry leaves no
+// place for ours.
 Result<bool> is_there(const KernelConfigFile& stored, const std::filesystem::path& dir,
                       const KernelConfigName& name, const ProductSpec& product, int64_t batch, int num_sms) {
   const auto has = [&](const std::vector<int64_t>& batches) {

@@ -108,7 +108,7 @@ HeuristicVerdict judge_heuristic(const std::vector<TuneRow>& rows);
 
 // Tunes the products. The errors are a file that cannot be read or written (the directory is created and
 // tested before anything is measured), another tool's or another model's entry in the place of ours (detected
-// before anything is measured), a measurement that failed. Files written before an error stay.
+// before anything is measured), and a measurement that failed. Files written before an error stay.
 Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
                         MeasurerSource& source, const TuneOptions& options);
 

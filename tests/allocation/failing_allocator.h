@@ -35,8 +35,8 @@ class Exempt {
   Exempt& operator=(const Exempt&) = delete;
 };
 
-// Return the bytes that operator new has given and operator delete has not taken back, and their peak since
-// reset_peak.
+// These return the bytes that operator new has given and operator delete has not taken back, and their peak
+// since reset_peak.
 int64_t live_bytes();
 int64_t peak_bytes();
 void reset_peak();

@@ -176,7 +176,7 @@ TEST_F(FailingServer, AnswersALargeBodyOnceWhereverAnAllocationFails) {
                             std::string(20'000, 'y') + "\"}"));
 }
 
-// Its masks are made on a worker. A grammar that is new each time is compiled each time.
+// The request's masks are made on a worker. A grammar that is new each time is compiled each time.
 TEST_F(FailingServer, AnswersARequestWithAGrammarOnceWhereverAnAllocationFails) {
   if (!grammar_available()) GTEST_SKIP() << "built without xgrammar";
   try_every_allocation([](int64_t k) {

@@ -1,6 +1,6 @@
-// What belongs to no single request goes on where there is no memory, even if the reserve is used up: the
-// audit log's thread, a stream whose client reads again, a request that its handler drops. Afterwards none of
-// them holds memory.
+// Work that belongs to no single request goes on where there is no memory, even if the reserve is used up:
+// the audit log's thread, a stream whose client reads again, and a request that its handler drops. Afterwards
+// none of them holds memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -233,7 +233,7 @@ class World {
     inserted_[{request.owner.client, request.owner.salt.low}].emplace(computed.begin(), computed.end());
   }
 
-  // What a client is told beyond whole pages, it has inserted at some time itself.
+  // If a client is told of more than whole pages, it has inserted these tokens itself at some time.
   void check_told(const Request& request, std::span<const int32_t> tokens, const PrefixMatch& match) const {
     ASSERT_GE(match.told_tokens, match.shared_tokens);
     ASSERT_LE(match.told_tokens, match.num_tokens());

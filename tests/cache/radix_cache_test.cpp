@@ -360,7 +360,8 @@ TEST(RadixCache, AClientIsToldWholePagesOfWhatOthersHaveInserted) {
     EXPECT_EQ(told(count, 1), count);
     EXPECT_EQ(told(count, 2), count / 64 * 64);
   }
-  // Once it has inserted a prefix itself, it is told exactly that, also where the other's continues.
+  // Once it has inserted a prefix itself, it is told its exact length, also where the other client's prompt
+  // goes on.
   world.cache.insert(range(0, 150), Pages{pages[0], pages[1], pages[2]}, 0, {.client = 2});
   EXPECT_EQ(told(140, 2), 140);
   EXPECT_EQ(told(150, 2), 150);

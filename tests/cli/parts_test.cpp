@@ -1,4 +1,4 @@
-// Tests the pure parts of the commands: options from flags, static batches, memory traffic.
+// Tests the pure parts of the commands: options from flags, static batches and memory traffic.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -337,8 +337,8 @@ TEST(WeightTraffic, CountsOnlyTheExpertsThatWereHit) {
   const int64_t expected = 64 + 64 + 64 + 64 + 3 * (129 * 128 + 8);
   EXPECT_EQ(weight_bytes_read(weights, distinct), expected);
 
-  // An indexer of 4 keys: wk and two norms of 4 floats in every step, wq_b and weights_proj where keys are
-  // scored.
+  // This indexer selects 4 keys. Every step reads wk and two norms of 4 floats; a step that scores keys also
+  // reads wq_b and weights_proj.
   ModelWeights sparse = weights;
   sparse.layers[0].attention.indexer = IndexerWeights{.wq_b = fp8, .wk = bf16, .weights_proj = bf16};
   EXPECT_EQ(weight_bytes_read(sparse, distinct), expected + 64 + 32);

@@ -17,7 +17,7 @@ OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
 def line(report, label):
-    """Returns the number behind `label:` in a printed report, or None."""
+    """Returns the number after `label:` in a printed report, or None."""
     for row in report.splitlines():
         if row.startswith(label + ":"):
             return float(row.split(":")[1])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs curl against `hadal serve`, as the README and a shell script use it: plain and streamed requests, files, keys,
-TLS with a certificate of one's own, HTTP/1.0, keep-alive, uploads with Expect, a download that is cut off."""
+TLS with a certificate of one's own, HTTP/1.0, keep-alive, uploads with Expect and a download that is cut off."""
 import json
 import pathlib
 import re

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs the `openai` package against `hadal serve`: sync, async, streams, tools, structured output, log-probabilities,
-errors, cancellation."""
+errors and cancellation."""
 import asyncio
 import concurrent.futures
 import enum

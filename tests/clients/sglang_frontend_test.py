@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs SGLang's own frontend language (sglang.lang) with its RuntimeEndpoint on `hadal serve`: gen, select, fork, streams,
-batches, constrained output."""
+batches and constrained output."""
 import json
 import logging
 import sys

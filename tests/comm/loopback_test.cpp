@@ -151,7 +151,7 @@ TEST_P(LoopbackOf, AllGatherAcceptsAPartThatIsAlreadyInItsPlace) {
   for (int rank = 0; rank < num_ranks(); ++rank) EXPECT_TRUE(all[rank] == expected) << "rank " << rank;
 }
 
-// The buffers of one rank in an all_to_all, and what it should receive.
+// Exchange holds the buffers of one rank in an all_to_all, and what it should receive.
 struct Exchange {
   Exchange(int num_ranks, int rank, size_t largest) {
     for (int other = 0; other < num_ranks; ++other) {

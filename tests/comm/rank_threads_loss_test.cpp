@@ -22,7 +22,7 @@ using testing::expect_with_some_deadline;
 using testing::missing_in;
 using testing::thrown_by;
 
-// What a test sees of a model after it has given it away.
+// Watch is what a test sees of a model that it has given away.
 struct Watch {
   std::atomic<bool> released{false};  // until then, ranks hang
   std::atomic<int> num_inside{0};     // ranks that use the model

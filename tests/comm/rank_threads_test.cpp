@@ -105,7 +105,7 @@ TEST_P(RankThreadsOf, ASlowRankChangesNothing) {
   }
 }
 
-// What a rank may throw, and how the caller of run() should see it.
+// Throws says what a rank may throw, and how the caller of run() should see it.
 struct Throws {
   std::function<void()> call;
   std::string seen;

@@ -1,4 +1,4 @@
-// What the tests of ranks share: threads that make calls, and what became of them.
+// Holds what the tests of ranks share: threads that make calls, and the outcomes of these calls.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace hadal::testing {
 
-// The deadline where no rank is meant to be lost, however slow the machine.
+// This is the deadline where no rank is meant to be lost, however slow the machine is.
 constexpr std::chrono::milliseconds kPatient = std::chrono::minutes(1);
 
 // Calls body(end) on a thread for each rank and returns what each has thrown: null where nothing.
@@ -88,7 +88,7 @@ inline std::string missing_in(const std::string& text, const std::vector<std::st
   return "";
 }
 
-// Waits a random while, from nothing to 200 µs.
+// Waits for a random time of at most 200 µs.
 inline void delay(std::mt19937_64& random) {
   const uint64_t choice = random() % 4;
   if (choice == 1) std::this_thread::yield();

@@ -1,4 +1,4 @@
-// Gives tests typed device memory: upload, poison, download. It is not for production code, because every
+// Gives tests typed device memory: upload, poison and download. It is not for production code, because every
 // call synchronises.
 #pragma once
 

@@ -121,7 +121,7 @@ def gaps_of(answer, at):
 
 
 def compare_greedy_answers(alone, together, gap):
-    """Returns (tokens that are equal, tokens excused behind a close call, the first real difference or None)
+    """Returns (tokens that are equal, tokens excused after a close call, the first real difference or None)
 
     A close call is a token whose two best log-probabilities, alone, are at most `gap` apart; after it the texts differ."""
     num_equal = excused = 0
@@ -162,7 +162,7 @@ def check_company(name, model):
     assert error <= MAX_COMPANY_ERROR[name], f"the best logits' distance moves by {error:.4f}"
     compared, excused, difference = compare_greedy_answers(alone, together, gpu.GAP_FACTOR * error)
     assert difference is None, f"{difference}; the best logits' distance moves by {error:.2e}"
-    return f"{compared} tokens equal, {excused} behind a close call; the best logits' distance moves by {error:.2e}"
+    return f"{compared} tokens equal, {excused} after a close call; the best logits' distance moves by {error:.2e}"
 
 
 def main():

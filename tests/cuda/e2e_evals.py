@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Evaluates the bundled model on the GPU: for its FP8 weights (W8A8) and for the same weights as bfloat16, with each
 format of the KV cache, and for the latter with --dtype float16. All questions are asked, so that the scores kept with the
-model are those of the same questions: each task may lose at most one in a hundred against them. With --limit only the first
-questions of a task are asked, and what is wrong among them may not exceed what is kept as wrong among all, and that one in a
-hundred.
+model are those of the same questions: each task may lose at most one in a hundred against them. With --limit only the
+first questions of a task are asked; of these, no more may be wrong than the kept scores have wrong among all questions,
+and one in a hundred besides.
 
     HADAL_BINARY=build/cuda-release/hadal tests/cuda/e2e_evals.py [--limit N] [--verbose]
 """

@@ -1,4 +1,4 @@
-"""Holds what the GPU's end-to-end checks share: running the binary, reading logits, counting. It uses only Python's
+"""Holds what the GPU's end-to-end checks share: running the binary, reading logits and counting. It uses only Python's
 standard library.
 HADAL_TEST_DEVICE=cpu runs them without a GPU, against itself: that tests the checks, not the engine."""
 import array
@@ -21,7 +21,8 @@ DEVICE = os.environ.get("HADAL_TEST_DEVICE", "cuda")
 GPU = ("--device", DEVICE)
 SMALL_CACHE = ("--max-total-tokens", 8192)
 MAX_RELATIVE_ERROR = 3e-2
-# Tokens behind a close call cannot be compared, and a fault that moved them all would hide there. On one H200 all are equal.
+# Tokens after a close call cannot be compared, and a fault that moved them all would hide there. On one H200 all are
+# equal.
 MIN_EQUAL_SHARE = 0.8
 GAP_FACTOR = 10  # greedy tokens must agree where the two best logits are further apart than this many times the error
 

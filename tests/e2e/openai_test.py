@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tests OpenAI's endpoints of `hadal serve` over real sockets with the bundled model: chat, completions, reasoning,
-structured output, tool choice, log-probabilities, many streams at once, clients that go away."""
+structured output, tool choice, log-probabilities, many streams at once and clients that go away."""
 import json
 import re
 import socket

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests who may do what at `hadal serve`: keys, browsers, methods, bodies of strangers. It uses the real binary and the
+"""Tests who may do what at `hadal serve`: keys, browsers, methods and bodies of strangers. It uses the real binary and the
 bundled model."""
 import json
 import os
@@ -148,7 +148,7 @@ def duplicates(server):
 
 
 def half_closed(server):
-    """What is complete arrives although the client sends nothing more; what is not is given up as if it had gone."""
+    """A client that sends nothing more gets the answers to its complete requests; an incomplete one is dropped."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(b"GET /model_info HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer k\r\n\r\n")
         client.shutdown(socket.SHUT_WR)

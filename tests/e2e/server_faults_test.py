@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tests `hadal serve` under what operators and clients do to it: TLS, schedules, a full queue, a full disk, a drain, clients
-that vanish, grammars, batches. It uses the real binary, real sockets and the bundled model."""
+that vanish, grammars and batches. It uses the real binary, real sockets and the bundled model."""
 import contextlib
 import http.client
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests `hadal serve` as an operator and a client use it: the real binary, real sockets, the bundled model."""
+"""Tests `hadal serve` as an operator and a client use it: the real binary, real sockets and the bundled model."""
 import http.client
 import json
 import os

@@ -1,5 +1,5 @@
-// Tests prompts that are cut beside another client's stream, and therefore take the absorbed path in part:
-// what they compute is what they compute alone, up to rounding.
+// Tests prompts that are cut while another client's stream runs, and therefore take the absorbed path in
+// part: what they compute is what they compute alone, up to rounding.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -38,7 +38,7 @@ class AbsorbedPrompt : public ::testing::TestWithParam<const char*> {
     request.logprobs = {.enabled = true, .start = 0, .top_num = 2};
     return request;
   }
-  // Returns the long prompt's outcome beside a stream of another client, which generates all the time.
+  // Returns the long prompt's outcome while another client's stream generates all the time.
   Finished beside_a_stream(const EngineOptions& options) {
     const CheckedEngine engine(Engine::create(*model_, pool_, options).value());
     GenerateRequest stream = greedy_request(random_prompt(5, 4), 1000);

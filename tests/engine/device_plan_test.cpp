@@ -1,4 +1,4 @@
-// Tests what the host plans for a GPU: graph buckets, the layout of a step's inputs, memory.
+// Tests what the host plans for a GPU: graph buckets, the layout of a step's inputs, and memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

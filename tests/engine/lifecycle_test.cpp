@@ -1,4 +1,4 @@
-// Tests everything about requests that needs no model: submitting, waiting, failing, ending.
+// Tests everything about requests that needs no model: submitting, waiting, failing and ending.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

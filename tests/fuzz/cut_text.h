@@ -13,7 +13,7 @@ namespace hadal::fuzz {
 
 using Pieces = std::vector<std::string_view>;
 
-// The input has a byte of options, a byte that counts cuts (at most 15), two bytes for each cut, then the
+// The input has a byte of options, the number of cuts (one byte, at most 15), two bytes for each cut, and the
 // text, in which the bytes 1, 2, … are replaced by `words` (at most eight), so that mutations find the long
 // markers.
 class CutText {

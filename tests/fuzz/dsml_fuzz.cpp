@@ -1,5 +1,5 @@
-// Fuzzes the parser of V3.2's tool calls: a byte of options, a byte that counts cuts, two bytes for each,
-// then the text, where a few control characters represent parts of tags.
+// Fuzzes the parser of V3.2's tool calls. An input has a byte of options, the number of cuts (one byte), two
+// bytes for each cut, and the text, in which a few control characters represent parts of tags.
 #include "cut_text.h"
 #include "text/tool_call_parser.h"
 #include "tool_call_check.h"

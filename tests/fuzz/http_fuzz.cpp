@@ -32,7 +32,8 @@ std::string run(std::string_view wire, size_t piece) {
       if (parser.state() != State::kComplete) break;
       const server::HttpRequest& request = parser.request();
       HADAL_CHECK(request.body.size() <= kBodyLimit);
-      // The head, the body in chunks of one byte, the last chunk, and what chunks may add.
+      // At most this much is read: the head, the body in chunks of one byte, the last chunk, and what chunks
+      // may add.
       HADAL_CHECK(taken <= kHeaderLimit + 6 * request.body.size() + 5 + kHeaderLimit);
       taken = 0;
       HADAL_CHECK(!request.path.empty());

@@ -1,5 +1,5 @@
-// Fuzzes files of kernel choices and their names with any text: it is read or refused with a message, and
-// what was read is written and read again with the same result.
+// Fuzzes files of kernel choices and their names: any text is either read or refused with a message, and what
+// was read is written and read again with the same result.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

@@ -1,4 +1,4 @@
-// Fuzzes records of plans with any text: it is replayed or refused with a message and breaks no invariant.
+// Fuzzes records of plans: any text is replayed or refused with a message, and breaks no invariant.
 #include <cstdint>
 #include <cstdlib>
 #include <sstream>

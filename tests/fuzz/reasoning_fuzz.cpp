@@ -1,6 +1,6 @@
-// Fuzzes the separation of reasoning: a byte of options, a byte that counts cuts, two bytes for each, then
-// the text, where a few control characters represent the tags. However the text is cut, the result is the
-// same, and its parts together are the text.
+// Fuzzes the separation of reasoning. An input has a byte of options, the number of cuts (one byte), two
+// bytes for each cut, and the text, in which a few control characters represent the tags. However the text is
+// cut, the result is the same, and its parts together are the text.
 #include <cstddef>
 #include <cstdint>
 #include <string>

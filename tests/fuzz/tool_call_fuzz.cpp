@@ -1,5 +1,6 @@
-// Fuzzes the parser of tool calls in the formats of V3 and V3.1: a byte of options, a byte that counts cuts,
-// two bytes for each, then the text, where a few control characters represent the markers.
+// Fuzzes the parser of tool calls in the formats of V3 and V3.1. An input has a byte of options, the number
+// of cuts (one byte), two bytes for each cut, and the text, in which a few control characters represent the
+// markers.
 #include "cut_text.h"
 #include "text/tool_call_parser.h"
 #include "tool_call_check.h"

@@ -1,5 +1,5 @@
-"""Lists hostile cases of what a well-formed request may ask for: stop expressions, choices, probabilities, grammars,
-tools."""
+"""Lists hostile cases of what a well-formed request may ask for: stop expressions, choices, probabilities, grammars
+and tools."""
 import json
 
 from case import chat, generate, post, rows
@@ -226,7 +226,7 @@ def nested(depth):
 
 
 TOOLS = rows("tools", [
-    # Below the size from which every body is parsed by a worker.
+    # These bodies are below the size from which every body is parsed by a worker.
     ("64 clients, nested parameters", chat(tools=[tool(i, nested(30)) for i in range(6)], tool_choice="required"),
      {**SIXTY_FOUR, "statuses": BAD | {503}}),
     ("1024 tools", chat(tools=[tool(i) for i in range(1024)])),

@@ -1,4 +1,4 @@
-"""Lists hostile cases of what bodies consist of: large texts, JSON, numbers, Unicode, special tokens, paths that do not
+"""Lists hostile cases of what bodies consist of: large texts, JSON, numbers, Unicode, special tokens and paths that do not
 exist."""
 from case import MIB, chat, generate, post, rows
 

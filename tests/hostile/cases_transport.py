@@ -1,4 +1,4 @@
-"""Lists hostile cases below the request: connections, chunks, headers, origins, keys, probes, aborts, TLS."""
+"""Lists hostile cases below the request: connections, chunks, headers, origins, keys, probes, aborts and TLS."""
 import contextlib
 import json
 import ssl

@@ -13,7 +13,7 @@ struct DecodeCase {
   PagedCache cache;
   std::vector<float> q;
   std::vector<int32_t> seq_idx;
-  // A selection; empty: there is none.
+  // This is the selection; it is empty if there is none.
   std::vector<int32_t> counts;
   std::vector<int32_t> selected;  // [tokens, selected_stride]
   int64_t selected_stride = 0;

@@ -39,7 +39,7 @@ class Random {
   std::normal_distribution<float> normal_;
 };
 
-// Every allocated byte is 0xff: a NaN in float32, an absurd index in integers.
+// Every allocated byte is 0xff, which is NaN in float32 and an invalid index in integers.
 class PoisonedScratch final : public Scratch {
  public:
   void* allocate(size_t size_bytes) override {
@@ -90,7 +90,7 @@ inline std::vector<KvLayout> all_layouts() {
 }
 
 // Holds a pool with sequences of the given lengths in pages scattered at random. Records beyond a sequence's
-// end are NaN in every format; page ids beyond its last page are absurd.
+// end are NaN in every format; page ids beyond its last page are out of range.
 struct PagedCache {
   std::vector<std::byte> pool;
   std::vector<int32_t> page_table;

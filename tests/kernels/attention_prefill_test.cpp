@@ -49,7 +49,7 @@ struct PrefillCase {
   PagedCache cache;
   KvB kv_b;
   std::vector<float> q;
-  // A selection: bits [tokens, selected_stride]; empty: there is none.
+  // This is the selection, bits [tokens, selected_stride]; it is empty if there is none.
   std::vector<uint64_t> selected;
   int64_t selected_stride = 0;
 

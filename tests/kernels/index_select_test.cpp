@@ -20,7 +20,7 @@ struct SelectCase {
       : SelectCase(heads, k, lengths, lengths, layout, Random(seed)) {
     for (size_t i = 0; i < lengths.size(); ++i) seq_idx[i] = static_cast<int32_t>(i);
   }
-  // The last q_len tokens of one sequence of `length` keys.
+  // Describes the last q_len tokens of one sequence of `length` keys.
   static SelectCase prompt(int heads, int k, int length, int q_len, KvIndex layout, uint64_t seed) {
     std::vector<int> kv_len;
     for (int i = 0; i < q_len; ++i) kv_len.push_back(length - q_len + i + 1);
@@ -113,8 +113,8 @@ struct SelectCase {
         w(random.normals(num_tokens() * heads, 0.01F)) {}
 };
 
-// Every key that is better than the border by more than a thousandth of the largest score is chosen, and none
-// that is worse by as much.
+// Every key that is better than the last chosen one by more than a thousandth of the largest score is chosen,
+// and none that is worse by as much.
 void expect_best(SelectCase& c, int64_t token, const Positions& chosen) {
   const std::vector<double> scores = c.scores(token);
   if (static_cast<int>(scores.size()) <= c.topk) return;  // run() has counted them

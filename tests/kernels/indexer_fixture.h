@@ -15,7 +15,7 @@ inline std::vector<KvIndex> all_index_layouts() {
 }
 
 // Holds a pool with the index keys of sequences of the given lengths in pages scattered at random. Keys and
-// scales beyond a sequence's end are NaN; page ids beyond its last page are absurd.
+// scales beyond a sequence's end are NaN; page ids beyond its last page are out of range.
 struct IndexCache {
   std::vector<std::byte> pool;
   std::vector<int32_t> page_table;

@@ -118,7 +118,8 @@ TEST(KvWrite, E4m3ScalesFollowTheLayout) {
 }
 
 TEST(KvWrite, ScalesOfV32AreTheNextPowersOfTwo) {
-  // The amax of each group of 128, and the scale: 448 and 449 lie on the two sides of a border.
+  // These are the amax of each group of 128, and the scale: 448 and 449 lie on the two sides of a rounding
+  // step.
   const float amax[4] = {448.0F, 449.0F, 3.0F, 0.0F};
   const float expected[4] = {1.0F, 2.0F, 0x1p-7F, 0x1p-22F};  // the last is that of an amax of 1e-4
   std::vector<float> row(kKvRowDim);

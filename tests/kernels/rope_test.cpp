@@ -18,7 +18,7 @@ std::vector<float> table() {
   return cos_sin;
 }
 
-// Rotates the last 64 of each 192-wide head, the layout of q.
+// Rotates the last 64 values of each head of 192, which is q's layout.
 template <typename Kernel>
 std::vector<float> rotate(Kernel kernel, std::vector<float> x, int64_t heads,
                           const std::vector<int32_t>& positions, int num_threads) {

@@ -225,7 +225,7 @@ TEST(PrefillPlan, ShortExtensionsOfLongPrefixesAttendAbsorbed) {
       bool absorbed = true;
       for (int64_t n = 1; n <= 4096; ++n) {
         const bool now = prefill_absorbed(n, prefix + n, paths);
-        EXPECT_FALSE(now && !absorbed) << n << " behind " << prefix;
+        EXPECT_FALSE(now && !absorbed) << n << " after " << prefix;
         absorbed = now;
       }
       EXPECT_FALSE(absorbed);

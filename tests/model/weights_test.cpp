@@ -383,7 +383,7 @@ TEST_F(WeightsTest, AnIndexerMayBeStoredUnquantisedInAQuantisedCheckpoint) {
   EXPECT_EQ(quantised.layers[0].attention.indexer->wk.type, WeightType::kFp8Block);
   EXPECT_EQ(quantised.layers[0].attention.indexer->weights_proj.type, WeightType::kBF16);
 
-  // Its matrices in 16 bits without scales, its norm and weights_proj in 32.
+  // The indexer's matrices have 16 bits and no scales; its norm and weights_proj have 32.
   for (const TensorSpec& spec : expected_tensors(config)) {
     if (spec.name.find(".indexer.") == std::string::npos) continue;
     if (spec.role == TensorRole::kScale) {

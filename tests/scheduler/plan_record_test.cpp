@@ -27,7 +27,7 @@ Result<PlanReplay> replay(const std::string& text) {
   return replay_plans(stream);
 }
 
-// Records everything that a scheduler can do: retractions, copies, aborts, a failed step, a flush.
+// Records everything that a scheduler can do: retractions, copies, aborts, a failed step and a flush.
 std::string record_of_a_busy_hour(bool overlapped) {
   SimulatorOptions options;
   options.scheduler.num_pages = 12;

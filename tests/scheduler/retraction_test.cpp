@@ -134,8 +134,8 @@ TEST(Scheduler, ATokenThatArrivesAfterTheRetractionIsKept) {
   EXPECT_GT(simulator.num_late_tokens(), 0);
 }
 
-// A node that ends within a page has its own page for that block beside its child's. A lone request whose
-// locked path pins such a page needs one page more than the pool has.
+// A node that ends within a page has its own page for that block in addition to its child's. A lone request
+// whose locked path pins such a page needs one page more than the pool has.
 TEST(Scheduler, ALoneRequestDropsItsCachedPrefixInsteadOfWaitingForItsOwnLock) {
   for (const int64_t prompt_len : {140, 250}) {
     Simulator simulator(small(/*num_pages=*/4));

@@ -15,7 +15,7 @@ int64_t pick(Rng& rng, int64_t low, int64_t high) {
   return low + static_cast<int64_t>(rng() % static_cast<uint64_t>(high - low + 1));
 }
 
-// Makes prompts that share prefixes of all lengths: beginnings of a few documents, ends of other requests,
+// Makes prompts that share prefixes of all lengths: beginnings of a few documents, ends of other requests and
 // noise.
 class Prompts {
  public:

@@ -112,7 +112,7 @@ TEST(AuditLog, KeepsTheOldFileWhereTheNewOneCannotBeOpened) {
   EXPECT_EQ(lines_of(file.path("old")), std::vector<std::string>{"one"});
 }
 
-TEST(AuditLog, AFullDiskIsSaidOnceAndLosesLinesOnly) {
+TEST(AuditLog, AFullDiskIsReportedOnceAndLosesOnlyLines) {
   const TemporaryFile file;
   std::filesystem::create_symlink("/dev/full", file.path());
   const auto log = started(file.path());

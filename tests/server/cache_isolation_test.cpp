@@ -67,7 +67,7 @@ TEST(CacheIsolation, SaltsDivideFurther) {
   }
 }
 
-TEST(CacheIsolation, EveryEndpointThatGeneratesTakesASalt) {
+TEST(CacheIsolation, EveryEndpointThatGeneratesAcceptsASalt) {
   testing::TestServerOptions options;
   options.chat_format = ChatFormat::kV31;
   options.server.enable_cache_report = true;

@@ -1,4 +1,4 @@
-// A connection over a socket that is a pair of strings, and the test's thread in place of its I/O thread, so
+// Holds a connection over a socket that is a pair of strings. The test's thread replaces its I/O thread, so
 // that tests are deterministic and need neither a network nor a clock.
 #pragma once
 
@@ -97,7 +97,7 @@ class HttpConnectionTest : public ::testing::Test {
       }
       waiting_.push_back(std::move(exchange));
     });
-    // never started: the test's thread plays its part
+    // This thread is never started, because the test's thread does its work.
     thread_ = std::make_shared<HttpIoThread>(0, transport_);
     socket_ = connect();
   }
@@ -140,7 +140,7 @@ class HttpConnectionTest : public ::testing::Test {
   std::shared_ptr<FakeSocket> socket_;
   std::vector<std::string> paths_;
   std::vector<std::shared_ptr<HttpExchange>> waiting_;
-  // All that there were, because the thread is told of one that is dropped, which would be an event.
+  // This keeps all exchanges, because dropping one notifies the thread, which would be another event.
   std::vector<std::shared_ptr<HttpExchange>> kept_;
 };
 

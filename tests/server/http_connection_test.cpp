@@ -1,4 +1,4 @@
-// Tests the protocol half of a connection: writing, framing, slow readers, disconnects, misuse.
+// Tests the protocol half of a connection: writing, framing, slow readers, disconnects and misuse.
 #include <gtest/gtest.h>
 
 #include <chrono>

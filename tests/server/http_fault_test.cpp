@@ -1,5 +1,5 @@
-// Tests faults from outside: clients that are slow, vanish or pile up, descriptors that run out, shutdown at
-// any moment. The server must notice them, continue and leak nothing.
+// Tests faults from outside: clients that are slow, vanish or pile up, descriptors that run out and shutdown
+// at any moment. The server must notice them, continue and leak nothing.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

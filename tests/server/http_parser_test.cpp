@@ -157,7 +157,7 @@ TEST(HttpParser, RefusesMalformedRequestsWithTheRightStatus) {
       {"folded value", head + "A: b\r\n c\r\n\r\n", 400},
       {"folded before the value", head + "A:\r\n b\r\n\r\n", 400},
       {"folded before an empty value", head + "A:\r\n\t\r\n\r\n", 400},
-      {"folded behind the value", head + "A: b\r\n \r\n\r\n", 400},
+      {"folded after the value", head + "A: b\r\n \r\n\r\n", 400},
       {"folded trailer", head + "Transfer-Encoding: chunked\r\n\r\n0\r\nA: b\r\n c\r\n\r\n", 400},
       {"spaces around values", head + repeated(20, "A:" + std::string(250, ' ') + "b\r\n") + "\r\n", 431},
       {"long target", "GET /" + std::string(kHeaderLimit, 'a'), 431},

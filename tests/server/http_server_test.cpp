@@ -1,4 +1,4 @@
-// Tests whole requests and answers over real sockets: the wire format, limits, CORS, ids, addresses.
+// Tests whole requests and answers over real sockets: the wire format, limits, CORS, ids and addresses.
 #include "server/http_server.h"
 
 #include <gtest/gtest.h>

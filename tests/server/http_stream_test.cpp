@@ -1,4 +1,4 @@
-// Tests answers that take time: streams, slow readers, answers from other threads, thousands at once.
+// Tests answers that take time: streams, slow readers, answers from other threads and thousands at once.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // Tests that handshakes of TLS are computed one at a time, between which other connections are served. The
-// test's thread plays the I/O thread and handles one event after another, so no clock is needed.
+// test's thread acts as the I/O thread and handles one event after another, so no clock is needed.
 #include <gtest/gtest.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
@@ -19,7 +19,7 @@
 namespace hadal::server {
 namespace {
 
-// A client at one end of a pair of sockets, whose other end is a connection of the thread.
+// PairedClient is at one end of a pair of sockets, whose other end is a connection of the thread.
 class PairedClient {
  public:
   PairedClient(SSL_CTX* context, int fd) : fd_(fd), ssl_(SSL_new(context), &SSL_free) {

@@ -1,5 +1,5 @@
-// Tests pipelining: requests behind another are answered in order and wait for turns, so that connections and
-// clients share their I/O thread.
+// Tests pipelining: requests that follow another are answered in order and wait for turns, so that
+// connections and clients share their I/O thread.
 #include <gtest/gtest.h>
 
 #include <memory>

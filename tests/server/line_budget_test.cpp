@@ -22,7 +22,7 @@ TEST(LineBudget, ASecondHasAHundredLinesAndTheNextAsManyAgain) {
   EXPECT_EQ(taken(budget, 1000, kStart + milliseconds(1000)), LineBudget::kLinesPerSecond);
 }
 
-TEST(LineBudget, WhatWasLeftOutIsToldOnceWhenTheSecondIsOver) {
+TEST(LineBudget, WhatWasLeftOutIsReportedOnceWhenTheSecondIsOver) {
   LineBudget budget;
   EXPECT_EQ(taken(budget, 50, kStart), 50);
   EXPECT_EQ(budget.take_left_out(kStart + milliseconds(5000)), 0);

@@ -1,4 +1,5 @@
-// Tests the endpoints besides generation: health, information, abort, pause, profile, metrics, models, keys.
+// Tests the endpoints besides generation: health, information, abort, pause, profile, metrics, models and
+// keys.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -137,7 +138,7 @@ TEST(Abort, AbortsAllOnlyIfAsked) {
   EXPECT_EQ(server.engine().stats().num_aborted, 1);
 }
 
-// The keys of a file with several names, and perhaps the administrator's.
+// Returns the keys of a file with several names, and perhaps the administrator's.
 std::shared_ptr<const KeyRing> named_keys(std::string admin_key) {
   return std::make_shared<const KeyRing>(std::vector<ApiKey>{{"alice", "a"}, {"bob", "b"}},
                                          std::move(admin_key));

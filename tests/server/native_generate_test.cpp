@@ -1,4 +1,4 @@
-// Tests /generate: every form of request and answer, streams, faults.
+// Tests /generate: every form of request and answer, streams and faults.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,5 +1,5 @@
 // Tests /v1/chat/completions over an engine that generates a script's tokens: forms, streams, reasoning,
-// tools, logprobs, errors, clients that go away.
+// tools, logprobs, errors and clients that go away.
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,4 +1,4 @@
-// Tests V3.2's chat format over /v1/chat/completions: prompts, calls as DSML tags, errors.
+// Tests V3.2's chat format over /v1/chat/completions: prompts, calls as DSML tags and errors.
 #include <gtest/gtest.h>
 
 #include <string>

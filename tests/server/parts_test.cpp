@@ -1,4 +1,4 @@
-// Tests the small parts: background pool, chunk router, registry, prompt limits.
+// Tests the small parts: background pool, chunk router, registry and prompt limits.
 #include <gtest/gtest.h>
 
 #include <atomic>

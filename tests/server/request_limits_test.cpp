@@ -1,4 +1,4 @@
-// Tests what one HTTP request may ask for: alternatives, tokens of all its generations, scores of prompts.
+// Tests what one HTTP request may ask for: alternatives, tokens of all its generations and scores of prompts.
 #include "server/request_limits.h"
 
 #include <gmock/gmock.h>

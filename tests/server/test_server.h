@@ -194,7 +194,7 @@ class TestExchange final : public HttpExchange {
   void on_disconnect(std::function<void()> callback) override { on_disconnect_ = std::move(callback); }
   bool disconnected() const override { return gone; }
 
-  // The client reads again.
+  // Makes the client read again.
   void read_again() {
     is_writable = true;
     if (on_writable_) std::exchange(on_writable_, nullptr)();

@@ -125,7 +125,7 @@ TEST(ChatTemplate, ContinuesTheLastMessageWithoutClosingIt) {
   EXPECT_EQ(render(ChatFormat::kV31, both, false), bos + "<｜User｜>Q<｜Assistant｜><think>Hm</think>So");
 }
 
-// R1's template splits at </think> and takes the last part, V3.1's takes everything behind the first.
+// R1's template splits at </think> and takes the last part, V3.1's takes everything after the first.
 TEST(ChatTemplate, PastReasoningEndsAtTheFirstEndOfThinkingInV31AndAtTheLastInR1) {
   const std::vector<ChatMessage> messages = {{.role = "user", .content = "Q"},
                                              {.role = "assistant", .content = "a</think>b</think>c"},

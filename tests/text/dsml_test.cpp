@@ -293,7 +293,8 @@ TEST(Dsml, RandomMixturesOfTagsAreTheSameHoweverTheyAreCut) {
   EXPECT_GT(num_calls, 10000U);
 }
 
-// Malformed calls that extend over the calls after them. The work is linear, or the test would not end.
+// These malformed calls extend over the calls after them. If the work were not linear, the test would not
+// end.
 TEST(Dsml, ManyMalformedOverlappingCallsAreReadInLinearTime) {
   const auto repeat = [](const std::string& text) {
     std::string out;

@@ -290,8 +290,8 @@ TEST_P(ToolCalls, ThatTheChatTemplateRendersAreParsedBack) {
   EXPECT_EQ(parse(options_of(GetParam(), c), answer, {}), expected_of(c)) << answer;
 }
 
-// Malformed calls whose arguments extend over the calls after them: the good call at the end is found, and
-// the work is linear, or the test would not end.
+// The arguments of these malformed calls extend over the calls after them. The good call at the end is found;
+// if the work were not linear, the test would not end.
 TEST_P(ToolCalls, AreFoundAfterManyMalformedOverlappingOnes) {
   const std::string good = (GetParam() == Format::kDeepSeekV3 ? v3 : v31)("f", "{}");
   const std::string open = good.substr(0, good.find('{'));

@@ -29,7 +29,8 @@ REDRAWN_TOKENS = 16  # at the end of a prompt of which no candidate was good
 MIN_GREEDY_GAP = 0.04  # between the two best logits at each generated token; logits have a deviation of 1
 # The choice of experts must survive bf16's errors: in gate logits for softmax, in scores for sigmoid.
 MIN_ROUTING_MARGIN = {"softmax": 4e-3, "sigmoid": 1e-3}
-# V3.2's choice of keys: the difference at its border, as a share of the row's spread of scores. float32 must not change it.
+# This is the least margin of V3.2's choice of keys, as a share of the row's spread of scores, so that float32 does not
+# change the choice.
 MIN_SELECTION_MARGIN = 1e-4
 MIN_DISTINCT_SHARE = 1 / 4  # of a continuation, because models this small often repeat short loops
 MAX_DISAGREEMENT = 1e-5  # relative error of transformers against the float64 reference
@@ -131,7 +132,7 @@ def routing_margins(config, logits, bias):
 
 @torch.no_grad()
 def grow_prompt(config, model, margins, length, rng, ids, cache):
-    """Extends random ids and their cache to a length: every position routes and selects clearly; a token that does not is
+    """Extends random ids and their cache to a length: every position has the margins of routing and selection; a token that lacks them is
     drawn again."""
     while len(ids) < length:
         token = int(rng.integers(2, config["vocab_size"]))

@@ -2,7 +2,7 @@
 
 The papers are DeepSeek-V2 (arXiv 2405.04434, section 2.1 MLA and 2.2 DeepSeekMoE), DeepSeek-V3 (arXiv 2412.19437, section
 2.1), DeepSeek-V3.2-Exp (its sparse attention) and YaRN (arXiv 2309.00071). It checks that the library which makes the goldens means the same thing. It is slow and
-plain: one sequence, no cache, no batching.
+plain: it has one sequence, no cache and no batching.
 """
 
 import math

@@ -16,8 +16,8 @@ import torch
 import random_weights
 import reference
 
-# Each row has experts, top-k, groups, kept groups, gate, layers, dense layers, shared experts, scaling, YaRN
-# mscale_all_dim.
+# Each row has experts, top-k, groups, kept groups, gate, layers, dense layers, shared experts, scaling and
+# YaRN mscale_all_dim.
 MODELS = {
     "v2-lite": (64, 6, 1, 1, "greedy", 27, 1, 2, 1.0, 0.707),
     "v2": (160, 6, 8, 3, "group_limited_greedy", 60, 1, 2, 16.0, 0.707),

@@ -1,7 +1,7 @@
 """Writes src/text/unicode_ranges.inc: the character classes that pre-tokenizers split on, as code point ranges.
 
 The classes are probed from the reference library, so that they have its Unicode version whatever regex library this
-project is built against: L M P S N and white space from its regex engine, numerics from its Digits pre-tokenizer, word
+project is built against: L M P S N and white space from its regex engine, numerics from its Digits pre-tokenizer, and word
 characters from its Whitespace pre-tokenizer.
 
     pip install tokenizers==0.23.3

@@ -1,4 +1,4 @@
-"""Makes small talk: what the model is, what it can do, greetings. Questions and answers have many wordings."""
+"""Makes small talk: what the model is, what it can do and greetings. Questions and answers have many wordings."""
 from chat_format import Example
 
 _GREET = ["Hello!", "Hi!", "Hi there.", "Good morning!", "Good evening!", "Hey!", "Hello, Hadal!", "Hi Hadal.", "Good day.",

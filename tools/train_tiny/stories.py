@@ -1,4 +1,4 @@
-"""Makes short stories from a grammar: a hero, a place, a wish or a trouble, a helper, an ending. All of it was written for
+"""Makes short stories from a grammar: a hero, a place, a wish or a trouble, a helper and an ending. All of it was written for
 this project."""
 from chat_format import BOS, EOS, Example
 from words import (ADJECTIVES, ANIMALS, BOYS, COLOURS, FOODS, GIRLS, OBJECTS, PLACES, REGIONS, WEATHER)

@@ -1,4 +1,4 @@
-"""Trains models/hadal-tiny on generated text alone. One command, from the repository's root:
+"""Trains models/hadal-tiny on generated text alone. Run one command from the repository's root:
 
     python3 tools/train_tiny/train.py --minutes 15 --run /tmp/hadal-tiny-run
 
@@ -139,7 +139,7 @@ class Run:
         return evaluate.score(decoder, self.tokenizer, questions, keep_errors)
 
     def finish(self, held_out):
-        """Scores the exported weights completely, and NextN's acceptance with the working weights behind them."""
+        """Scores the exported weights completely, and NextN's acceptance with the weights in training precision."""
         self.export()
         rates = {name: round(acceptance(self.model, batches, self.device), 4) for name, batches in held_out.items()}
         scores = {"method": "greedy; FP8 weights dequantised exactly, float32 arithmetic; KV rows rounded as named"}

@@ -87,5 +87,5 @@ def article(word: str) -> str:
     return ("an " if word[0].lower() in "aeiou" else "a ") + word
 
 
-# Lower-case words for sorting and counting besides codes (all of them are in the tokenizer's training text).
+# These lower-case words are sorted and counted in tasks, as codes are; all are in the tokenizer's training text.
 COMMON = sorted(set(ANIMALS + PLACES + COLOURS + OBJECTS + [f for f in FOODS] + THINGS + JOBS + HOBBIES + ADJECTIVES))

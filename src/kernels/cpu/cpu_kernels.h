@@ -20,8 +20,8 @@ namespace hadal::cpu {
 class Scratch {
  public:
   virtual ~Scratch() = default;
-  // Returns uninitialised bytes, aligned to 64, valid until the kernel returns. Only the launching thread may
-  // call it.
+  // Returns uninitialised bytes, aligned to 64 and valid until the kernel returns. Only the launching thread
+  // may call it.
   virtual void* allocate(size_t size_bytes) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Holds the parameters of small row-wise ops: norms, RoPE, embedding.
+// Holds the parameters of small row-wise ops: norms, RoPE and embedding.
 #pragma once
 
 #include <cstdint>

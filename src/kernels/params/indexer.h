@@ -46,7 +46,7 @@ struct PagedIndex {
 };
 
 // Makes and stores one index key per token: LayerNorm with weight and bias (mean and variance summed in
-// double), rope by halves, Hadamard, rounding.
+// double), rope by halves, Hadamard and rounding.
 struct IndexWriteParams {
   const float* k = nullptr;  // [m, 128], rows k_stride apart: wk's product
   int64_t k_stride = 0;
@@ -77,9 +77,9 @@ struct IndexQueryParams {
 // Chooses for each token the min(topk, kv_len) keys of highest score, exactly. Of equal scores the one at the
 // lower position wins; a NaN is worse than every number. Exactly one of `slots` and `bits` is set:
 // - slots: the chosen keys' page · kPageSize + offset in ascending order of position, then −1; counts has how
-// many there are;
+//   many there are;
 // - bits: bit (position mod 64) of word (position / 64) is set for the chosen ones. Words up to bits_stride
-// are all written.
+//   are all written.
 struct IndexSelectParams {
   const float* q = nullptr;  // [num_tokens, num_heads, 128], dense: IndexQueryParams
   const float* w = nullptr;  // [num_tokens, num_heads], dense

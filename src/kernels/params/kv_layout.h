@@ -13,7 +13,8 @@ inline constexpr int kKvRopeDim = 64;     // k_pe after RoPE, interleaved pairs
 inline constexpr int kKvRowDim = kKvLatentDim + kKvRopeDim;
 inline constexpr int kKvScaleGroup = 128;  // latents that share one scale in fp8_e4m3
 inline constexpr int kKvNumScales = kKvLatentDim / kKvScaleGroup;
-// The least amax behind a scale that is a power of two: KvScales::kPer128PowersOfTwo and KvIndex::kE4M3.
+// This is the least amax from which a scale that is a power of two is made: KvScales::kPer128PowersOfTwo and
+// KvIndex::kE4M3.
 inline constexpr float kKvMinAmax = 1e-4F;
 
 enum class KvFormat : uint8_t {
@@ -91,11 +92,11 @@ struct KvLayout {
     }
     return 0;
   }
-  // The key itself, without the scale that stands behind the page's keys.
+  // Returns the bytes of the key itself, without its scale, which is stored after the page's keys.
   constexpr int index_key_bytes() const { return index == KvIndex::kE4M3 ? kKvIndexDim : index_row_bytes(); }
   constexpr int64_t index_page_bytes() const { return int64_t{kPageSize} * index_row_bytes(); }
 
-  // What one token takes in one layer: its record and its index key.
+  // Returns the bytes that one token takes in one layer: its record and its index key.
   constexpr int token_bytes() const { return row_bytes() + index_row_bytes(); }
 };
 

@@ -65,7 +65,7 @@ struct LinearParams {
   MatrixWeight w;
 };
 
-// One product per head, all heads in one call: the absorbed matrices of MLA.
+// Computes one product per head, all heads in one call, with the absorbed matrices of MLA:
 //   transposed == false: y[m, h, :] = x[m, h, :] · W[h]ᵀ, W[h] = [n, k]   (W_UV: n 128, k 512)
 //   transposed == true:  y[m, h, :] = x[m, h, :] · W[h],  W[h] = [k, n]   (W_UK: k 128, n 512); same chain
 //   over k. Channel weights are not supported, because their scales would lie along k: the loader converts

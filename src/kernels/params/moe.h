@@ -52,8 +52,8 @@ struct GateParams {
   float scaling_factor = 1.0F;
 };
 
-// y[t, :] = Σ_j topk_weights[t, j] · expert(topk_ids[t, j])(x[t, :]) + shared(x[t, :]), summed over j in
-// ascending order from +0 with fused multiply-adds. Choices whose expert is not in `experts`, or has an
+// Computes y[t, :] = Σ_j topk_weights[t, j] · expert(topk_ids[t, j])(x[t, :]) + shared(x[t, :]), summed over
+// j in ascending order from +0 with fused multiply-adds. Choices whose expert is not in `experts`, or has an
 // intermediate size of 0, are skipped. The shared expert, when present, is added last with weight 1.
 struct MoeParams {
   const float* x = nullptr;  // [m, hidden], dense rows

@@ -79,8 +79,8 @@ class LayerAttention {
         index_(index),
         exec_(exec) {}
 
-  // Un-absorbed attention of prompt rows: q [num_prefill, heads, 192] and out [num_prefill, heads, 128],
-  // dense.
+  // Computes the un-absorbed attention of prompt rows: q [num_prefill, heads, 192] and out [num_prefill,
+  // heads, 128], dense.
   void prefill(const Tensor& q, const Tensor& out) {
     const int64_t topk = step_.selection.topk;
     for (const SelectionPlan::PrefillRun& run : step_.selection.prefill) {
@@ -100,7 +100,8 @@ class LayerAttention {
     }
   }
 
-  // Absorbed attention of decode rows: q [num_decode, heads, 576] and out [num_decode, heads, 512], dense.
+  // Computes the absorbed attention of decode rows: q [num_decode, heads, 576] and out [num_decode, heads,
+  // 512], dense.
   void decode(const Tensor& q, const Tensor& out) {
     attend(step_.selection.to_all, q, out,
            [&](const SelectionPlan::DecodeRows& rows, const Tensor& some_q, const Tensor& some_out) {

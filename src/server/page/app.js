@@ -188,7 +188,7 @@ function followHash() {
   showChat();
 }
 
-// Another tab changed a conversation.
+// Adopts a conversation that another tab has changed.
 function followStorage(event) {
   const id = chats.idOf(event.key);
   if (id === null || runs.has(id)) return;

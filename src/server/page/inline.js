@@ -1,5 +1,5 @@
-// Renders Markdown inside a block: code, emphasis, links. The time is linear in the text for every text, and
-// nodes are made only from text: unknown syntax stays as it was written.
+// Renders Markdown inside a block: code, emphasis and links. The time is linear in the text for every text,
+// and nodes are made only from text: unknown syntax stays as it was written.
 import {appendAll, el} from './dom.js';
 
 const MAX_OPEN = 64;  // limit of open emphasis; more marks are text

@@ -1,6 +1,6 @@
-// Renders a part of Markdown for answers: paragraphs, headings, lists, quotes, code, tables, rules. It makes
-// DOM nodes and puts text into them as text; strings never contain markup, so a model's text cannot become an
-// element that is not in this list.
+// Renders a part of Markdown for answers: paragraphs, headings, lists, quotes, code, tables and rules. It
+// makes DOM nodes and puts text into them as text; strings never contain markup, so a model's text cannot
+// become an element that is not in this list.
 import {appendAll, copyButton, el} from './dom.js';
 import {renderInline} from './inline.js';
 
@@ -197,8 +197,8 @@ function build(block) {
   }
 }
 
-// Text that grows inside `container`. Blocks that later text cannot change are built once; only the last one
-// is rebuilt, so a long answer costs no more per frame than a short one.
+// MarkdownView is text that grows inside `container`. Blocks that later text cannot change are built once;
+// only the last one is rebuilt, so a long answer costs no more per frame than a short one.
 export class MarkdownView {
   constructor(container) {
     this.container = container;

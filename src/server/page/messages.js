@@ -1,4 +1,4 @@
-// Displays one message: question, answer, thoughts, figures, errors.
+// Displays one message: question, answer, thoughts, figures and errors.
 import {copyButton, el, icon, iconButton} from './dom.js';
 import {MarkdownView} from './markdown.js';
 

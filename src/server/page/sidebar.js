@@ -1,10 +1,10 @@
-// Shows the list of conversations: choose, rename, export, delete.
+// Shows the list of conversations: choose, rename, export and delete.
 import {byId, el, iconButton} from './dom.js';
 
 const narrow = matchMedia('(max-width: 760px)');
 
 export class Sidebar {
-  // `actions` are open(id), rename(id, title), save(id), remove(id).
+  // `actions` are open(id), rename(id, title), save(id) and remove(id).
   constructor(actions) {
     this.actions = actions;
     this.node = byId('sidebar');

@@ -90,7 +90,7 @@ void expect_sums_of_the_host(bool activated) {
     const DeviceArray<T> sorted_device(sorted);
     const DeviceArray<T> w_device(w);
     const DeviceArray<int32_t> offsets_device(offsets);
-    DeviceArray<T> y(rows * c.n + 4096);  // the memory behind the result must stay as it is
+    DeviceArray<T> y(rows * c.n + 4096);  // the memory after the result must stay as it is
     cuda::ExpertColumnsParams p;
     p.f16 = kF16;
     p.x = sorted_device.data();

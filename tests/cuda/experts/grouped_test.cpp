@@ -92,7 +92,7 @@ class GroupedCase {
   std::vector<float> result() const {
     std::vector<float> out = from_16_bit(y_.download(), is_f16());
     for (int64_t i = p_.num_rows * n_; i < static_cast<int64_t>(out.size()); ++i) {
-      if (!std::isnan(out[i])) out[0] = NAN;  // the kernel wrote behind the end
+      if (!std::isnan(out[i])) out[0] = NAN;  // the kernel wrote past the end
     }
     out.resize(p_.num_rows * n_);
     return out;

@@ -108,7 +108,7 @@ TEST_P(WgmmaGroupedLinear, MatchesSumsOnTheHost) {
     const DeviceArray<float> x_scales_device(x_scales);
     const DeviceArray<float> w_scales_device(w_scales);
     const DeviceArray<int32_t> offsets_device(offsets);
-    DeviceArray<bf16> y(rows * c.n + 4096);  // the memory behind the result must stay as it is
+    DeviceArray<bf16> y(rows * c.n + 4096);  // the memory after the result must stay as it is
     cuda::GroupedLinearParams p;
     if (fp8) {
       p.x_quantized.codes = x_fp8.data();

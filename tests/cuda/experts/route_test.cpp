@@ -189,7 +189,7 @@ class Route : public ::testing::TestWithParam<bool> {
                       token_of.download(),
                       row_of.download(),
                       distinct.download()[0]};
-    // The memory behind every output must be untouched.
+    // The memory after every output must be untouched.
     EXPECT_EQ(out.choice.ids.back(), -1);
     EXPECT_TRUE(std::isnan(out.choice.weights.back()));
     EXPECT_EQ(out.offsets.back(), -1);

@@ -1,4 +1,4 @@
-// Compares a grouped product's rows with sums on the host, of which it computes a sample.
+// Compares a sample of a grouped product's rows with sums that are computed on the host.
 #pragma once
 
 #include <fmt/format.h>
@@ -49,7 +49,7 @@ void expect_sampled_rows(const std::vector<T>& out, const std::vector<int32_t>& 
   EXPECT_LT(relative_error(std::span<const float>(seen), std::span<const float>(ref)), max_error);
   size_t overwritten = 0;
   for (size_t i = offsets.back() * n; i < out.size(); ++i) overwritten += out[i].bits != 0xffff ? 1 : 0;
-  EXPECT_EQ(overwritten, 0U) << "elements behind the last row";
+  EXPECT_EQ(overwritten, 0U) << "elements after the last row";
 }
 
 }  // namespace hadal::testing

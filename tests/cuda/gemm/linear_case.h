@@ -33,7 +33,7 @@ inline fp8_e4m3 random_code_of(WeightType type, bool small, std::mt19937_64& ran
   return is_int8(type) ? fp8_e4m3{static_cast<uint8_t>(random() >> 13)} : random_code(random);
 }
 
-// Returns [rows, stride] with values up to `width` and zeros behind it, which 8-bit linears require.
+// Returns [rows, stride] with values up to `width` and zeros after it, which 8-bit linears require.
 inline std::vector<fp8_e4m3> random_codes(int64_t rows, int64_t width, int64_t stride, uint64_t seed,
                                           WeightType type = WeightType::kFp8Block, bool small = false) {
   std::mt19937_64 random(seed);
@@ -59,7 +59,7 @@ inline std::vector<float> power_of_two_scales(size_t count, uint64_t seed) {
   return scales;
 }
 
-// Returns uniform values of standard deviation `sigma` in the first `width` of each row, NaN behind them.
+// Returns uniform values of standard deviation `sigma` in the first `width` of each row, NaN after them.
 template <typename T>
 std::vector<T> random_rows(int64_t rows, int64_t width, int64_t stride, uint64_t seed, float sigma) {
   std::mt19937_64 random(seed);
@@ -98,7 +98,7 @@ class LinearCase {
         n_(n),
         k_(k),
         f32_output_(f32_output) {
-    const int64_t extra_rows = 5;  // rows of NaN behind W
+    const int64_t extra_rows = 5;  // rows of NaN after W
     y_stride_ = (n + 3) / 4 * 4 + 8;
     const float sigma = 1.0F / std::sqrt(static_cast<float>(k));
     p_.m = m;

@@ -143,8 +143,8 @@ TEST_P(W8a8, TilesMatchDoubleSumsOverLongRows) {
   }
 }
 
-// Several blocks share the steps of the last round's tiles, without another round and behind a whole round;
-// the last tiles have two rows.
+// Several blocks share the steps of the last round's tiles, both where it is the only round and after a whole
+// round; the last tiles have two rows.
 TEST_P(W8a8, TilesThatShareTheLastRoundMatchDoubleSums) {
   static cuda::GemmLibrary library;
   for (const auto& [m, n, k] : {std::array<int64_t, 3>{700, 1536, 7168}, {2050, 2112, 7168}}) {

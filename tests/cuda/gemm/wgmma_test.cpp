@@ -254,7 +254,7 @@ void expect_exact(const Shape& s, std::span<const cuda::LinearTile> tiles) {
     const Mismatch mismatch = compare(seen, ref, c.n);
     EXPECT_EQ(mismatch.count, 0U) << mismatch.first;
     EXPECT_EQ(unwritten, 0U);
-    EXPECT_EQ(overwritten, 0U) << "elements behind the rows";
+    EXPECT_EQ(overwritten, 0U) << "elements after the rows";
   }
 }
 

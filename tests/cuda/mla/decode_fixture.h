@@ -1,5 +1,5 @@
 // Makes caches and queries for tests of MLA decode. Pages are scattered at random, every record that no
-// length covers is NaN, and page ids beyond the last page are absurd.
+// length covers is NaN, and page ids beyond the last page are out of range.
 #pragma once
 
 #include <algorithm>
@@ -22,12 +22,12 @@ inline constexpr float kDecodeScale = 0.1147F;  // V3's, with its long-context f
 
 struct CacheOptions {
   // By default latents have a deviation of 1 … 4 by column (times 0.5 … 1.5 by record) and rope one of 1,
-  // which with queries of 0.3 gives weights of widely different size. Flat: all have flat_size, so that with
-  // queries of 0.01 / flat_size all weights are alike.
+  // which with queries of 0.3 gives weights of widely different size. If `flat`, all have flat_size, so that
+  // with queries of 0.01 / flat_size all weights are alike.
   bool flat = false;
   float flat_size = 0.1F;
-  // Caches interleaved record by record, of which the last is read; pages lie 4 KB further apart than they
-  // need to. 16-bit formats only.
+  // This many caches are interleaved record by record, and the last one is read; pages lie 4 KB further apart
+  // than they need to. Only 16-bit formats support more than one.
   int heads_kv = 1;
 };
 

@@ -68,7 +68,7 @@ int strides_of(int pages, int cluster) {
 }
 
 // Holds the load of the longest part and of all parts together: in strides of `cluster` pages, and in ns,
-// which include the cost of pieces beside their pages.
+// which include the cost of pieces besides their pages.
 struct Load {
   double most = 0.0;
   double total = 0.0;

@@ -1,5 +1,5 @@
 // Compares the swapped decode kernel, on plans made by hand, with the plain kernel: any cluster size,
-// sequences cut at odd places, both row tiles.
+// sequences cut at odd places, and both row tiles.
 #include <gtest/gtest.h>
 
 #include <cmath>

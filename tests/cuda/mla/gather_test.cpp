@@ -1,4 +1,4 @@
-// Compares gather_keys with a loop on the host, bit for bit. Pages that no run names, records behind a
+// Compares gather_keys with a loop on the host, bit for bit. Pages that no run names, records after a
 // sequence's end and page table entries past its length are poison.
 #include <gtest/gtest.h>
 

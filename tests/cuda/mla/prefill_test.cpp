@@ -20,7 +20,7 @@ struct Segment {
   int32_t prefix = 0;  // keys before the first query
 };
 
-// Lays out runs of whole segments, with NaN rows before, between and behind them.
+// Lays out runs of whole segments, with NaN rows before, between and after them.
 struct Layout {
   std::vector<cuda::PrefillSegmentRun> runs;
   int64_t m = 0;

@@ -1,4 +1,4 @@
-// Makes index queries and the weights of their heads, in place: rope by halves, Hadamard, rounding.
+// Makes index queries and the weights of their heads, in place: rope by halves, Hadamard and rounding.
 #include <cmath>
 
 #include "kernels/cpu/cpu_kernels.h"

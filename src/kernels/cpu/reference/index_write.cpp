@@ -1,4 +1,4 @@
-// Makes index keys: LayerNorm, rope by halves, Hadamard, rounding.
+// Makes index keys: LayerNorm, rope by halves, Hadamard and rounding.
 #include <algorithm>
 #include <cmath>
 

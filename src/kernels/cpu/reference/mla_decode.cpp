@@ -1,4 +1,4 @@
-// out[t, h, :] = Σ_s softmax_s(scale · q[t, h, :] · record(s)) · record(s)[:512], all in double.
+// Computes out[t, h, :] = Σ_s softmax_s(scale · q[t, h, :] · record(s)) · record(s)[:512] in double.
 #include <algorithm>
 #include <vector>
 

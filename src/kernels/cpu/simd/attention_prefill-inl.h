@@ -26,7 +26,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_NATIVE_FMA
 
-// C[rows, width] = A[rows, k] · panel, in tiles as high as the registers allow.
+// Computes C[rows, width] = A[rows, k] · panel, in tiles as high as the registers allow.
 HWY_INLINE void multiply_rows(int64_t rows, TileArgs args) {
   for (int64_t row = 0; row < rows; row += kMaxTile) {
     gemm_tile(static_cast<int>(std::min<int64_t>(kMaxTile, rows - row)), args);

@@ -63,7 +63,8 @@ struct Engine {
   // Packs one tile of one block of 128 k: row i of x is x + rows[i] · x_stride (rows null: i · x_stride).
   void (*pack_block)(const float* x, int64_t x_stride, const int32_t* rows, int64_t m, int64_t k,
                      int64_t tile, int64_t block, float* packed);
-  // y[i] = Σ_j weights[j] · parts[j][i] (fused, j ascending, from +0), then + last[i] if last is not null.
+  // Computes y[i] = Σ_j weights[j] · parts[j][i] (fused, j ascending, from +0), then adds last[i] if last is
+  // not null.
   void (*combine)(const float* weights, const float* const* parts, int num_parts, const float* last,
                   int64_t n, float* y);
 };
@@ -76,7 +77,7 @@ inline int64_t num_panels(const Engine& engine, const Product& product) {
   return (product.w.n + rows - 1) / rows;
 }
 
-// Returns the scratch of one thread for products of up to m rows: a widened block, sums, staged rows of a
+// Returns the scratch of one thread for products of up to m rows: a widened block, sums and staged rows of a
 // ragged panel.
 inline int64_t engine_scratch_floats(const Engine& engine, int64_t m) {
   return engine.panel_rows * (kBlockDepth + m + kBlockDepth + kStagedPadding / 4);

@@ -1,7 +1,7 @@
 // Spreads the products of one op over the pool's threads: a list of phases, each a list of independent tasks,
-// run in one parallel region. Threads fetch the next task on demand and always know the one after it, so that
-// a panel's weights are prefetched by the thread that will use them, across phases too. The tasks of a phase
-// start when the phase before is complete.
+// runs in one parallel region. Threads fetch the next task on demand and always know the one after it, so
+// that a panel's weights are prefetched by the thread that will use them, across phases too. The tasks of a
+// phase start when the phase before is complete.
 //
 // Only the launching thread calls it. It allocates nothing but memory from the caller's scratch.
 #pragma once

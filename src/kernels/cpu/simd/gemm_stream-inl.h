@@ -229,7 +229,7 @@ bool can_stream_lines(const StreamArgs& args) {
          a0 % (W::kPerWord == 4 ? 4 : kWeightBytes<W>) == 0;
 }
 
-// Multiplies words [0, count) of both groups; group 1's words follow one line behind group 0's.
+// Multiplies words [0, count) of both groups; group 1's words follow group 0's one line later.
 template <class W, int M>
 HWY_INLINE void multiply_waiting_pairs(const uint32_t* waiting, int count, const float* HWY_RESTRICT x,
                                        VF (&acc)[2 * M]) {

@@ -27,7 +27,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using IndexI = hn::RebindToSigned<DF>;
 
-// Divides the usual numbers of heads, and leaves registers for the panel and a broadcast.
+// A tile has this many heads, which divides the usual numbers of heads and leaves registers for the panel and
+// a broadcast.
 inline constexpr int kScoreHeads = HWY_TARGET == HWY_AVX2 ? 4 : 8;
 
 // Widens keys [first, first + 2N) of a page to panel [128, 2N].

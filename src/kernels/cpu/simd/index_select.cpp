@@ -33,7 +33,7 @@ struct RowGroup {
   int64_t items_before = 0;  // of the wave's earlier groups
 };
 
-// Wave is what is scored together. tokens and groups are [wave rows].
+// Wave holds the rows that are scored together. tokens and groups are [wave rows].
 struct Wave {
   int32_t* tokens = nullptr;
   int64_t num_rows = 0;

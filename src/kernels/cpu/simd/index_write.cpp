@@ -125,7 +125,7 @@ HWY_INLINE float round_values(const IndexV (&v)[kIndexVectors], std::byte* codes
   return scale;
 }
 
-// LayerNorm with the sums of params/indexer.h: 16 partial sums in double, whatever the vector width.
+// Computes LayerNorm with the sums of params/indexer.h: 16 partial sums in double, whatever the vector width.
 HWY_INLINE void layer_norm(const float* x, const IndexWriteParams& p, float* y) {
   constexpr int kPartials = 16;
   const hn::CappedTag<double, 8> dd;
@@ -181,7 +181,7 @@ void write_keys(const IndexWriteParams& p, int64_t begin, int64_t end) {
   }
 }
 
-// Rows are those of all tokens' heads.
+// Makes the queries of rows [begin, end), where each head of each token is a row.
 void make_queries(const IndexQueryParams& p, int64_t begin, int64_t end) {
   const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.num_heads) * kIndexHeadDim));
   for (int64_t row = begin; row < end; ++row) {

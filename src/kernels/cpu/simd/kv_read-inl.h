@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using KvD = hn::ScalableTag<float>;
 using KvV = hn::VFromD<KvD>;
 
-// Each loads Lanes(d) values of one storage type and widens them.
+// Each of these loads Lanes(d) values of one storage type and widens them.
 struct LoadKvF32 {
   static constexpr int kBytes = 4;
   static HWY_INLINE KvV load(KvD d, const std::byte* p) {

@@ -3,8 +3,8 @@
 // ("Order of memory accesses") says why the default build is correct, and how to run each of the others.
 //
 // compute-sanitizer's racecheck follows an mbarrier thread by thread: an arrival orders the accesses of the
-// thread that arrives. In the default build one lane arrives for its warp behind a __syncwarp, and the
-// arrival for scales is made by the copy engine of cp.async; racecheck reports both as hazards. With
+// thread that arrives. In the default build one lane arrives for its warp after a __syncwarp, and the arrival
+// for scales is made by the copy engine of cp.async; racecheck reports both as hazards. With
 // HADAL_SANITIZE_KERNELS every lane arrives for itself, on barriers that count 32 arrivals per warp, and the
 // producer waits for its cp.async copies and arrives by an ordinary mbarrier.arrive. HADAL_DELAY_KERNELS (the
 // option's value DELAYS) leaves the protocol of the default build as it is and puts sleeps of random length

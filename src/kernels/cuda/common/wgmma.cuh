@@ -155,7 +155,7 @@ __device__ __forceinline__ uint64_t wgmma_k_major_of(uint32_t low) {
 #define HADAL_WGMMA_OUT_248 HADAL_WGMMA_OUT_240, "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123])
 #define HADAL_WGMMA_REGS_256 HADAL_WGMMA_REGS_248 ", %124, %125, %126, %127"
 #define HADAL_WGMMA_OUT_256 HADAL_WGMMA_OUT_248, "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-// X(N, numbers of the first seven operands behind the accumulators)
+// X(N, numbers of the first seven operands after the accumulators)
 #define HADAL_WGMMA_WIDTHS(X) \
   X(8, 4, 5, 6, 7, 8, 9, 10) X(16, 8, 9, 10, 11, 12, 13, 14) \
   X(24, 12, 13, 14, 15, 16, 17, 18) X(32, 16, 17, 18, 19, 20, 21, 22) \

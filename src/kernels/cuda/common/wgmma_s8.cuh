@@ -23,7 +23,7 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
 #define HADAL_S8_OUT_64(i) HADAL_S8_OUT_32(i), HADAL_S8_OUT_32(i + 32)
 #define HADAL_S8_OUT_96(i) HADAL_S8_OUT_64(i), HADAL_S8_OUT_32(i + 64)
 #define HADAL_S8_OUT_128(i) HADAL_S8_OUT_64(i), HADAL_S8_OUT_64(i + 64)
-// The arguments are N, its N / 2 registers, and the numbers of the three operands behind them.
+// The arguments are N, its N / 2 registers, and the numbers of the three operands after them.
 #define HADAL_WGMMA_S8(N, count, a, b, p)                                                               \
   if constexpr (kN == N)                                                                                \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\n"                                       \

@@ -117,8 +117,8 @@ void no_choices(const LinearShape&, std::vector<LinearChoice>&) {}
 struct KernelRow {
   ProductKernel kernel;
   bool (*supports)(const LinearShape& shape);
-  // for shapes that the kernel supports: the first returns true if the configuration is compiled and correct,
-  // the second appends every configuration worth measuring
+  // These are called for shapes that the kernel supports: the first returns true if the configuration is
+  // compiled and correct, the second appends every configuration worth measuring.
   bool (*fits)(const LinearShape& shape, const LinearChoice& choice);
   void (*append_choices)(const LinearShape& shape, std::vector<LinearChoice>& out);
 };

@@ -37,7 +37,7 @@ constexpr const LinearTileSize& linear_tile_size(LinearTile tile) {
 LinearChoice choice_of(LinearTile tile);
 std::optional<LinearTile> linear_tile_of(const LinearChoice& choice);
 
-// Returns the choice for a shape without a measurement of its own, by the borders of gemm/fitted.h.
+// Returns the choice for a shape without a measurement of its own, by the thresholds of gemm/fitted.h.
 LinearChoice heuristic(const LinearShape& shape);
 // Returns the same among the tiles of the tiled kernel, for 8-bit weights of any shape.
 // (gemm/skinny/schedule.h chooses among those of the weight-streaming kernel.)

@@ -41,8 +41,9 @@ constexpr TileCosts tile_costs(WeightType type) {
 // clusters run at once.
 inline constexpr int kTenthsOfClustersOfFour = 9;
 
-// These describe a shared last round (gemm/tiled/rest.h), in microseconds except for kSharedStep. Measured
-// by: cuda_gemm_large_bench, rows of n 2112 (docs/kernels/cuda-wgmma-gemm.md, "The last round, shared").
+// These describe a shared last round (gemm/tiled/rest.h), in microseconds except for kSharedStep.
+// cuda_gemm_large_bench measures them, in its rows of n 2112 (docs/kernels/cuda-wgmma-gemm.md, "The last
+// round, shared").
 inline constexpr double kAddSums = 2.5;         // an owner adds one helper's sums of a tile
 inline constexpr double kStoreSums = 0.75;      // a helper stores its sums of a tile
 inline constexpr double kSumsVisible = 1.0;     // from then until the owner sees them
@@ -52,9 +53,9 @@ inline constexpr double kLeastTimeSaved = 2.0;  // below this nothing is shared
 inline constexpr double kSharedStep = 1.65;
 inline constexpr int kMostHelpersPerTile = 2;
 
-// Linears change their kernel at these borders: bytes of weights, bytes of a row of W, or counts. Measured
-// by: cuda_gemm_bench, and `hadal tune fp8-gemm --model-path DIR`, whose last line says which rows the
-// heuristic chooses worse than the search (docs/kernels/cuda-skinny-gemm.md, "Borders").
+// Linears change their kernel at these thresholds: bytes of weights, bytes of a row of W, or counts. They are
+// measured by cuda_gemm_bench, and by `hadal tune fp8-gemm --model-path DIR`, whose last line says which rows
+// the heuristic chooses worse than the search (docs/kernels/cuda-skinny-gemm.md, "Borders").
 inline constexpr int64_t kMaxThinBytes = int64_t{18} << 20;
 inline constexpr int64_t kMaxThinBytesInt8 = int64_t{30} << 20;  // INT8 with channel scales, up to eight rows
 inline constexpr int64_t kMaxThinRowBytes = 8192;

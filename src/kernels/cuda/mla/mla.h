@@ -57,7 +57,8 @@ struct MlaDecodeBytes {
 MlaDecodeBytes mla_decode_most_bytes(const MlaPlanShape& shape);
 void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* plan, const Launch& launch);
 
-// out = softmax(q · kvᵀ · scale) · latent. Queries and outputs are bf16, or float16 with a float16 cache.
+// Computes out = softmax(q · kvᵀ · scale) · latent. Queries and outputs are bf16, or float16 with a float16
+// cache.
 struct DeviceDecodeParams {
   MlaPlanShape shape;       // the shape for which the plan was made
   const void* q = nullptr;  // [num_seqs, q_len, heads, 576], dense
@@ -95,8 +96,8 @@ struct GatherKeysParams {
   // bf16, or float16 with a float16 cache.
   void* latent = nullptr;  // [num_keys, 512]; null: not wanted (with latent_fp8)
   void* rope = nullptr;    // [num_keys, 64]
-  // For FP8 weights of kv_b: the latents, quantised (rows of activation.h); null codes: not wanted; not
-  // supported with a float16 cache
+  // FP8 weights of kv_b read these quantised latents (rows of activation.h). Without codes (null) they are
+  // not computed; a float16 cache does not support them.
   QuantizedRows latent_fp8;
 };
 void gather_keys(const GatherKeysParams& params, const Launch& launch);

@@ -1,4 +1,5 @@
-// Loads a row from memory, applies penalties, bias, mask and ends on the way, and finds the best token.
+// Loads a row from memory, applies penalties, bias, the grammar's mask and the mask of end tokens on the way,
+// and finds the best token.
 #pragma once
 
 #include <climits>
@@ -99,7 +100,7 @@ __device__ __forceinline__ Loaded best_of_cluster(Row& row, uint64_t key) {
   __syncthreads();
   if (row.warp == 0) {
     key = row.lane < kWarps ? warps[row.lane] : 0;
-    // The minimum is computed as a maximum of complements; a warp behind the row's end has key 0 and does not
+    // The minimum is computed as a maximum of complements; a warp beyond the row's end has key 0 and does not
     // count.
     const auto value = static_cast<uint32_t>(key >> 32);
     const uint32_t complement = __reduce_max_sync(kAll, key == 0 ? 0U : ~value);

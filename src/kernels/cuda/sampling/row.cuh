@@ -1,6 +1,6 @@
 // Holds a row of logits in the shared memory of a cluster of eight blocks, and reduces over it: the best
-// token, the sum of weights, the lowest key that a truncation keeps, the draw. Block r holds ids [r · 16 ·
-// chunk, …), its warp w has chunk w of them, and a lane four ids at a time. All sums and searches are by
+// token, the sum of weights, the lowest key that a truncation keeps, and the draw. Block r holds ids [r · 16
+// · chunk, …), its warp w has chunk w of them, and a lane four ids at a time. All sums and searches are by
 // ascending id and use integers only, so no result depends on the order in which blocks or warps arrive.
 #pragma once
 

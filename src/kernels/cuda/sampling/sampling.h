@@ -79,7 +79,7 @@ struct ScoreParams {
 };
 void score_tokens(const ScoreParams& params, const Launch& launch);
 
-// counts[slot, :] = 0, then bit 15 of each prompt token, then + 1 of each generated one.
+// Sets counts[slot, :] = 0, then sets bit 15 for each prompt token, then adds 1 for each generated one.
 void start_counts(uint16_t* counts, int64_t vocab, int32_t slot, const int32_t* prompt, int64_t num_prompt,
                   const int32_t* generated, int64_t num_generated, const Launch& launch);
 

@@ -5,8 +5,8 @@
 // keys of the bin in which count or mass crosses its bound into 1,024 again. Keys are unique, so the search
 // ends when that bin holds one token, or, for counts, when the bin's end is the bound. With real logits this
 // takes one or two levels, and never more than six. Counts and weights in fixed point are integers, so
-// atomics in shared memory give the same bits in any order. A level costs three cluster barriers: histograms
-// done, block totals known, crossing known.
+// atomics in shared memory give the same bits in any order. A level costs three cluster barriers: after the
+// histograms, after the blocks' totals, and after the crossing has been found.
 #pragma once
 
 #include "kernels/cuda/sampling/row.cuh"

@@ -1,4 +1,4 @@
-// Holds the arithmetic of sampling on one logit: penalties, the total order, weights in fixed point, the
+// Holds the arithmetic of sampling on one logit: penalties, the total order, weights in fixed point and the
 // uniform draw.
 #pragma once
 

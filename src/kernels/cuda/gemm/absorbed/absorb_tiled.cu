@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ __align__(1024) uint8_t shared[];
   using T = Row16<kType>;
   constexpr bool kFp8 = kType == WeightType::kFp8Block;
-  if (threadIdx.x == 0 && shared_address(shared) % 1024 != 0) __trap();  // tiles would be swizzled elsewise
+  if (threadIdx.x == 0 && shared_address(shared) % 1024 != 0) __trap();  // tiles need this
   uint8_t* weights = shared;
   uint8_t* stages = shared + kWeightBytes;
   auto* full = reinterpret_cast<Mbarrier*>(shared + kBarrierOffset);

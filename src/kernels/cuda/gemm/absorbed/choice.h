@@ -3,7 +3,7 @@
 // alone, so that equal arguments get equal bits. It uses the next power of two of the number of tokens, so
 // that a batch padded to its graph's size gets the bits that it has without padding (with graph sizes given
 // by hand a batch and its graph may still get different kernels). This header is for the host alone; the
-// borders are in gemm/fitted.h.
+// thresholds are in gemm/fitted.h.
 #pragma once
 
 #include <cstdint>

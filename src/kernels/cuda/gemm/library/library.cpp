@@ -1,8 +1,8 @@
 // Computes bf16 and float16 products with many rows by cuBLASLt.
 //
 // Row-major y[m, n] = x[m, k] · W[n, k]ᵀ is column-major yᵀ = (Wᵀ)ᵀ · xᵀ: the library's A is W (k × n,
-// transposed), its B is x (k × m), its D is y (n × m). The algorithm is looked up once per bucket of m and
-// kept; reductions of split sums go through the workspace in a fixed order, so equal arguments give equal
+// transposed), its B is x (k × m), and its D is y (n × m). The algorithm is looked up once per bucket of m
+// and kept; reductions of split sums go through the workspace in a fixed order, so equal arguments give equal
 // bits.
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -59,7 +59,7 @@ struct GemmLibrary::Impl {
   cublasLtHandle_t handle = nullptr;
   void* workspace = nullptr;
   uint32_t* counts = nullptr;  // the counts of RestWorkspace
-  // m bucket, n, k, type of the weights, float32 output, alignment of the operands
+  // the key is m's bucket, n, k, type of the weights, float32 output and alignment of the operands
   std::map<std::tuple<int64_t, int64_t, int64_t, WeightType, bool, int>, cublasLtMatmulAlgo_t> plans;
 };
 

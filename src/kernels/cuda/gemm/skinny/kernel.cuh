@@ -10,7 +10,7 @@
 // when they are stored.
 //
 // Grid: x is the split of k (a cluster of 1 to 8 blocks), y the tile of kGroups · 64 rows of W, and z the
-// z-th expert that has rows (grouped only; blocks behind the last one end at once).
+// z-th expert that has rows (grouped only; blocks after the last one end at once).
 // Block: it has kGroups consumer warpgroups, each with its own 64 rows of W, all with the same tokens, and
 // one producer warp.
 // Ring: a slot in shared memory holds 128 bytes of k (64 values of 16 bits, 128 e4m3) of the W tile and of

@@ -125,8 +125,8 @@ struct WgmmaGemmConfig {
   static constexpr int kScaleBytes = kBlockScales ? kScaleBoxes * kScaleBoxBytes : 0;
   static constexpr int kArrivingBytes = kXBytes + kWBytes + (kBlockScales ? kScaleBoxes * kScaleBox * 4 : 0);
 
-  // Weights have one scale for 128 columns. Tiles begin at multiples of kScaleColumns columns behind a
-  // block's first; the columns of a consumer touch kOwnBlocks blocks, those of the tile kTileBlocks.
+  // Weights have one scale for 128 columns. Tiles begin at multiples of kScaleColumns columns after a block's
+  // first; the columns of a consumer touch kOwnBlocks blocks, those of the tile kTileBlocks.
   static constexpr int kScaleColumns = std::gcd(kBlockN, 128);
   static constexpr int kOwnBlocks = (127 - kScaleColumns + kColumns) / 128 + 1;
   static constexpr int kTileBlocks = (127 - kScaleColumns + kBlockN) / 128 + 1;

@@ -8,7 +8,7 @@
 // num_clusters, … in the order of gemm/tiled/tiles.cuh; block r of it has the r-th kBlockN columns. With
 // kShares, a block may compute only some of the steps of the tiles of a last, partial round
 // (gemm/tiled/rest.cuh); blocks then wait for each other, so the whole grid must be resident at once. Rows of
-// a tile behind the expert's last row are not stored. All threads call pdl_wait; with kEarlyW only the
+// a tile after the expert's last row are not stored. All threads call pdl_wait; with kEarlyW only the
 // producer's thread does, if it has a tile.
 //
 // Warpgroup 0 is the producer (one thread of warp 0 walks the tiles and issues every copy), the others are
@@ -244,7 +244,7 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
       if constexpr (C::kHold) held = __shfl_sync(0xffffffffU, static_cast<int>(stage), 0);
     }
   }
-  // This is not in the consumers' branch, because with code behind its loop the compiler does not use the
+  // This is not in the consumers' branch, because with code after its loop the compiler does not use the
   // registers of setmaxnreg.
   if constexpr (C::kCopyOut) bulk_store_wait<0>();  // lanes 0 of the consumers have stored
   if constexpr (C::kCluster > 1)

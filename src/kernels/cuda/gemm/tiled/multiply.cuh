@@ -114,7 +114,7 @@ __device__ __forceinline__ void read_scales(const Shared<C>& shared, uint32_t st
   float blocks[C::kOwnBlocks];
 #pragma unroll
   for (int b = 0; b < C::kOwnBlocks; ++b) blocks[b] = w[b];
-  // The tile begins 0 … 128 − kScaleColumns columns behind a block's first one.
+  // The tile begins 0 … 128 − kScaleColumns columns after a block's first one.
   float parts[C::kParts];
 #pragma unroll
   for (int part = 0; part < C::kParts; ++part) {

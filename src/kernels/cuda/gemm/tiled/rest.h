@@ -39,8 +39,9 @@ struct RestCut {
   static constexpr int place(int tile, int helper) { return tile + helper; }
 };
 
-// Device memory for launches that run one after the other. It holds the sums that blocks send each other and,
-// for each consumer warp of a block, how many sums have been stored. The counts are zero between launches.
+// RestWorkspace is device memory for launches that run one after the other. It holds the sums that blocks
+// send each other and, for each consumer warp of a block, how many sums have been stored. The counts are zero
+// between launches.
 struct RestWorkspace {
   static constexpr size_t kBlockBytes = 256 * 128 * 4;  // the sums of the largest tile
   static constexpr int kWarps = 8;

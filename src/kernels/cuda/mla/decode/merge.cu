@@ -113,8 +113,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   // This comes before the wait, so that the next kernel's blocks begin as soon as decode's leave room: the
   // memory that they may read early was complete before this kernel could begin.
   pdl_launch_dependents();
-  // The first item's facts are read beside the number of items, which saves a round trip. (The array has
-  // num_seqs entries.)
+  // The first item's facts are read together with the number of items, which saves a round trip. (The array
+  // has num_seqs entries.)
   int item = static_cast<int>(blockIdx.x) * kRows + of_block;
   DecodeMerge merge = args.plan.merges[min(item / args.rows, args.num_seqs - 1)];
   const int num_items = *args.plan.num_merges * args.rows;

@@ -22,7 +22,7 @@ struct FlashRowsParams {
 };
 void flash_rows(const FlashRowsParams& params, const Launch& launch);
 
-// out[s][k · group + h][t] = lse[k][s][t][h], and +inf where that is −inf (no keys).
+// Computes out[s][k · group + h][t] = lse[k][s][t][h], and +inf where that is −inf (no keys).
 struct FlashLseParams {
   const float* lse = nullptr;  // [num_kv_heads, num_seqs, q_len, group]
   float* out = nullptr;        // [num_seqs, num_kv_heads · group, q_len]

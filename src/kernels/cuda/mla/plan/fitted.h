@@ -77,16 +77,16 @@ inline const DecodeTimes& times_of(const DecodeSchedule& schedule, const KvLayou
   }
 }
 
-// Holds the differences from DecodeTimes if blocks of the swapped kernel form clusters, in ns.
+// Holds what is added to DecodeTimes if blocks of the swapped kernel form clusters, in ns.
 struct ClusterTimes {
-  double ends = 1200;           // more
-  double ends_crowded = 200;    // more, from four blocks on; two wait as long as uncrowded ones
-  double ends_in_step = 2000;   // more: a cluster begins when all its blocks have found room
-  int sequence = -2000;         // more
-  int merge = 400;              // more, of splits in clusters that begin together
-  int merge_block = 20;         // from four blocks on: more for each block that waits for the others,
-  int merge_most_blocks = 128;  // this many at most
-  double split_row = 1.6;       // in place of DecodeTimes::split_row
+  double ends = 1200;
+  double ends_crowded = 200;   // from four blocks on; two wait as long as uncrowded ones
+  double ends_in_step = 2000;  // because a cluster begins when all its blocks have found room
+  int sequence = -2000;
+  int merge = 400;              // for splits in clusters that begin together
+  int merge_block = 20;         // from four blocks on, for each block that waits for the others,
+  int merge_most_blocks = 128;  // but for at most this many blocks
+  double split_row = 1.6;       // this replaces DecodeTimes::split_row
 };
 inline constexpr ClusterTimes kClusters;
 

@@ -1,6 +1,7 @@
-// Decides how decode attention is cut for a device: which kernel, tiles of which height, clusters of how many
-// blocks. The functions are pure functions of the plan's shape and of how many clusters the device holds, and
-// are tested without a device. The measured times that they weigh are in mla/plan/fitted.h.
+// Decides how decode attention is cut for a device: by which kernel, into tiles of which height, and for
+// clusters of how many blocks. The functions are pure functions of the plan's shape and of how many clusters
+// the device holds, and are tested without a device. The measured times that they weigh are in
+// mla/plan/fitted.h.
 #include "kernels/cuda/mla/plan/geometry.h"
 
 #include <algorithm>
@@ -45,11 +46,11 @@ double ends_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times, bool c
   return ns;
 }
 
-// Returns the time that a sequence takes a block beside its pages, as the cut weighs it: queries in, outputs
-// out (the pieces of a block do not overlap, because they are joined where the ring is). A page is weighed as
-// one of a block that shares the memory with all others. Blocks with short pieces load fewer pages and so
-// leave more bandwidth to the others, but their own reads wait longer; so this is up to twice what a piece
-// takes where all blocks have equally many.
+// Returns the time that a sequence takes a block besides its pages, as the cut weighs it: loading queries and
+// storing outputs (the pieces of a block do not overlap, because they are joined where the ring is). A page
+// is weighed as one of a block that shares the memory with all others. Blocks with short pieces load fewer
+// pages and so leave more bandwidth to the others, but their own reads wait longer; so this is up to twice
+// what a piece takes where all blocks have equally many.
 int sequence_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
   int ns = times.sequence;
   if (g.cluster > 1) ns += fitted::kClusters.sequence;

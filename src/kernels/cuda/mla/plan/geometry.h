@@ -9,7 +9,7 @@
 // each part a run of pages over consecutive sequences; where a border falls inside a sequence, the sequence
 // is split, and each split leaves a partial result in a slot. A sequence's slots are joined by the swapped
 // kernel's blocks when all have arrived (mla/decode/swapped/merge.cuh), or by a kernel that follows
-// (merge.cu): with fixed splits, and behind tiles of 64 rows.
+// (merge.cu): with fixed splits, and after tiles of 64 rows.
 #pragma once
 
 #include <cstddef>
@@ -81,8 +81,8 @@ struct DecodeGeometry {
                                // float32
   int64_t max_slots = 0;
   // The plan weighs these times, in ns: a page in a block while all blocks are active, and while few are; a
-  // sequence beside its pages; a merge of splits, and each split in it. The measured times behind them are in
-  // mla/plan/fitted.h.
+  // sequence besides its pages; a merge of splits, and each split in it. The measured times behind them are
+  // in mla/plan/fitted.h.
   int page_ns = 0;
   int lone_page_ns = 0;
   int sequence_ns = 0;

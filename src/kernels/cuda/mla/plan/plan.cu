@@ -5,18 +5,20 @@
 // a split begins at a whole stride; where blocks work on two pages at once, a split begins at every second
 // one (a step). A sequence costs its steps plus an overhead. There are three ways to cut:
 // - Balanced: the costs are laid end to end; part p begins at cost p · share. A border inside of what a
-//   sequence costs beside its pages is its first page, so no empty split is made.
-// - Even: every sequence in splits of one length, with num_parts / num_seqs parts for itself, of which it may
-//   leave some without work. A batch of one short sequence is not split at all.
-// - Whole: with more sequences than parts, each part has equally many whole ones. The plan uses the way whose
-// longest part ends first, with the time for joining splits included; the geometry holds the times. With
-// split_pages > 0 the costs are laid end to end, and borders move up to the next multiple of the sequence's
-// split length, which depends on its own length alone.
+//   sequence costs besides its pages is its first page, so no empty split is made.
+// - Even: every sequence is cut into splits of one length and has num_parts / num_seqs parts for itself, of
+//   which it may leave some without work. A batch of one short sequence is not split at all.
+// - Whole: with more sequences than parts, each part has equally many whole ones.
+//
+// The plan uses the way whose longest part ends first, with the time for joining splits included; the
+// geometry holds the times. With split_pages > 0 the costs are laid end to end, and borders move up to the
+// next multiple of the sequence's split length, which depends on its own length alone.
 //
 // A sequence's slots follow from its place alone (2 · first part: a part ends at most one split sequence and
 // begins another), so only costs are counted over the batch. The kernel takes as long as one block's chain of
-// dependent instructions: lengths, one scan, one comparison of ways to cut, one search per part. So divisions
-// are multiplications, and the list that only the merge kernel reads is made only if that kernel follows.
+// dependent instructions: lengths, one scan, one comparison of ways to cut, and one search per part. So
+// divisions are multiplications, and the list that only the merge kernel reads is made only if that kernel
+// follows.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -74,7 +76,7 @@ struct PlanArgs {
   int cluster_log2;
   int once_log2;  // log2 of the pages that a block works on at once
   int split_pages;
-  int overhead;      // cost of a sequence beside its pages, in units of cost
+  int overhead;      // cost of a sequence besides its pages, in units of cost
   bool list_merges;  // for the merge kernel
   float page_ns;
   float lone_page_ns;
@@ -148,7 +150,7 @@ __device__ Cut choose_cut(const PlanArgs& p, int total_cost, int most_pages, uns
   };
   const int longest = rounded_up(most_pages, p.cluster_log2 + p.once_log2) * kStepCost + p.overhead;
   const int most_splits = 1 + quotient(longest + cut.share - 1, cut.share, cut.inverse_share);
-  // Each piece has the costs that a sequence has beside its pages.
+  // Each piece has the costs that a sequence has besides its pages.
   const float balanced =
       ns_of_cost(cut.share + p.overhead) + p.merge_ns + static_cast<float>(most_splits) * p.split_ns;
   if (p.num_seqs > p.num_parts.value) {

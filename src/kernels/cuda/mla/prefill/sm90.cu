@@ -10,7 +10,7 @@
 // operands in shared memory), softmax in registers, O += P·V (P from registers, V as the transposed operand).
 //
 // Overlap: a consumer issues S of the next tile and P·V of this one together, and two named barriers let the
-// consumers issue in turn, so that the softmax of one runs beside the products of the other.
+// consumers issue in turn, so that the softmax of one runs during the products of the other.
 //
 // Barriers (mbarrier): q_full/q_empty, k_full/k_empty and v_full/v_empty for each of two stages; `full` by
 // the bytes of the copies, `empty` by one arrival of each consumer warp (q: a pair for each consumer). Values

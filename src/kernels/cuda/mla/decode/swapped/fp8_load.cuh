@@ -168,7 +168,7 @@ struct FormatFp8Load {
   struct Scales {
     float group[2][4];
   };
-  // Is used with e4m3 only.
+  // This is used with e4m3 only.
   static __device__ __forceinline__ void load_scales(Scales& scales, const Page& page, int valid) {
     const uint32_t at = page.scales();
     const int lane = static_cast<int>(threadIdx.x) % 32;

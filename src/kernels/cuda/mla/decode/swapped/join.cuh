@@ -100,7 +100,7 @@ __device__ __forceinline__ void add_units(const DecodeArgs& args, const DecodePi
   }
 }
 
-// Sleeps until the barrier's phase is done: these warps wait for a whole piece beside busy warps.
+// Sleeps until the barrier's phase is done: these warps wait for a whole piece while other warps are busy.
 __device__ __forceinline__ void sleep_until(Mbarrier* barrier, uint32_t parity) {
   const SpinDeadline deadline;
   uint32_t done = 0;

@@ -5,7 +5,7 @@
 // Grid: it has num_parts × num_tiles × cluster blocks of two consuming warpgroups and a loading warp. The
 // blocks of a cluster share the pages of each piece of their part: block r has the pages r, r + cluster, ….
 // In a block the two warpgroups have pages in turn, each with an output of its own in registers, so that the
-// softmax of one runs beside the products of the other and no barrier joins them before the piece's end
+// softmax of one runs during the products of the other and no barrier joins them before the piece's end
 // (mla/decode/swapped/join.cuh). Splits of a sequence over parts are merged at the end by all blocks that
 // hold one (mla/decode/swapped/merge.cuh).
 //

@@ -8,9 +8,8 @@
 // A split's results lie in its slot as threads have them in registers (mla/decode/swapped/send.cuh): float32,
 // unnormalised, with each row's maximum and sum. A block merges a run of the tile's chunks of 32 bytes, which
 // are two dims of four rows. Latency decides, so all loads of a thread are in flight at once, each split's
-// facts beside its values, and weights are relative to what the thread has
-// seen so far: no pass over the facts comes first. The order of additions depends only on the numbers of
-// splits, blocks and rows.
+// facts together with its values, and weights are relative to what the thread has seen so far: no pass over
+// the facts comes first. The order of additions depends only on the numbers of splits, blocks and rows.
 #pragma once
 
 #include "kernels/cuda/common/spin.cuh"

@@ -1,6 +1,6 @@
 // Ends a piece in mla/decode/tiles/kernel.cuh: it joins the row sums of both sides and stores log-sum-exps
 // and each side's columns of the output, in the output's type in `out` or in the slot of a split: as scaled
-// float16 (HalfPartials) beside a bf16 output, as float32 beside a float16 one. A quad of lanes has a row's
+// float16 (HalfPartials) if the output is bf16, as float32 if it is float16. A quad of lanes has a row's
 // columns in words of two; they are exchanged so that each lane stores 16 bytes and a quad 64 contiguous
 // ones, because a store touches eight rows and is as slow with 16 bytes of each as with 64.
 #pragma once

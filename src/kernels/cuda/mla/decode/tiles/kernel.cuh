@@ -9,14 +9,14 @@
 // processed in pairs: the first of a pair is scored by left, the second by right, and each warpgroup keeps
 // half of the output's columns (left 0…255, right 256…511), so each needs the other's weights:
 //   left                                          right
-//   S = Q·K₀ᵀ (behind P₁·V₁ of the previous pair) S = Q·K₁ᵀ, its rows' largest
+//   S = Q·K₀ᵀ (after P₁·V₁ of the previous pair)  S = Q·K₁ᵀ, its rows' largest
 //   m₀, P₀, a₀ = 2^(m−m₀)             ──(1)──►    O = a₀·O + P₀·V₀ right, in flight
 //   O = a₀·O + P₀·V₀ left                         m₁, P₁, a₁ = 2^(m₀−m₁) (P₁ into the rope tile of K₁,
 //                                     ◄──(2)──    which is read no more)
 //   O = a₁·O + P₁·V₁ left                         O = a₁·O + P₁·V₁ right
 // Both sides have finished the first page while the second one's softmax runs, so its successor is loaded
 // while P₁·V₁ is computed and is scored while the second page's successor is loaded: left is about half a
-// pair ahead of right, and one side's softmax runs beside the other's products. The last pair of a piece may
+// pair ahead of right, and one side's softmax runs during the other's products. The last pair of a piece may
 // lack its second page. A block without a cluster is bound by the loads of its pages, so there left's scores
 // stay at the beginning of the pair, which saves a copy of their code.
 //
@@ -25,7 +25,7 @@
 // exchange about maxima.
 //
 // The kernel is bound by the tensor cores and by the shared memory: in 64 × 64 × 16 products of scores both
-// operands use all of its 128 bytes per clock, and a softmax's exchanges there wait behind them. So the last
+// operands use all of its 128 bytes per clock, and a softmax's exchanges there wait for them. So the last
 // tile of the queries is held in registers, and values are computed in products of 256 columns.
 //
 // A page is nine tiles of 64 keys × 64 columns (128-byte swizzle, 8 KB; tile 8 is the rope part). Each has
@@ -66,7 +66,7 @@ template <bool kIsLeft, KvFormat kFormat, int kCluster>
 __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int first_row, Shared& shared) {
   constexpr bool kF16 = kFormat != KvFormat::kBF16;
   constexpr bool kWidened = kFormat == KvFormat::kFp8E4M3 || kFormat == KvFormat::kFp8E5M2;
-  constexpr bool kAhead = kCluster > 1;  // left scores the next first page behind P₁·V₁
+  constexpr bool kAhead = kCluster > 1;  // left scores the next first page after P₁·V₁
   using Out = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int lane = thread % 32;
@@ -169,7 +169,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           rescale(out, later);
           add_values<kF16>(out, shared.keys[1] + 8 * kTileBytes, shared.keys[1]);
         }
-        if (kAhead && !is_last) {  // the next first page's scores, behind P₁·V₁
+        if (kAhead && !is_last) {  // the next first page's scores, after P₁·V₁
           const uint32_t parity = uses[0]++ & 1U;
           begin_first_scores(page + 2, parity);
           wgmma_wait<1>();
