@@ -61,6 +61,9 @@ Result<std::vector<std::pair<int32_t, float>>> parse_logit_bias(const std::strin
 Result<void> choose_device(const ParsedFlags& flags, ModelOptions& options) {
   const std::string wanted = flags.text_or("device", "");
   if (wanted == "cpu") return {};
+  // The driver reads this at its first use. Otherwise it loads a kernel's code when the kernel is first
+  // launched, and may wait for running kernels; those of several GPUs wait for each other.
+  if (flags.integer("tp-size").value_or(1) > 1) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   const cuda::Availability cuda = cuda::availability();
   if (cuda.usable || wanted == "cuda") options.device = DeviceType::kCuda;
   if (cuda.usable) return {};

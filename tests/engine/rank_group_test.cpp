@@ -39,8 +39,7 @@ RankGroupExecutor::MakeRank fakes(const HooksOf& hooks_of) {
 }
 
 std::unique_ptr<Engine> engine_over(std::unique_ptr<StepExecutor> executor) {
-  const EngineOptions options{
-      .max_total_tokens = 4096, .max_running_requests = 16, .decode_log_interval = 0};
+  const EngineOptions options{.max_total_tokens = 4096, .max_running_requests = 16, .decode_log_interval = 0};
   return Engine::create(std::move(executor), testing::fake_config(), options).value();
 }
 
@@ -185,7 +184,7 @@ TEST(RankGroup, AnErrorOfAllRanksEndsTheRequestsOfItsStepAlone) {
     Hooks hooks;
     hooks.on_wait = [fails](const StagedStep&) {
       return fails->load() > 0 && fails->fetch_sub(1) > 0 ? std::string("an error of the test")
-                                                           : std::string();
+                                                          : std::string();
     };
     return hooks;
   })));

@@ -20,7 +20,7 @@ using testing::random_prompt;
 constexpr int64_t kPromptLen = 150;
 // The sums of ranks are rounded to 16 bits, and close calls of the router then send a token elsewhere.
 constexpr double kMaxError = 0.15;
-constexpr ModelSplit kSplits[] = {{.tp = 2},           {.tp = 4},           {.tp = 8},
+constexpr ModelSplit kSplits[] = {{.tp = 2},          {.tp = 4},          {.tp = 8},
                                   {.tp = 2, .ep = 2}, {.tp = 4, .ep = 2}, {.tp = 8, .ep = 8}};
 
 class RanksTest : public testing::TinyModelTest, public ::testing::WithParamInterface<ModelSplit> {
@@ -108,9 +108,10 @@ class RanksTest : public testing::TinyModelTest, public ::testing::WithParamInte
 
 TEST_P(RanksTest, LogitsAreThoseOfOneRank) {
   // These are a prompt, a prompt with decode rows, few decode rows (for the kernels for few tokens) and many.
-  for (const auto& [count, num_decoded] :
-       {std::pair{kPromptLen, int64_t{0}}, {kPromptLen, int64_t{20}}, {int64_t{4}, int64_t{4}},
-        {int64_t{100}, int64_t{100}}}) {
+  for (const auto& [count, num_decoded] : {std::pair{kPromptLen, int64_t{0}},
+                                           {kPromptLen, int64_t{20}},
+                                           {int64_t{4}, int64_t{4}},
+                                           {int64_t{100}, int64_t{100}}}) {
     SCOPED_TRACE(std::to_string(count) + " tokens, " + std::to_string(num_decoded) + " of them decoded");
     const ForwardBatch batch = batch_of(count, num_decoded);
     const double error = relative_error(logits_of(*ranks_, batch), logits_of(*backend_, batch));

@@ -25,33 +25,52 @@ inline cudaStream_t stream_of(const Launch& launch) {
   return static_cast<cudaStream_t>(launch.stream.native);
 }
 
-// Raises a kernel's dynamic shared memory limit once per process. Each instantiation of a kernel counts as a
-// kernel of its own.
+// Does something once for each device, because the attributes of a kernel hold for one device alone.
+class OncePerDevice {
+ public:
+  // Calls work() unless that was done while this device was current; returns the device. Any thread may call
+  // it.
+  template <typename Work>
+  int operator()(const Work& work) {
+    int device = 0;
+    HADAL_CUDA_CHECK(cudaGetDevice(&device));
+    HADAL_CHECK_LT(device, kMaxDevices);
+    std::call_once(done_[device], work);
+    return device;
+  }
+  static constexpr int kMaxDevices = 64;
+
+ private:
+  std::once_flag done_[kMaxDevices];
+};
+
+// Raises a kernel's dynamic shared memory limit, once for each device. Each instantiation of a kernel counts
+// as a kernel of its own.
 template <auto kernel>
 void allow_shared_memory(size_t bytes) {
-  static std::once_flag once;
-  static size_t allowed = 0;
-  std::call_once(once, [&] {
+  static OncePerDevice once;
+  static size_t allowed[OncePerDevice::kMaxDevices] = {};
+  const int current = once([&] {
     int device = 0;
     int most = 0;
     HADAL_CUDA_CHECK(cudaGetDevice(&device));
     HADAL_CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
     cudaFuncAttributes attributes{};
     HADAL_CUDA_CHECK(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
-    allowed = static_cast<size_t>(most) - attributes.sharedSizeBytes;
+    allowed[device] = static_cast<size_t>(most) - attributes.sharedSizeBytes;
     HADAL_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          static_cast<int>(allowed)));
+                                          static_cast<int>(allowed[device])));
   });
-  HADAL_CHECK(bytes <= allowed, "the kernel needs {} bytes of shared memory, the device allows {}", bytes,
-              allowed);
+  HADAL_CHECK(bytes <= allowed[current], "the kernel needs {} bytes of shared memory, the device allows {}",
+              bytes, allowed[current]);
 }
 
-// Allows a kernel, once per process, to be launched in clusters of more than eight blocks.
+// Allows a kernel, once for each device, to be launched in clusters of more than eight blocks.
 template <auto kernel>
 void allow_large_clusters() {
-  static std::once_flag once;
-  std::call_once(once, [] {
+  static OncePerDevice once;
+  once([] {
     HADAL_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                           cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   });

@@ -5,7 +5,6 @@
 // registers before pdl_wait, as in gemm/thin/kernel.cuh. W is on the 16-row side of mma.sync m16n8k16, the
 // tokens on its 8-wide side. The sums of the block's warps are added in shared memory, in the order of the
 // warps.
-#include <mutex>
 
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/matrix.cuh"
@@ -105,8 +104,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const Router
 // its own.
 template <typename T>
 void prefer_shared_memory() {
-  static std::once_flag once;
-  std::call_once(once, [] {
+  static OncePerDevice once;
+  once([] {
     HADAL_CUDA_CHECK(cudaFuncSetAttribute(few_router_kernel<T>,
                                           cudaFuncAttributePreferredSharedMemoryCarveout,
                                           cudaSharedmemCarveoutMaxShared));

@@ -1,6 +1,6 @@
 // Asks the device how many clusters of the swapped decode kernel it holds. The kernel over bf16 records is
 // asked about; the answer is the same for every format, because their blocks all fill a multiprocessor's
-// shared memory.
+// shared memory, and for every device, because a process uses GPUs of one kind.
 #include <atomic>
 
 #include "kernels/cuda/mla/decode/swapped/launch.cuh"
