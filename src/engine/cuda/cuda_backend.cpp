@@ -14,6 +14,7 @@
 #include "kernels/cuda/availability.h"
 #include "kernels/params/matrix_window.h"
 #include "model/cuda/device_weights_loader.h"
+#include "model/cuda/device_weights_plan.h"
 #include "model/info.h"
 #include "tune/kernel_config.h"
 
