@@ -10,6 +10,7 @@
 
 #include "base/mapped_file.h"
 #include "model/cuda/device_weights_loader.h"
+#include "model/cuda/device_weights_plan.h"
 #include "model/presets.h"
 
 namespace {

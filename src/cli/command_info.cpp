@@ -114,8 +114,9 @@ Result<Report> make_report(const ParsedFlags& flags, const Session& session) {
   report.model = model_info(config, load, report.layout, memory_bytes);
   report.split = options.split;
   if (!report.split.is_whole()) {
+    const auto bytes_of = options.device == DeviceType::kCuda ? gpu_rank_bytes : rank_bytes;
     for (int64_t rank = 0; rank < report.split.tp; ++rank)
-      report.ranks.push_back(rank_bytes(config, load, report.split, rank));
+      report.ranks.push_back(bytes_of(config, load, report.split, rank));
   }
   report.context_length = flags.integer("context-length").value_or(config.max_position_embeddings);
   if (report.context_length > config.max_position_embeddings) {
@@ -337,7 +338,9 @@ std::string plain_text(const Report& report, const Session& session) {
     const std::string share_of_experts =
         experts.size() == 0 ? "no routed experts"
                             : fmt::format("experts {} to {}", experts.begin, experts.end - 1);
-    row(fmt::format("  read by rank {}", rank).c_str(),
+    // Ranks on the CPU read the same copy of what they all have.
+    const char* does = session.options().device == DeviceType::kCuda ? "held" : "read";
+    row(fmt::format("  {} by rank {}", does, rank).c_str(),
         fmt::format("{}: {} heads, {}", readable_bytes(report.ranks[rank].all),
                     heads_of(config, report.split, rank_idx).size(), share_of_experts));
   }

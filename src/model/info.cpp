@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "kernels/params/matrix_window.h"
+#include "model/cuda/device_weights_plan.h"
 #include "model/loaded_types.h"
 #include "model/shard_tensors.h"
 #include "model/tensor_list.h"
@@ -82,6 +83,18 @@ RankBytes rank_bytes(const ModelConfig& config, const WeightLoadOptions& options
     const int64_t held = held_bytes(config, spec, types, split, rank);
     bytes.all += held;
     if (spec.expert) bytes.experts += held;
+  }
+  return bytes;
+}
+
+RankBytes gpu_rank_bytes(const ModelConfig& config, const WeightLoadOptions& options, ModelSplit split,
+                         int64_t rank) {
+  const DeviceWeights weights =
+      device_weight_shapes(config, options.quantization, options.compute_dtype, split, rank);
+  RankBytes bytes{.all = weights.bytes};
+  for (const DeviceLayer& layer : weights.layers) {
+    const int64_t one = matrix_bytes(layer.moe.experts.gate_up) + matrix_bytes(layer.moe.experts.down);
+    bytes.experts += layer.moe.num_local_experts * one;
   }
   return bytes;
 }

@@ -43,6 +43,11 @@ struct RankBytes {
 RankBytes rank_bytes(const ModelConfig& config, const WeightLoadOptions& options, ModelSplit split,
                      int64_t rank);
 
+// Returns the same for a rank on a GPU: `all` is its block of device memory, with padding and all that is
+// laid out for the kernels (cuda/device_weights.h).
+RankBytes gpu_rank_bytes(const ModelConfig& config, const WeightLoadOptions& options, ModelSplit split,
+                         int64_t rank);
+
 // Returns the bytes that one token needs in the cache: one record in every layer, and one index key if the
 // layout has them.
 int64_t kv_bytes_per_token(const ModelConfig& config, const KvLayout& kv_layout);

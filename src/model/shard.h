@@ -35,8 +35,8 @@ Result<void> check_split(const ModelConfig& config, ModelSplit split);
 // unit more where they cannot be equal. Parts may be empty; together they are [0, size).
 Range part_of(int64_t size, int64_t unit, int64_t num_parts, int64_t index);
 
-// Returns the multiple at which an MLP's intermediate size may be cut: whole blocks of scales (128) if one of
-// its matrices has them, otherwise 16.
+// Returns the multiple at which an MLP's intermediate size may be cut on the CPU: whole blocks of scales
+// (128) if one of its matrices has them, otherwise 16.
 int64_t mlp_unit(WeightType gate, WeightType up, WeightType down);
 
 // This is where an MLP may be cut on a GPU, whose kernels need multiples of 128 in any case: smaller units

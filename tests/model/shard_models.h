@@ -57,14 +57,17 @@ inline const std::vector<Format> kFormats = {
     {.name = "stored fp8, one scale per matrix", .stored = "fp8-tensor"},
 };
 
-// Returns the config, in float32 if the compute type is.
-inline ModelConfig config_in(Json json, const Format& format) {
+// Returns the config as the format stores it, in float32 if the compute type is.
+inline Json json_in(Json json, const Format& format) {
   if (format.compute == DType::kF32) json["torch_dtype"] = "float32";
   if (format.stored != nullptr) {
     json["quantization_config"] =
         Json::parse(quantization_config_json(*find_published_format(format.stored), format.left_out));
   }
-  return parsed(json);
+  return json;
+}
+inline ModelConfig config_in(const Json& json, const Format& format) {
+  return parsed(json_in(json, format));
 }
 
 inline WeightLoadOptions options_of(const Format& format) {

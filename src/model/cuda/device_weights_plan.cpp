@@ -14,6 +14,8 @@ namespace hadal {
 namespace {
 
 constexpr size_t kAlignment = 256;
+// A plan that only counts bytes begins here, because arithmetic with null pointers is undefined.
+constexpr uintptr_t kNoMemory = kAlignment;
 
 int64_t blocks(int64_t size) {
   return (size + kFp8BlockSize - 1) / kFp8BlockSize;
@@ -43,7 +45,7 @@ class PlanBuilder {
       : config_(config),
         sources_(sources),
         quantization_(quantization),
-        base_(base),
+        base_(base != nullptr ? base : reinterpret_cast<std::byte*>(kNoMemory)),
         plain_dtype_(compute_dtype),
         plain_(compute_dtype == DType::kF16 ? WeightType::kF16 : WeightType::kBF16),
         type_(linear_type(config, quantization)),
@@ -414,15 +416,20 @@ DeviceWeightPlan plan_device_weights(const ModelConfig& config, const TensorSour
   return PlanBuilder(config, sources, quantization, base, compute_dtype, split, rank).build(cos_sin);
 }
 
-int64_t device_weight_bytes(const ModelConfig& config, LoadQuantization quantization, DType compute_dtype,
-                            ModelSplit split, int64_t rank) {
+DeviceWeights device_weight_shapes(const ModelConfig& config, LoadQuantization quantization,
+                                   DType compute_dtype, ModelSplit split, int64_t rank) {
   TensorSources sources;
   for (const TensorSpec& spec : expected_tensors(config)) {
     if (!spec.optional && !spec.nextn) sources.emplace(spec.name, source_of(spec, spec.dtype));
   }
   return plan_device_weights(config, sources, rope_source(config), quantization, nullptr, compute_dtype,
                              split, rank)
-      .weights.bytes;
+      .weights;
+}
+
+int64_t device_weight_bytes(const ModelConfig& config, LoadQuantization quantization, DType compute_dtype,
+                            ModelSplit split, int64_t rank) {
+  return device_weight_shapes(config, quantization, compute_dtype, split, rank).bytes;
 }
 
 }  // namespace hadal

@@ -68,7 +68,12 @@ DeviceWeightPlan plan_device_weights(const ModelConfig& config, const TensorSour
                                      std::byte* base, DType compute_dtype = DType::kBF16,
                                      ModelSplit split = {}, int64_t rank = 0);
 
-// Returns DeviceWeights::bytes of a rank for a checkpoint that is stored as `config` says.
+// Returns what a rank holds of a checkpoint that is stored as `config` says, without memory: the pointers
+// mean nothing.
+DeviceWeights device_weight_shapes(const ModelConfig& config, LoadQuantization quantization,
+                                   DType compute_dtype = DType::kBF16, ModelSplit split = {},
+                                   int64_t rank = 0);
+// Returns its DeviceWeights::bytes.
 int64_t device_weight_bytes(const ModelConfig& config, LoadQuantization quantization,
                             DType compute_dtype = DType::kBF16, ModelSplit split = {}, int64_t rank = 0);
 

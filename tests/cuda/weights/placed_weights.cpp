@@ -35,16 +35,23 @@ std::vector<std::byte> window_values(const WeightPlacement& placement) {
   return values;
 }
 
-void quantise_on_host(const WeightPlacement& to, const std::vector<std::byte>& values) {
+// Quantises what determines the window's scales, and keeps the codes and scales of the window.
+void quantise_on_host(const WeightPlacement& to) {
+  WeightPlacement all = to;
+  all.rows = to.end_row() - to.row;
+  all.col = to.scale_col;
+  all.cols = to.scale_cols;
+  const std::vector<std::byte> values = window_values(all);
   const int64_t element_bytes = dtype_bytes(to.source->dtype);
-  std::vector<std::byte> codes(static_cast<size_t>(kFp8BlockSize * to.cols));
+  std::vector<std::byte> codes(static_cast<size_t>(kFp8BlockSize * all.cols));
   for (int64_t row = 0; row < to.rows; row += kFp8BlockSize) {
-    const int64_t num_rows = std::min<int64_t>(kFp8BlockSize, to.rows - row);
-    quantize_rows(to.codes, to.source->dtype, values.data() + row * to.cols * element_bytes, num_rows,
-                  to.cols, codes.data(),
+    const int64_t num_rows = std::min<int64_t>(kFp8BlockSize, all.rows - row);
+    quantize_rows(to.codes, to.source->dtype, values.data() + row * all.cols * element_bytes, num_rows,
+                  all.cols, codes.data(),
                   to.scales + (is_block_scaled(to.codes) ? row / kFp8BlockSize * to.scale_stride : row));
-    for (int64_t i = 0; i < num_rows; ++i) {
-      std::memcpy(to.dst + (row + i) * to.stride, codes.data() + i * to.cols, static_cast<size_t>(to.cols));
+    for (int64_t i = 0; i < std::min(num_rows, to.rows - row); ++i) {
+      std::memcpy(to.dst + (row + i) * to.stride, codes.data() + i * all.cols + (to.col - to.scale_col),
+                  static_cast<size_t>(to.cols));
     }
   }
 }
@@ -93,12 +100,12 @@ void place_on_host(const WeightPlacement& to) {
     for (int64_t i = 0; i < to.rows; ++i) reinterpret_cast<float*>(to.dst)[i * to.stride] = value;
     return;
   }
+  if (to.quantised()) return quantise_on_host(to);
   const std::vector<std::byte> values = window_values(to);
   if (to.widened()) {
     return widen_on_host(to.codes, values.data(), to.rows, to.cols, scales_of_window(to),
                          reinterpret_cast<bf16*>(to.dst), to.stride);
   }
-  if (to.quantised()) return quantise_on_host(to, values);
   const int64_t from_bytes = dtype_bytes(to.source->dtype);
   const int64_t to_bytes = dtype_bytes(to.type);
   for (int64_t i = 0; i < to.rows; ++i) {
@@ -262,6 +269,8 @@ void expect_keys(const MatrixWeight& w_uk, const MatrixWeight& kv_b, int64_t hea
 void expect_attention(const DeviceAttention& placed, const AttentionWeights& stored,
                       const ModelConfig& config, const std::string& what) {
   const MatrixWeight& q = config.q_lora_rank == 0 ? stored.q_proj : stored.q_a;
+  ASSERT_EQ(placed.num_heads, config.num_attention_heads) << what;
+  ASSERT_EQ(placed.q_skip, 0) << what;
   ASSERT_EQ(placed.q_width, q.n) << what;
   ASSERT_GE(placed.kv_a_begin, q.n) << what;
   ASSERT_EQ(placed.qkv_a.n, placed.kv_a_begin + 576) << what;
@@ -289,7 +298,11 @@ void expect_attention(const DeviceAttention& placed, const AttentionWeights& sto
 void expect_moe(const DeviceMoe& placed, const MoeWeights& stored, const ModelConfig& config,
                 const std::string& what) {
   ASSERT_EQ(placed.num_experts, config.n_routed_experts) << what;
-  ASSERT_EQ(placed.num_shared, config.n_shared_experts) << what;
+  ASSERT_EQ(placed.first_expert, 0) << what;
+  ASSERT_EQ(placed.num_local_experts, config.n_routed_experts) << what;
+  const bool apart = placed.shared.intermediate > 0;
+  ASSERT_EQ(placed.num_shared, apart ? 0 : config.n_shared_experts) << what;
+  if (apart) expect_mlp(placed.shared, *stored.shared, 0, 1, false, what + " shared");
   expect_whole(placed.gate, stored.gate, what + " router");
   expect_floats(placed.correction_bias, stored.correction_bias, config.n_routed_experts, what + " bias");
   for (int e = 0; e < placed.num_experts + placed.num_shared; ++e) {
@@ -349,6 +362,46 @@ RopeRows::RopeRows(const ModelConfig& config) {
   source.rows = count;
   source.cols = kQkRopeHeadDim;
   source.bytes = std::as_bytes(std::span<const float>(rows));
+}
+
+TensorSources shapes_of(const ModelConfig& config) {
+  TensorSources sources;
+  for (const TensorSpec& spec : expected_tensors(config)) {
+    if (!spec.optional && !spec.nextn) sources.emplace(spec.name, source_of(spec, spec.dtype));
+  }
+  return sources;
+}
+
+void expect_separate_places(const DeviceWeightPlan& plan, const std::byte* base) {
+  std::vector<std::pair<const std::byte*, const std::byte*>> written;
+  const auto add = [&](const void* begin, int64_t bytes) {
+    written.emplace_back(static_cast<const std::byte*>(begin), static_cast<const std::byte*>(begin) + bytes);
+  };
+  for (const WeightPlacement& p : plan.placements) {
+    ASSERT_TRUE(p.row >= 0 && p.col >= 0 && p.rows > 0 && p.cols > 0);
+    ASSERT_TRUE((p.repeat || p.row + p.rows <= p.source->rows) && p.col + p.cols <= p.source->cols);
+    const int64_t size = dtype_bytes(p.type);
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(p.dst) % static_cast<uintptr_t>(size), 0U);
+    const bool dense = p.stride == p.cols;
+    for (int64_t i = 0; i < (dense ? 1 : p.rows); ++i)
+      add(p.dst + i * p.stride * size, (dense ? p.rows : 1) * p.cols * size);
+    if (!p.quantised()) continue;
+    if (is_channel_scaled(p.codes)) {
+      ASSERT_TRUE(p.scale_col <= p.col && p.scale_col + p.scale_cols >= p.col + p.cols);
+      add(p.scales, p.rows * 4);
+      continue;
+    }
+    for (int64_t i = 0; i < (p.rows + 127) / 128; ++i)
+      add(p.scales + i * p.scale_stride, (p.cols + 127) / 128 * 4);
+  }
+  for (const KeyTranspose& job : plan.transposes) {
+    add(job.w_uk.data, job.w_uk.n * 128 * weight_element_bytes(job.w_uk.type));
+    if (job.w_uk.type == WeightType::kFp8Block) add(job.w_uk.scales, job.num_heads * 16);
+  }
+  std::sort(written.begin(), written.end());
+  for (size_t i = 0; i < written.size(); ++i)
+    ASSERT_GE(written[i].first, i == 0 ? base : written[i - 1].second);
+  ASSERT_LE(written.back().second, base + plan.weights.bytes);
 }
 
 void run_on_host(const DeviceWeightPlan& plan) {

@@ -48,7 +48,14 @@ struct RopeRows {
   TensorSource source;
 };
 
+// Returns the shape of every tensor of a checkpoint that is stored as `config` says, without values.
+TensorSources shapes_of(const ModelConfig& config);
+
 void run_on_host(const DeviceWeightPlan& plan);
+
+// Expects that no place of the plan, which begins at `base`, is written twice, is outside of its block or is
+// misaligned, and that windows lie in their sources. The memory is not touched.
+void expect_separate_places(const DeviceWeightPlan& plan, const std::byte* base);
 
 // Expects the bits of the host loader's weights; `placed` points into host memory.
 void expect_same_weights(const DeviceWeights& placed, const ModelWeights& stored, const ModelConfig& config);
