@@ -37,6 +37,7 @@ struct Measured {
   double decode_bytes = 0.0;                      // mean over the steps
   double distinct_experts = 0.0;                  // mean over MoE layers and decode steps
   bool graphed = false;                           // the last decode step ran as a CUDA graph
+  StepExchanges exchanges;                        // of a decode step
   std::vector<OpTiming> prefill_ops, decode_ops;  // one more step of each kind, with --profile
 };
 
@@ -68,6 +69,7 @@ class BatchRun {
         layout_(layout),
         shape_(shape),
         executor_(executor),
+        num_caches_(session.options().gpus.is_lone() ? 1 : session.options().split.tp),
         batch_(shape.batch_size, shape.input_len + shape.output_len) {}
 
   Result<Measured> run(std::span<const int32_t> prompt, int64_t output_len, bool profile,
@@ -80,11 +82,12 @@ class BatchRun {
       measured.decode_s.push_back(wall_s_);
       measured.decode_gpu_s.push_back(output.run_s);
       measured.graphed = output.graphed;
+      measured.exchanges = output.exchanges;
       measured.distinct_experts += mean_of(output.distinct_experts);
       const int64_t kv_len = shape_.input_len + step + 1;
       measured.decode_bytes += static_cast<double>(
           backend_.weight_bytes_read(output.distinct_experts, backend_.config().selects_keys(kv_len)) +
-          kv_bytes_read(backend_.config(), layout_, shape_.batch_size, kv_len));
+          num_caches_ * kv_bytes_read(backend_.config(), layout_, shape_.batch_size, kv_len));
     }
     if (!measured.decode_s.empty()) {
       measured.distinct_experts /= static_cast<double>(measured.decode_s.size());
@@ -172,6 +175,7 @@ class BatchRun {
   const KvLayout layout_;
   const Shape shape_;
   StepExecutor& executor_;
+  const int64_t num_caches_;  // each rank reads its own
   StaticBatch batch_;
   int64_t last_step_ = 0;
   double wall_s_ = 0.0;  // time of the last step
@@ -221,6 +225,11 @@ nlohmann::ordered_json make_row(const std::string& run_name, const Shape& shape,
       {"median_decode_gpu_latency", nullptr},
       {"distinct_experts_expected", expected_distinct_experts(backend.config(), shape.batch_size)},
   };
+  if (measured.exchanges.count > 0) {
+    row["decode_exchanges"] = measured.exchanges.count;
+    row["decode_exchanged_bytes"] = measured.exchanges.bytes_received;
+    row["decode_exchange_latency_modelled"] = measured.exchanges.modelled_s;
+  }
   if (!measured.decode_s.empty()) {
     const double latency = median(measured.decode_s);
     // On a GPU this is the time of the kernels alone; the latency includes the host.
@@ -234,6 +243,19 @@ nlohmann::ordered_json make_row(const std::string& run_name, const Shape& shape,
   }
   if (on_gpu) row["prefill_gpu_latency"] = measured.prefill_gpu_s;
   return row;
+}
+
+// Says what the ranks of a decode step exchange. A lone rank computes without that.
+std::string exchanges_text(const ModelOptions& options, const Measured& measured) {
+  const StepExchanges& exchanges = measured.exchanges;
+  const std::string who = options.gpus.is_lone()
+                              ? fmt::format("rank {} of {} alone", options.gpus.lone_rank, options.split.tp)
+                              : fmt::format("{} ranks", options.split.tp);
+  return fmt::format(
+      "{}: a decode step has {} exchanges, each rank receives {:.3f} MB; by the model they take {:.4f} "
+      "ms{}\n",
+      who, exchanges.count, static_cast<double>(exchanges.bytes_received) * 1e-6, exchanges.modelled_s * 1e3,
+      options.gpus.is_lone() ? ", which the times above do not contain" : "");
 }
 
 double value_or_zero(const nlohmann::ordered_json& row, const char* key) {
@@ -355,6 +377,7 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
     const nlohmann::ordered_json row =
         make_row(flags.text_or("run-name", "default"), shape, measured, ceiling(), session->backend());
     print_row(row);
+    if (measured.exchanges.count > 0) write_stdout(exchanges_text(session->options(), measured));
     const bool fp8 = config.quantization || session->options().quantization != LoadQuantization::kNone;
     for (const auto& [what, ops] : {std::pair("a decode step", &measured.decode_ops),
                                     std::pair("a prefill step", &measured.prefill_ops)}) {

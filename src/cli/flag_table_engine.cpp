@@ -317,6 +317,18 @@ void append_engine_rows(std::vector<Flag>& out) {
        .group = "Batch",
        .value_name = "FILE",
        .text = "file to append the rows to, one JSON object per line"},
+      {.name = "lone-rank",
+       .kind = kInteger,
+       .commands = kBench,
+       .group = "Batch",
+       .value_name = "N",
+       .min = 0,
+       .max = kMaxRanks - 1,
+       .gpu_only = true,
+       .default_text = "none: all ranks run",
+       .text = "GPU: run rank N of --tp-size alone, without the others, to measure its weights and kernels "
+               "on one "
+               "GPU; tokens mean nothing then. What the ranks would exchange is modelled and printed apart"},
       {.name = "profile",
        .commands = kBench,
        .group = "Batch",

@@ -78,12 +78,16 @@ Result<void> choose_device(const ParsedFlags& flags, ModelOptions& options) {
 // Sets options.gpus. `info` may assume GPUs that are not there.
 Result<void> resolve_gpus(const ParsedFlags& flags, ModelOptions& options) {
   options.gpus = {.base_gpu_id = static_cast<int>(flags.integer("base-gpu-id").value_or(0)),
-                  .gpu_id_step = static_cast<int>(flags.integer("gpu-id-step").value_or(1))};
-  if (options.device == DeviceType::kCpu) return {};
+                  .gpu_id_step = static_cast<int>(flags.integer("gpu-id-step").value_or(1)),
+                  .lone_rank = flags.integer("lone-rank").value_or(-1)};
+  if (options.device == DeviceType::kCpu) {
+    if (!options.gpus.is_lone()) return {};
+    return invalid_argument("--lone-rank {}: ranks are measured alone on a GPU only", options.gpus.lone_rank);
+  }
   const int num_gpus =
       options.no_gpu_because.empty() ? cuda::availability().num_devices : std::numeric_limits<int>::max();
   HADAL_RETURN_IF_ERROR(check_ranks(options.device, options.split, options.gpus, num_gpus));
-  if (!flags.has("disable-custom-all-reduce") || options.split.is_whole() ||
+  if (!flags.has("disable-custom-all-reduce") || options.split.is_whole() || options.gpus.is_lone() ||
       options.gpus.take_turns(options.split.tp))
     return {};
   return unsupported(

@@ -35,6 +35,10 @@ Result<void> check_ranks(DeviceType device, ModelSplit split, const GpuRanks& gp
   if (split.tp > cuda::kMaxRanks) {
     return invalid_argument("--tp-size {}: on GPUs it must be at most {}", split.tp, cuda::kMaxRanks);
   }
+  if (gpus.lone_rank >= split.tp) {
+    return invalid_argument("--lone-rank {}: --tp-size is {}; allowed: 0 to {}", gpus.lone_rank, split.tp,
+                            split.tp - 1);
+  }
   if (gpus.device(split.tp - 1) < num_gpus) return {};
   const int step = std::max(gpus.gpu_id_step, 1);
   return invalid_argument(

@@ -60,9 +60,15 @@ class Backend {
 struct GpuRanks {
   int base_gpu_id = 0;
   int gpu_id_step = 1;  // 0: all ranks take turns on one GPU
+  // Runs this rank alone, on GPU base_gpu_id, to measure its weights and kernels: it takes its own part for
+  // those of the others, so that what it computes has no meaning. −1: all ranks run.
+  int64_t lone_rank = -1;
 
-  int device(int64_t rank) const { return base_gpu_id + static_cast<int>(rank) * gpu_id_step; }
-  bool take_turns(int64_t num_ranks) const { return num_ranks > 1 && gpu_id_step == 0; }
+  bool is_lone() const { return lone_rank >= 0; }
+  int device(int64_t rank) const {
+    return base_gpu_id + (is_lone() ? 0 : static_cast<int>(rank) * gpu_id_step);
+  }
+  bool take_turns(int64_t num_ranks) const { return num_ranks > 1 && gpu_id_step == 0 && !is_lone(); }
 };
 
 struct BackendOptions {

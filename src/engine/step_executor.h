@@ -80,6 +80,14 @@ struct SampledToken {
   std::string error;
 };
 
+// StepExchanges says what a rank of the step exchanges with the others, and how long that takes by the model
+// of comm/collective_choice.h. It is zero with one rank.
+struct StepExchanges {
+  int64_t count = 0;
+  int64_t bytes_received = 0;
+  double modelled_s = 0.0;
+};
+
 struct StepOutput {
   int64_t step = 0;
   std::vector<SampledToken> samples;  // in the order of StagedStep::samples
@@ -94,6 +102,7 @@ struct StepOutput {
   bool graphed = false;                   // set if it was launched as a CUDA graph
   std::vector<int32_t> distinct_experts;  // experts hit by at least one token, for each MoE layer
   std::vector<OpTiming> ops;              // set with StagedStep::profile
+  StepExchanges exchanges;                // of ranks on GPUs
 };
 
 class StepExecutor {

@@ -313,6 +313,11 @@ TEST(CheckRanks, RanksThatTakeTurnsNeedOneGpu) {
   EXPECT_NE(ranks_error(16, {.gpu_id_step = 0}, 1), "");
 }
 
+TEST(CheckRanks, ALoneRankNeedsOneGpuAndIsOneOfTheRanks) {
+  EXPECT_EQ(ranks_error(8, {.lone_rank = 7}, 1), "");
+  EXPECT_EQ(ranks_error(8, {.lone_rank = 8}, 1), "--lone-rank 8: --tp-size is 8; allowed: 0 to 7");
+}
+
 TEST(CheckRanks, TheCpuHasRoomForAnyNumber) {
   EXPECT_TRUE(check_ranks(DeviceType::kCpu, {.tp = 64}, {}, 0).ok());
 }

@@ -105,7 +105,7 @@ class CudaBackend final : public Backend {
         });
   }
 
-  // The bytes of all ranks. Each group of ranks that holds an expert reads it once between them.
+  // The bytes of all ranks here. Each group of ranks that holds an expert reads it once between them.
   int64_t weight_bytes_read(std::span<const int32_t> distinct_experts, bool /*selects_keys*/) const override {
     int64_t total = sum_over(ranks_, [](const DeviceWeights& w) { return matrix_bytes(w.lm_head); });
     const int64_t num_groups = ranks_[0]->weights.split.ep;
@@ -184,8 +184,12 @@ class CudaBackend final : public Backend {
         part_bytes = std::max(part_bytes, bytes.part);
       }
       cuda_set_device(devices_[0]);
-      if (ranks_.size() == 1) return std::unique_ptr<Made>(make_rank(*ranks_[0], workspaces[0], RankEnd{}));
-      const std::shared_ptr<RankLinks> links = connect_ranks(devices_, part_bytes);
+      const ModelSplit split = ranks_[0]->weights.split;
+      if (split.is_whole()) return std::unique_ptr<Made>(make_rank(*ranks_[0], workspaces[0], RankEnd{}));
+      const std::shared_ptr<RankLinks> links =
+          ranks_.size() > 1
+              ? connect_ranks(devices_, part_bytes)
+              : lone_links(static_cast<int>(ranks_[0]->weights.rank), static_cast<int>(split.tp), part_bytes);
       return std::unique_ptr<Made>(std::make_unique<Group>(
           static_cast<int>(ranks_.size()), kRankDeadline,
           [ranks = ranks_, links, workspaces, make_rank, short_of_memory](
@@ -249,7 +253,7 @@ class CudaBackend final : public Backend {
     }
     size_t smallest = 0;
     for (size_t i = 0; i < plans.size(); ++i) {
-      if (plans.size() > 1) plans[i].state_bytes += link_bytes(part_bytes);
+      if (part_bytes > 0) plans[i].state_bytes += link_bytes(part_bytes);
       share_device(*ranks_[i], plans[i]);
       plans[i].fill_cache(kv_bytes_per_token(config(), options.kv_layout));
       if (plans[i].max_total_tokens < plans[smallest].max_total_tokens) smallest = i;
@@ -295,7 +299,9 @@ Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& 
   if (!cuda.usable) return make_status(StatusCode::kUnsupported, "--device cuda: {}", cuda.reason);
   std::vector<CudaDeviceInfo> devices;
   std::vector<RankDevice> places;
-  for (int64_t rank = 0; rank < options.split.tp; ++rank) {
+  const bool is_lone = options.gpus.is_lone();
+  const int64_t first_rank = is_lone ? options.gpus.lone_rank : 0;
+  for (int64_t rank = first_rank; rank < (is_lone ? first_rank + 1 : options.split.tp); ++rank) {
     const int device = options.gpus.device(rank);
     cuda_set_device(device);
     devices.push_back(cuda_device_info(device));

@@ -96,10 +96,11 @@ void CudaExecutor::capture_graphs(bool use_graphs) {
     CudaGraph graph = CudaGraph::capture(stream_, [&] { run(view, logits_.as<float>(), nullptr); });
     num_nodes = std::max(num_nodes, graph.num_nodes());
     graphs_.emplace(*bucket, std::move(graph));
+    exchanges_[*bucket] = exchanges();
     meet_ranks();
   }
   stream_.synchronize();
-  if (graphs_.empty() || model_.rank() > 0) return;
+  if (graphs_.empty() || (end_.host != nullptr && end_.host->rank() > 0)) return;
   const size_t free_after = cuda_free_bytes();
   log_info("cuda graphs captured batches={} largest={} nodes={} seconds={:.2f} bytes={}", graphs_.size(),
            buckets_.back(), num_nodes, std::chrono::duration<double>(Clock::now() - begin).count(),
@@ -185,10 +186,12 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
   if (pending.graphed) {
     graph->second.launch(stream_.handle());
     pending.logits = logits_.as<float>();
+    pending.exchanges = exchanges_[bucket];
   } else {
     float* const logits = logits_for(pending.view.step.num_logit_rows);
     run(pending.view, logits, pending.profile.get());
     pending.logits = logits;
+    pending.exchanges = exchanges();
   }
   score(pending);
   events.end.record(stream_.handle());
@@ -254,6 +257,14 @@ void CudaExecutor::begin_turn() {
 
 void CudaExecutor::end_turn() {
   if (end_.device != nullptr) end_.device->end_step(launch_);
+}
+
+StepExchanges CudaExecutor::exchanges() const {
+  if (end_.device == nullptr) return {};
+  const ExchangeTally& tally = end_.device->tally();
+  return {.count = tally.num_exchanges,
+          .bytes_received = tally.bytes_received,
+          .modelled_s = tally.modelled_us * 1e-6};
 }
 
 void CudaExecutor::meet_ranks() {
@@ -397,6 +408,7 @@ StepOutput CudaExecutor::wait() {
 void CudaExecutor::collect(const Pending& pending, StepOutput& output) {
   const int step_idx = pending.step_idx;
   output.graphed = pending.graphed;
+  output.exchanges = pending.exchanges;
   output.distinct_experts = results_.distinct_experts(step_idx);
   output.samples.resize(pending.samples.size());
   for (size_t i = 0; i < pending.samples.size(); ++i) {

@@ -62,6 +62,7 @@ class CudaExecutor final : public StepExecutor {
     std::vector<std::pair<int32_t, int64_t>> scores;  // slot, index
     StepView view;
     const float* logits = nullptr;
+    StepExchanges exchanges;
     bool wants_tops = false;
     bool graphed = false;
     bool awaits_masks = false;
@@ -89,6 +90,7 @@ class CudaExecutor final : public StepExecutor {
   // These begin and end the launches of kernels that must not run beside other ranks' on a shared GPU.
   void begin_turn();
   void end_turn();
+  StepExchanges exchanges() const;  // of the latest turn
   // Returns when all ranks have come here.
   void meet_ranks();
   // Makes `why` the step's error and checks whether the device still works. With several ranks it throws.
@@ -118,7 +120,8 @@ class CudaExecutor final : public StepExecutor {
   StagingRing mask_staging_;
   CudaEvent masks_copied_;
   std::array<StepEvents, kStagingDepth> events_;
-  std::map<int64_t, CudaGraph> graphs_;  // by batch size
+  std::map<int64_t, CudaGraph> graphs_;         // by batch size
+  std::map<int64_t, StepExchanges> exchanges_;  // of each graph
 
   std::deque<Pending> in_flight_;
   int next_idx_ = 0;

@@ -28,8 +28,6 @@ struct CudaModel {
   bool reference = false;
   bool fusion = true;
 
-  int64_t rank() const { return weights.rank; }
-
   const cuda::ProductChoices* measured_choices() const { return choices.empty() ? nullptr : &choices; }
 
   PrefillPaths prefill_paths(KvLayout layout) const {

@@ -50,7 +50,7 @@ std::span<const float> CudaRunner::forward(const ForwardBatch& batch) {
   if (end_.device != nullptr) end_.device->begin_step();
   model_.decoder.forward(view.step, cache_, logits_.as<float>(), exec);
   if (end_.device != nullptr) end_.device->end_step(exec.launch);
-  const bool hands_over = model_.rank() == 0;
+  const bool hands_over = end_.host == nullptr || end_.host->rank() == 0;
   if (hands_over && host_.size() < count * sizeof(float)) {
     host_ = PinnedBuffer();
     host_ = PinnedBuffer(count * sizeof(float));

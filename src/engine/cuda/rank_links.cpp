@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "comm/in_turns.h"
+#include "comm/lone_communicator.h"
 #include "comm/peer_group.h"
 #include "tensor/cuda.h"
 
@@ -52,7 +53,22 @@ class TurnLinks final : public RankLinks {
   std::vector<std::unique_ptr<InTurns>> ends_;  // [num_ranks]; each is made by its rank's thread
 };
 
+class LoneLinks final : public RankLinks {
+ public:
+  LoneLinks(int rank, int num_ranks, int64_t place_bytes)
+      : memory_(static_cast<size_t>(2 * place_bytes)), end_(rank, num_ranks, memory_.data(), place_bytes) {}
+  RankEnd end(Communicator& host) override { return {.device = &end_, .host = &host}; }
+
+ private:
+  DeviceBuffer memory_;
+  LoneCommunicator end_;
+};
+
 }  // namespace
+
+std::unique_ptr<RankLinks> lone_links(int rank, int num_ranks, int64_t part_bytes) {
+  return std::make_unique<LoneLinks>(rank, num_ranks, place_bytes_of(part_bytes));
+}
 
 std::unique_ptr<RankLinks> connect_ranks(std::span<const int> devices, int64_t part_bytes) {
   const int64_t place_bytes = place_bytes_of(part_bytes);

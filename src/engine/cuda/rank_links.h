@@ -1,6 +1,6 @@
 // Connects the ranks on GPUs of one executor. Where every rank has a GPU of its own they read each other's
 // memory (PeerGroup); where they share one they take turns (InTurns), which shows that they compute the right
-// thing, but not how fast. Nothing else differs between the two.
+// thing, but not how fast. Nothing else differs between the two. A lone rank has no others: it is measured.
 //
 // One thread makes and destroys the links, while no rank runs; each rank's thread uses its end.
 #pragma once
@@ -31,6 +31,9 @@ class RankLinks {
 // devices [num_ranks] has each rank's GPU. A rank exchanges up to `part_bytes` at once. Throws hadal::Error
 // if GPUs do not reach each other or have too little memory.
 std::unique_ptr<RankLinks> connect_ranks(std::span<const int> devices, int64_t part_bytes);
+
+// Returns the links of rank `rank` of `num_ranks` that runs alone on the current GPU, without the others.
+std::unique_ptr<RankLinks> lone_links(int rank, int num_ranks, int64_t part_bytes);
 
 // Returns the device memory that the links need for each rank.
 int64_t link_bytes(int64_t part_bytes);
