@@ -79,7 +79,9 @@ void expect_same(const MatrixWeight& a, const MatrixWeight& b) {
 
 void expect_same_floats(const float* a, const float* b, int64_t count) {
   ASSERT_EQ(a == nullptr, b == nullptr);
-  if (a != nullptr) ASSERT_EQ(std::memcmp(a, b, static_cast<size_t>(count) * 4), 0);
+  if (a != nullptr) {
+    ASSERT_EQ(std::memcmp(a, b, static_cast<size_t>(count) * 4), 0);
+  }
 }
 
 // Expects a part of an MLP to be the whole one from intermediate index `at` on. The parts are cut at
@@ -224,7 +226,9 @@ class Comparison {
     for (int64_t i = 0; i < whole.num_experts + behind; ++i)
       EXPECT_EQ(at[static_cast<size_t>(i)], whole.experts.intermediate) << "expert " << i;
     EXPECT_EQ(behind, shared_at > 0 ? 0 : config_.n_shared_experts);
-    if (shared_at > 0) EXPECT_GE(shared_at, config_.n_shared_experts * config_.moe_intermediate_size);
+    if (shared_at > 0) {
+      EXPECT_GE(shared_at, config_.n_shared_experts * config_.moe_intermediate_size);
+    }
   }
 
   // Compares a shared MLP that is a product of its own on a rank, from intermediate index `at` on.
@@ -323,11 +327,15 @@ void expect_tiled(const std::string& name, const TensorSource& source,
   const bool all_have_it =
       cut == Cut::kNot || (is_scale && !in_blocks && cut == Cut::kColumns) || source.num_elements() == 1;
   if (all_have_it) {
-    if (cut == Cut::kNot) ASSERT_EQ(std::ssize(windows), num_ranks) << name;
+    if (cut == Cut::kNot) {
+      ASSERT_EQ(std::ssize(windows), num_ranks) << name;
+    }
     ASSERT_FALSE(windows.empty()) << name;
     for (const WeightPlacement* p : windows) {
       ASSERT_TRUE(p->row == 0 && p->col == 0 && p->cols == source.cols) << name;
-      if (!p->repeat) ASSERT_EQ(p->rows, source.rows) << name;
+      if (!p->repeat) {
+        ASSERT_EQ(p->rows, source.rows) << name;
+      }
     }
     return;
   }

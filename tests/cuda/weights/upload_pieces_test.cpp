@@ -130,7 +130,9 @@ TEST(UploadPieces, BuffersOnTheDeviceAreForWhatIsConverted) {
         const WeightPlacement& to = *target.placement;
         const Range columns = needed_columns(to);
         EXPECT_TRUE(columns.begin <= to.col && columns.end >= to.col + to.cols);
-        if (to.quantised() && is_channel_scaled(to.codes)) EXPECT_EQ(columns.size(), to.source->cols);
+        if (to.quantised() && is_channel_scaled(to.codes)) {
+          EXPECT_EQ(columns.size(), to.source->cols);
+        }
       }
     }
     return staging_bytes(pieces, 0);
