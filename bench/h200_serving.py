@@ -29,7 +29,7 @@ def load(options, serving):
     results = options.out / file
     results.unlink(missing_ok=True)
     server, ready_s = serve(serving, "--load-format", "dummy", "--skip-tokenizer-init", "--disable-radix-cache",
-                            model=ROOT / "bench/configs/v2-lite")
+                            *options.serve_flags.split(), model=ROOT / "bench/configs/v2-lite")
     with server:
         print(f"ready after {ready_s:.1f} s", flush=True)
         for concurrency in options.concurrency or sorted(prompts):
@@ -79,6 +79,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--load", choices=LOADS, default="usual")
     parser.add_argument("--concurrency", type=int, nargs="+", help="default: all of the load's")
+    parser.add_argument("--serve-flags", default="", help="further flags of hadal serve, in one argument (--serve-flags=\"--tp-size 2\")")
     parser.add_argument("--start", action="store_true")
     parser.add_argument("--keep", action="store_true", help="leave the full-size checkpoint where it is")
     options = parser.parse_args()

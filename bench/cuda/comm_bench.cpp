@@ -1,6 +1,7 @@
 // Measures the collectives of ranks on GPUs: microseconds per call inside CUDA graphs, beside the model by
 // which an algorithm is chosen. With fewer GPUs than ranks, all ranks share GPU 0; then the figures say what
-// the kernels cost, and nothing about links.
+// the kernels cost, and nothing about links. The row "norm" is what follows each half of a layer: an exchange
+// and the kernel that adds the parts and the float32 residual, normalises, and writes FP8 codes.
 //
 //   cuda_comm_bench [ranks, 2,4,8 by default] [rows, 1,8,64,128,1024,8192 by default] [row width, 7168 by
 //   default]
@@ -18,6 +19,7 @@
 #include "comm/device_collectives.h"
 #include "comm/peer_group.h"
 #include "kernels/cuda/availability.h"
+#include "kernels/cuda/elementwise/elementwise.h"
 #include "tensor/cuda.h"
 
 namespace hadal::bench {
@@ -54,6 +56,7 @@ class Ranks {
   }
 
   int size() const { return static_cast<int>(ranks_.size()); }
+  Rank& at(int i) { return ranks_[static_cast<size_t>(i)]; }
 
   // Returns microseconds per call, the median of replays. All ranks start a graph of calls; the one that is
   // launched last, for which the others wait, is measured.
@@ -98,6 +101,43 @@ void print(const char* name, int64_t bytes, int64_t received, double us, double 
              static_cast<double>(received) / us * 1e-3);
 }
 
+// Returns the time of an exchange with the norm that reads the parts.
+double norm_us(Ranks& ranks, const PartialRows& rows) {
+  const auto values = static_cast<size_t>(rows.m * rows.n);
+  struct Buffers {
+    DeviceBuffer residual, weight, codes, scales;
+  };
+  std::vector<Buffers> buffers;
+  for (int i = 0; i < ranks.size(); ++i) {
+    cuda_set_device(ranks.at(i).device);
+    buffers.push_back({DeviceBuffer(values * 4), DeviceBuffer(static_cast<size_t>(rows.n) * 4),
+                       DeviceBuffer(values),
+                       DeviceBuffer(static_cast<size_t>((rows.m + 3) / 4 * 4 * rows.n / 128 * 4))});
+    fill_device(buffers.back().residual.data(), 0, values * 4, ranks.at(i).stream.handle());
+    fill_device(buffers.back().weight.data(), 0x3f, static_cast<size_t>(rows.n) * 4,
+                ranks.at(i).stream.handle());
+    ranks.at(i).stream.synchronize();
+  }
+  return ranks.time([&](DeviceCommunicator& end, Rank& rank) {
+    const Buffers& own = buffers[static_cast<size_t>(end.rank())];
+    end.partial(rows.m * rows.n * 2);
+    cuda::NormInput input;
+    input.exchanged = end.exchange(rank.launch, rows.m * rows.n * 2);
+    cuda::QuantizedRows codes;
+    codes.codes = own.codes.as<fp8_e4m3>();
+    codes.scales = own.scales.as<float>();
+    codes.stride = rows.n;
+    codes.scale_stride = (rows.m + 3) / 4 * 4;
+    cuda::add_rms_norm({.input = input,
+                        .residual = own.residual.as<float>(),
+                        .weight = own.weight.as<float>(),
+                        .y_quantized = codes,
+                        .m = rows.m,
+                        .n = rows.n},
+                       rank.launch);
+  });
+}
+
 // Measures all collectives of rows whose size on each rank is `rows`.
 void measure(Ranks& ranks, const PartialRows& rows) {
   const int64_t bytes = rows.m * rows.n * 2;
@@ -111,6 +151,7 @@ void measure(Ranks& ranks, const PartialRows& rows) {
       collective(end, rows, rank.out.data(), rank.launch);
     });
   };
+  print("norm", bytes, (num_ranks - 1) * bytes, norm_us(ranks, rows), exchange_us(bytes, num_ranks));
   const int64_t slice_bytes = slice_of_rows(rows.m, num_ranks, 0).count * rows.n * 2;
   print("one-shot", bytes, (num_ranks - 1) * bytes, sum(all_reduce_one_shot), exchange_us(bytes, num_ranks));
   print("two-shot", bytes, 2 * (num_ranks - 1) * slice_bytes, sum(all_reduce_two_shot),
