@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "cli/flag_parser.h"
+#include "engine/backend.h"
 #include "engine/engine.h"
 #include "engine/sampling_params.h"
 #include "model/hub.h"

@@ -221,7 +221,7 @@ cuda::NormInput DeviceForward::exchanged(int64_t m) {
   return parts;
 }
 
-void DeviceForward::gather_logits(const Value16* x, int64_t num_rows, float* logits) {
+void DeviceForward::gather_logits(Value16* x, int64_t num_rows, float* logits) {
   const int num_ranks = exec_.comm->num_ranks();
   std::vector<int64_t> widths;  // in bytes
   for (int rank = 0; rank < num_ranks; ++rank)

@@ -119,7 +119,7 @@ class DeviceForward {
   Value16* partial_rows(int64_t m);
   cuda::NormInput exchanged(int64_t m);
   // Computes this rank's columns of the logits of x [num_rows, hidden], and gathers those of all ranks.
-  void gather_logits(const Value16* x, int64_t num_rows, float* logits);
+  void gather_logits(Value16* x, int64_t num_rows, float* logits);
   friend class ExpertsRun;  // one layer's plan being carried out
   // Returns true if the kernel that computes the heads' outputs of decode rows also quantises them: a head is
   // one group of e4m3.
