@@ -40,10 +40,8 @@ class RanksTest : public testing::TinyModelTest, public ::testing::WithParamInte
       batch.decode_kv_len.push_back(static_cast<int32_t>(i + 1));
     }
     batch.num_prefill_tokens = num_prefill;
-    if (num_prefill > 0) {
-      const auto length = static_cast<int32_t>(num_prefill);
-      batch.segments = {{.seq_idx = 0, .q_begin = 0, .q_len = length, .kv_len = length}};
-    }
+    const auto q_len = static_cast<int32_t>(num_prefill);
+    if (q_len > 0) batch.segments = {{.seq_idx = 0, .q_begin = 0, .q_len = q_len, .kv_len = q_len}};
     batch.page_table_stride = (count + kPageSize - 1) / kPageSize;
     for (int32_t page = 0; page < batch.page_table_stride; ++page) batch.page_table.push_back(page);
     return batch;
