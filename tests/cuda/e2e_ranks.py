@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Compares logits and greedy continuations of several ranks (--tp-size, --ep-size), which take turns on one GPU, with those of
-one rank on the same GPU: for the goldens of every family that a GPU runs, for the bundled model, and for random models whose
-parts are uneven. Ranks add sums that were rounded to 16 bits, so logits may differ as much as those of a GPU and a CPU
-(e2e_logits.py); greedy tokens must agree wherever the two best logits are further apart than ten times the measured error.
+"""Compares logits and greedy continuations of several ranks (--tp-size, --ep-size) with those of one rank on a GPU. The ranks
+take turns on one GPU; where there are as many GPUs as ranks, they are compared on GPUs of their own as well. This is done for the
+goldens of every family that a GPU runs, for the bundled model, and for random models whose parts are uneven. Ranks add sums that
+were rounded to 16 bits, so logits may differ as much as those of a GPU and a CPU (e2e_logits.py); greedy tokens must agree
+wherever the two best logits are further apart than ten times the measured error.
 
     HADAL_BINARY=build/cuda-release/hadal tests/cuda/e2e_ranks.py [--verbose]
 """
@@ -18,8 +19,8 @@ SPLITS = [(2, 1), (2, 2), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2), (8, 8)]
 NEW_TOKENS = 12
 
 
-def rank_flags(tp, ep):
-    return (*gpu.GPU, "--tp-size", tp, "--ep-size", ep, "--gpu-id-step", 0)
+def rank_flags(tp, ep, step):
+    return (*gpu.GPU, "--tp-size", tp, "--ep-size", ep, "--gpu-id-step", step)
 
 
 class Case:
@@ -30,7 +31,8 @@ class Case:
         self.w8a8 = "quantization_config" in config
         self.ids = [(7919 * i + 13) % config["vocab_size"] for i in range(40)]
         heads, experts = config["num_attention_heads"], config["n_routed_experts"]
-        self.splits = [(tp, ep) for tp, ep in SPLITS if heads % tp == 0 and experts % ep == 0]
+        splits = [(tp, ep) for tp, ep in SPLITS if heads % tp == 0 and experts % ep == 0]
+        self.splits = [(*split, 0) for split in splits] + [(*split, 1) for split in splits if split[0] <= gpu.num_gpus()]
         self.equal = self.new_tokens = 0
 
     def logits(self, directory, flags, mode):
@@ -47,13 +49,13 @@ class Case:
         flags = ("--temperature", 0, "--ignore-eos", "--max-new-tokens", NEW_TOKENS, "--dtype", self.dtype, *gpu.SMALL_CACHE)
         answer = gpu.generate(self.checkpoint, self.ids, *gpu.GPU, *flags)
         text = []
-        for tp, ep in self.splits:
-            ranks = rank_flags(tp, ep)
+        for tp, ep, step in self.splits:
+            ranks = rank_flags(tp, ep, step)
             rms = 0.0
             for mode, reference in expected.items():
                 error = gpu.LogitError(self.logits(directory, ranks, mode), reference, bound)
                 rms = max(rms, error.rms)
-                text.append(f"tp {tp} ep {ep} {mode} {error}")
+                text.append(f"tp {tp} ep {ep} on {tp if step else 1} GPUs {mode} {error}")
                 if self.w8a8:
                     assert error.all <= MAX_W8A8_ERROR, text[-1]
                 else:

@@ -1,6 +1,7 @@
 """Holds what the GPU's end-to-end checks share: running the binary, reading logits and counting. It uses only Python's
 standard library.
-HADAL_TEST_DEVICE=cpu runs them without a GPU, against itself: that tests the checks, not the engine."""
+HADAL_TEST_DEVICE=cpu runs them without a GPU, against itself: that tests the checks, not the engine.
+HADAL_GPU_FLAGS="--tp-size 2" adds flags to every run on a GPU, so that the same checks hold for ranks on several GPUs."""
 import array
 import concurrent.futures
 import itertools
@@ -18,13 +19,21 @@ GOLDENS = ROOT / "tests/model/goldens"
 TINY = ROOT / "models/hadal-tiny"
 DEVICE = os.environ.get("HADAL_TEST_DEVICE", "cuda")
 # Several processes share the GPU, so none may use all of its memory for its cache.
-GPU = ("--device", DEVICE)
+GPU = ("--device", DEVICE, *os.environ.get("HADAL_GPU_FLAGS", "").split())
 SMALL_CACHE = ("--max-total-tokens", 8192)
 MAX_RELATIVE_ERROR = 3e-2
 # Tokens after a close call cannot be compared, and a fault that moved them all would hide there. On one H200 all are
 # equal.
 MIN_EQUAL_SHARE = 0.8
 GAP_FACTOR = 10  # greedy tokens must agree where the two best logits are further apart than this many times the error
+
+
+def num_gpus():
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.splitlines())
 
 
 def run(*command, timeout=600):
