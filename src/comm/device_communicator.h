@@ -100,7 +100,7 @@ class DeviceCommunicator {
   int64_t most_part_bytes() const { return most_part_bytes_; }
 
  protected:
-  // `places` may have null memory if nothing is launched that uses it (LoneCommunicator measures so).
+  // The memory of `places` need not exist if nothing is launched that uses it (LoneCommunicator::measuring).
   DeviceCommunicator(int rank, int num_ranks, const DevicePlaces& places);
 
  private:

@@ -5,9 +5,9 @@
 // neither a fence nor a flag of its own is needed; the price is twice the bytes. A rank stores its lines in
 // the memory of all others and looks in its own memory for theirs.
 //
-// Grid: a thread has eight consecutive elements, which are two lines. It sends them to each other rank before
-// it looks for the first; then it adds in order of rank. Blocks wait for the same block of other ranks, and
-// for nothing else. The last block to end counts the exchange.
+// Grid: a thread has eight consecutive elements, which are two lines. It sends them to each other rank, then
+// looks for the lines of all others at once until it has them, and adds in order of rank. Blocks wait for the
+// same block of other ranks, and for nothing else. The last block to end counts the exchange.
 //
 // Lines have two slots, which exchanges use by turns of their number. A rank that sends in exchange n + 2 has
 // received something in n + 1 from every rank, so all have ended n, and nobody reads the lines of n any more.
