@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 
+#include "comm/communicator.h"
 #include "comm/device_communicator.h"
 
 namespace hadal {
@@ -32,8 +33,12 @@ class PeerGroup {
   static int64_t bytes_per_rank(int64_t place_bytes);
 
   int num_ranks() const;
-  // Returns the end of a rank, which lives as long as the group.
-  DeviceCommunicator& end(int rank);
+  // Returns the end of a rank, which lives as long as the group. `host` is the rank's end among the ranks'
+  // threads; null: one thread launches the work of all ranks. With it, exchange() returns when all ranks have
+  // launched the exchange, unless a graph captures it. Without this a rank could load a kernel that it
+  // launches for the first time, or reserve memory, while its device waits for a rank whose thread waits for
+  // the same lock of the driver, and no rank would go on.
+  DeviceCommunicator& end(int rank, Communicator* host = nullptr);
 
  private:
   struct Shared;

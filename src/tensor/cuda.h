@@ -89,6 +89,7 @@ class CudaStream {
 };
 
 void synchronize_stream(StreamHandle stream);  // waits for everything that the stream was given
+bool is_capturing(StreamHandle stream);        // true while a graph records what the stream is given
 
 // CudaGraph is an instantiated graph. capture() records what `work` launches on the stream, instantiates and
 // uploads it.

@@ -60,6 +60,12 @@ void synchronize_stream(StreamHandle stream) {
   HADAL_CUDA_STATUS(cudaStreamSynchronize(to_cuda(stream)));
 }
 
+bool is_capturing(StreamHandle stream) {
+  cudaStreamCaptureStatus status{};
+  HADAL_CUDA_STATUS(cudaStreamIsCapturing(to_cuda(stream), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
 void CudaStream::synchronize() const {
   synchronize_stream(handle());
 }

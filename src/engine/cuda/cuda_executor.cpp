@@ -183,16 +183,19 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
   events.begin.record(stream_.handle());
   if (pending.view.page_updates.num_feeds > 0) cuda::feed_tokens(pending.view.page_updates, launch_);
   copy_pages(step.copies, pending.view.copies);
+  // Memory that a step needs has been reserved on all ranks before the device of any waits for another's, and
+  // that of results is reserved when all ranks have launched what the others wait for (PeerGroup::end).
+  float* const logits = pending.graphed ? logits_.as<float>() : logits_for(pending.view.step.num_logit_rows);
+  meet_ranks();
   if (pending.graphed) {
     graph->second.launch(stream_.handle());
-    pending.logits = logits_.as<float>();
     pending.exchanges = exchanges_[bucket];
   } else {
-    float* const logits = logits_for(pending.view.step.num_logit_rows);
     run(pending.view, logits, pending.profile.get());
-    pending.logits = logits;
     pending.exchanges = exchanges();
   }
+  pending.logits = logits;
+  meet_ranks();
   score(pending);
   events.end.record(stream_.handle());
   fetch(pending, false);

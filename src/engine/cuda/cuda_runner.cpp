@@ -47,6 +47,7 @@ std::span<const float> CudaRunner::forward(const ForwardBatch& batch) {
                   .choices = model_.measured_choices(),
                   .comm = end_.device,
                   .fusion = model_.fusion};
+  if (end_.host != nullptr) end_.host->barrier();  // memory has been reserved on all ranks
   if (end_.device != nullptr) end_.device->begin_step();
   model_.decoder.forward(view.step, cache_, logits_.as<float>(), exec);
   if (end_.device != nullptr) end_.device->end_step(exec.launch);
