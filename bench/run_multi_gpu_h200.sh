@@ -67,9 +67,9 @@ for section in "${sections[@]}"; do
       decode lite-bf16 "${lite[@]}" "${two[@]}" --batch-size 1 16 64 --input-len 1024
       decode lite-bf16.4k "${lite[@]}" "${two[@]}" --batch-size 128 --input-len 4096 ;;
     v3-fp8) decode v3-fp8 "${v3[@]}" "${two[@]}" --batch-size 1 64 --input-len 1024 ;;
-    v2) decode v2 "${v2[@]}" "${two[@]}" --mem-fraction-static 0.93 --batch-size 1 16 64 --input-len 1024 ;;
+    v2) decode v2 "${v2[@]}" "${two[@]}" --batch-size 1 16 64 --input-len 1024 ;;
     v3-22)
-      decode v3-22 "${v3[@]}" --json-model-override-args "$(layers 22)" "${two[@]}" --mem-fraction-static 0.93 --batch-size 1 64 \
+      decode v3-22 "${v3[@]}" --json-model-override-args "$(layers 22)" "${two[@]}" --batch-size 1 64 \
         --input-len 1024 ;;
     prefill)
       one_batch prefill.lite-bf16 "${lite[@]}" "${two[@]}" --batch-size 8 --input-len 4096 --output-len 1
