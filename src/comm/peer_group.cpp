@@ -102,8 +102,10 @@ class PeerGroup::End final : public DeviceCommunicator {
 
  private:
   void meet(const cuda::Launch& launch) override {
+    const bool together = host_ != nullptr && !is_capturing(launch.stream);
+    if (together) host_->barrier();
     cuda::exchange_flags(params_, launch);
-    if (host_ != nullptr && !is_capturing(launch.stream)) host_->barrier();
+    if (together) host_->barrier();
   }
   const cuda::ExchangeParams* device_params() const override { return &params_; }
 

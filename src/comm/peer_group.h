@@ -34,10 +34,10 @@ class PeerGroup {
 
   int num_ranks() const;
   // Returns the end of a rank, which lives as long as the group. `host` is the rank's end among the ranks'
-  // threads; null: one thread launches the work of all ranks. With it, exchange() returns when all ranks have
-  // launched the exchange, unless a graph captures it. Without this a rank could load a kernel that it
-  // launches for the first time, or reserve memory, while its device waits for a rank whose thread waits for
-  // the same lock of the driver, and no rank would go on.
+  // threads; null: one thread launches the work of all ranks. With it, ranks launch an exchange together,
+  // unless a graph captures it: none before all have launched what precedes it, and none goes on before all
+  // have launched it. Otherwise a call that waits for all devices (a library that loads a kernel, memory that
+  // is reserved) could wait for a device that waits for the caller's next exchange.
   DeviceCommunicator& end(int rank, Communicator* host = nullptr);
 
  private:

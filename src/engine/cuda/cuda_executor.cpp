@@ -92,6 +92,7 @@ void CudaExecutor::capture_graphs(bool use_graphs) {
     const StepView view = inputs_.upload({}, {}, *bucket, 0, stream_.handle());
     run(view, logits_.as<float>(), nullptr);
     stream_.synchronize();
+    if (end_.device != nullptr) end_.device->check();
     meet_ranks();
     CudaGraph graph = CudaGraph::capture(stream_, [&] { run(view, logits_.as<float>(), nullptr); });
     num_nodes = std::max(num_nodes, graph.num_nodes());
