@@ -18,6 +18,7 @@
 #include "comm/device_collectives.h"
 #include "comm/peer_group.h"
 #include "kernels/cuda/availability.h"
+#include "kernels/cuda/comm/comm.h"
 #include "tensor/cuda.h"
 
 namespace hadal::bench {
@@ -113,6 +114,10 @@ void measure(Ranks& ranks, const PartialRows& rows) {
   };
   const int64_t slice_bytes = slice_of_rows(rows.m, num_ranks, 0).count * rows.n * 2;
   print("one-shot", bytes, (num_ranks - 1) * bytes, sum(all_reduce_one_shot), exchange_us(bytes, num_ranks));
+  if (bytes <= cuda::kMaxLinesBytes) {
+    print("small", bytes, 2 * (num_ranks - 1) * bytes, sum(all_reduce_small),
+          exchange_us(2 * bytes, num_ranks));
+  }
   print("two-shot", bytes, 2 * (num_ranks - 1) * slice_bytes, sum(all_reduce_two_shot),
         2 * exchange_us(slice_bytes, num_ranks));
   print("reduce-scatter", bytes, received(CollectiveOp::kReduceScatter), sum(reduce_scatter),

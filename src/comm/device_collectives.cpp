@@ -52,6 +52,19 @@ void all_reduce_one_shot(DeviceCommunicator& comm, const PartialRows& rows, void
   cuda::sum_parts(sums_of(rows, parts, {.first = 0, .count = rows.m}, sums), launch);
 }
 
+void all_reduce_small(DeviceCommunicator& comm, const PartialRows& rows, void* sums,
+                      const cuda::Launch& launch) {
+  const int64_t bytes = rows.m * rows.n * kElementBytes;
+  const cuda::ExchangeParams* const exchange = comm.small_exchange(bytes);
+  if (exchange == nullptr) return all_reduce_one_shot(comm, rows, sums, launch);
+  cuda::sum_lines({.exchange = *exchange,
+                   .part = comm.partial(bytes),
+                   .count = rows.m * rows.n,
+                   .sums = sums,
+                   .f16 = rows.f16},
+                  launch);
+}
+
 void all_reduce_two_shot(DeviceCommunicator& comm, const PartialRows& rows, void* sums,
                          const cuda::Launch& launch) {
   const int64_t row_bytes = rows.n * kElementBytes;

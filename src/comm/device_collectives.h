@@ -20,11 +20,17 @@ struct PartialRows {
 // Each rank has written its rows to comm.partial(m · n · 2). These add them over ranks in float32, in order
 // of rank, and round each sum once to 16 bits.
 // - The one-shot all-reduce reads all parts and writes the sums to `sums` [m, n].
+// - The small all-reduce is one kernel, which exchanges parts of up to cuda::kMaxLinesBytes itself, and has
+// the bits of
+//   the one-shot all-reduce. Where that is not possible (DeviceCommunicator::small_exchange) it is the
+//   one-shot.
 // - The two-shot all-reduce has each rank add a slice of the rows, and gathers the slices into `sums` [m, n].
 // - The reduce-scatter writes this rank's slice, which is rows [first, first + count) of slice_of_rows, to
 //   `sums` [count, n].
 void all_reduce_one_shot(DeviceCommunicator& comm, const PartialRows& rows, void* sums,
                          const cuda::Launch& launch);
+void all_reduce_small(DeviceCommunicator& comm, const PartialRows& rows, void* sums,
+                      const cuda::Launch& launch);
 void all_reduce_two_shot(DeviceCommunicator& comm, const PartialRows& rows, void* sums,
                          const cuda::Launch& launch);
 void reduce_scatter(DeviceCommunicator& comm, const PartialRows& rows, void* sums,

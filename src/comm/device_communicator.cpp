@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "comm/collective_choice.h"
+#include "kernels/cuda/comm/comm.h"
 
 namespace hadal {
 
@@ -47,10 +48,22 @@ cuda::ExchangedParts DeviceCommunicator::exchange(const cuda::Launch& launch, in
     exchanged.parts[rank] = places_.memory[rank] + place_ * places_.place_bytes;
   }
   place_ = 1 - place_;
+  count(bytes_from_each);
+  return exchanged;
+}
+
+const cuda::ExchangeParams* DeviceCommunicator::small_exchange(int64_t part_bytes) {
+  HADAL_CHECK(in_step_, "rank {} is in no step", rank_);
+  const cuda::ExchangeParams* const params = device_params();
+  if (params == nullptr || part_bytes == 0 || part_bytes > cuda::kMaxLinesBytes) return nullptr;
+  count(2 * part_bytes);  // half of a line is data
+  return params;
+}
+
+void DeviceCommunicator::count(int64_t bytes_from_each) {
   ++tally_.num_exchanges;
   tally_.bytes_received += (num_ranks_ - 1) * bytes_from_each;
   tally_.modelled_us += exchange_us(bytes_from_each, num_ranks_);
-  return exchanged;
 }
 
 }  // namespace hadal

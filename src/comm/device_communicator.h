@@ -29,6 +29,10 @@
 #include "kernels/cuda/comm/parts.h"
 #include "kernels/cuda/launch.h"
 
+namespace hadal::cuda {
+struct ExchangeParams;  // kernels/cuda/comm/comm.h
+}
+
 namespace hadal {
 
 inline constexpr int64_t kPlaceAlignment = 256;  // bytes
@@ -75,6 +79,12 @@ class DeviceCommunicator {
   // or RankLost.
   cuda::ExchangedParts exchange(const cuda::Launch& launch, int64_t bytes_from_each);
 
+  // For kernels that exchange small parts themselves (all_reduce_small): counts such an exchange, and returns
+  // what the kernel needs. Returns null where parts of this size go through exchange() instead, because they
+  // are empty or too large, or the group has no flags on the device. It uses no place: only this rank reads
+  // its part.
+  const cuda::ExchangeParams* small_exchange(int64_t part_bytes);
+
   // Throws RankLost if an exchange waited longer than its deadline, with the rank, the exchange that was
   // expected of it and the last one seen, and RankFailed after fail(). What a step computed has no meaning
   // then. It does not wait: call it when the step is known to have ended.
@@ -90,7 +100,7 @@ class DeviceCommunicator {
   int64_t most_part_bytes() const { return most_part_bytes_; }
 
  protected:
-  // `places` may have null memory if nothing is launched that uses it (LoneCommunicator measures so).
+  // The memory of `places` need not exist if nothing is launched that uses it (LoneCommunicator::measuring).
   DeviceCommunicator(int rank, int num_ranks, const DevicePlaces& places);
 
  private:
@@ -98,6 +108,10 @@ class DeviceCommunicator {
   virtual void end_turn(const cuda::Launch& /*launch*/) {}
   // Returns, or lets the stream go on, when all ranks have come here and their earlier work can be read.
   virtual void meet(const cuda::Launch& launch) = 0;
+  // Returns what kernels need that exchange small parts themselves; null: there are none.
+  virtual const cuda::ExchangeParams* device_params() const { return nullptr; }
+
+  void count(int64_t bytes_from_each);
 
   const int rank_;
   const int num_ranks_;

@@ -21,9 +21,10 @@ namespace {
 
 constexpr std::chrono::milliseconds kMaxDeadline = std::chrono::hours(24);
 
-// A rank's memory begins with its flags, which fill this much; its two places follow.
+// A rank's memory begins with its flags, which fill this much; memory for lines and its two places follow.
 constexpr int64_t kFlagBytes = 4096;
-static_assert(sizeof(cuda::ExchangeFlags) <= kFlagBytes && kFlagBytes % kPlaceAlignment == 0);
+static_assert(sizeof(cuda::ExchangeFlags) <= kFlagBytes &&
+              (kFlagBytes + cuda::kLinesMemory) % kPlaceAlignment == 0);
 
 // What the host and the devices tell each other, in page-locked memory.
 struct HostWords {
@@ -86,6 +87,7 @@ class PeerGroup::End final : public DeviceCommunicator {
     params_.num_ranks = num_ranks();
     for (int r = 0; r < num_ranks(); ++r) {
       params_.flags[r] = reinterpret_cast<cuda::ExchangeFlags*>(shared.memory[r].data());
+      params_.lines[r] = shared.memory[r].data() + kFlagBytes;
     }
     params_.report = &shared.words().reports[rank];
     params_.stop = &shared.words().stop;
@@ -99,6 +101,7 @@ class PeerGroup::End final : public DeviceCommunicator {
 
  private:
   void meet(const cuda::Launch& launch) override { cuda::exchange_flags(params_, launch); }
+  const cuda::ExchangeParams* device_params() const override { return &params_; }
 
   Shared& shared_;
   cuda::ExchangeParams params_;
@@ -123,7 +126,7 @@ PeerGroup::PeerGroup(std::span<const int> devices, int64_t place_bytes, std::chr
   DevicePlaces places{.memory = {}, .place_bytes = place_bytes};
   for (int rank = 0; rank < num_ranks; ++rank) {
     shared_->memory.emplace_back(devices[rank], distinct, bytes_per_rank(place_bytes));
-    places.memory[rank] = shared_->memory[rank].data() + kFlagBytes;
+    places.memory[rank] = shared_->memory[rank].data() + kFlagBytes + cuda::kLinesMemory;
   }
   for (const int device : distinct) cuda::load_comm_kernels(device);
   for (int rank = 0; rank < num_ranks; ++rank) {
@@ -133,7 +136,7 @@ PeerGroup::PeerGroup(std::span<const int> devices, int64_t place_bytes, std::chr
 PeerGroup::~PeerGroup() = default;
 
 int64_t PeerGroup::bytes_per_rank(int64_t place_bytes) {
-  return kFlagBytes + 2 * place_bytes;
+  return kFlagBytes + cuda::kLinesMemory + 2 * place_bytes;
 }
 
 int PeerGroup::num_ranks() const {

@@ -79,6 +79,7 @@ struct Sums {
   bool scattered;  // each rank gets its slice
 };
 constexpr Sums kSums[] = {{"one-shot", all_reduce_one_shot, false},
+                          {"small", all_reduce_small, false},
                           {"two-shot", all_reduce_two_shot, false},
                           {"reduce-scatter", reduce_scatter, true}};
 

@@ -4,6 +4,7 @@
 #include "kernels/cuda/comm/preload.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/common/types.cuh"
 #include "tests/cuda/comm/test_parts.h"
 
 namespace hadal::testing {
@@ -44,6 +45,23 @@ __global__ void count_wrong_kernel(const cuda::ExchangedParts parts, int64_t cou
   if (wrong != 0) atomicAdd(num_wrong, wrong);
 }
 
+__global__ void count_wrong_sums_kernel(const uint16_t* sums, int64_t count, int num_ranks, uint32_t salt,
+                                        const uint32_t* step, uint32_t* num_wrong) {
+  cuda::pdl_launch_dependents();
+  cuda::pdl_wait();
+  const uint32_t own_salt = salt_of(salt, step);
+  uint32_t wrong = 0;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * kThreads) {
+    float sum = cuda::to_f32(bf16{part_bits(own_salt, 0, i, false)});
+    for (int rank = 1; rank < num_ranks; ++rank) {
+      sum += cuda::to_f32(bf16{part_bits(own_salt, rank, i, false)});
+    }
+    if (sums[i] != cuda::to_bf16_rn(sum).bits) ++wrong;
+  }
+  if (wrong != 0) atomicAdd(num_wrong, wrong);
+}
+
 __global__ void random_wait_kernel(uint32_t* calls, uint32_t seed, uint32_t most_ns) {
   cuda::pdl_launch_dependents();
   cuda::pdl_wait();
@@ -77,6 +95,12 @@ void count_wrong(const cuda::ExchangedParts& parts, int64_t count, uint32_t salt
                                           f16, num_wrong);
 }
 
+void count_wrong_sums(const uint16_t* sums, int64_t count, int num_ranks, uint32_t salt, const uint32_t* step,
+                      uint32_t* num_wrong, const cuda::Launch& launch) {
+  cuda::launch_kernel<count_wrong_sums_kernel>(launch, blocks_for(count), kThreads, 0, sums, count, num_ranks,
+                                               salt, step, num_wrong);
+}
+
 void random_wait(uint32_t* calls, uint32_t seed, uint32_t most_ns, const cuda::Launch& launch) {
   cuda::launch_kernel<random_wait_kernel>(launch, dim3(1), dim3(1), 0, calls, seed, most_ns);
 }
@@ -88,6 +112,7 @@ void count_step(uint32_t* step, const cuda::Launch& launch) {
 void load_test_kernels() {
   cuda::preload<fill_kernel>();
   cuda::preload<count_wrong_kernel>();
+  cuda::preload<count_wrong_sums_kernel>();
   cuda::preload<random_wait_kernel>();
   cuda::preload<count_step_kernel>();
 }

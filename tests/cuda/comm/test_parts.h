@@ -36,6 +36,11 @@ void fill_part(uint16_t* part, int64_t count, uint32_t salt, const uint32_t* ste
 void count_wrong(const cuda::ExchangedParts& parts, int64_t count, uint32_t salt, const uint32_t* step,
                  bool f16, uint32_t* num_wrong, const cuda::Launch& launch);
 
+// Adds to *num_wrong how many of `count` bf16 values are not the sums over ranks, in float32 and in order of
+// rank, of what fill_part wrote.
+void count_wrong_sums(const uint16_t* sums, int64_t count, int num_ranks, uint32_t salt, const uint32_t* step,
+                      uint32_t* num_wrong, const cuda::Launch& launch);
+
 // Keeps the stream busy for a random time below `most_ns`, which differs from call to call and from seed to
 // seed; *calls, in device memory, counts the calls.
 void random_wait(uint32_t* calls, uint32_t seed, uint32_t most_ns, const cuda::Launch& launch);

@@ -16,9 +16,16 @@ namespace hadal::cuda {
 // before the first exchange. Only exchange_flags uses it.
 struct ExchangeFlags {
   uint64_t arrived[kMaxRanks];  // arrived[r]: to how many exchanges rank r has come; rank r writes it
-  uint64_t num_exchanges;       // to how many this rank has come; the rest is its own
-  uint32_t given_up;            // not 0: a wait has failed, and later ones do not wait
+  // The rest is this rank's own.
+  uint64_t num_exchanges;  // to how many it has come
+  uint32_t given_up;       // not 0: a wait has failed, and later ones do not wait
+  uint32_t blocks_ended;   // of a running sum_lines; otherwise 0
 };
+
+// Small parts are exchanged in lines (sum_lines). Each rank has memory for the lines of all others.
+inline constexpr int64_t kMaxLinesBytes = 64 << 10;  // of a part
+inline constexpr int64_t kLinesMemory =
+    2 * 2 * kMaxRanks * kMaxLinesBytes;  // two slots; a line doubles the bytes
 
 // What a rank says about the first wait that passed its deadline, in page-locked memory of the host. It is
 // zero before.
@@ -29,20 +36,23 @@ struct LateReport {
   uint64_t seen;      // the last exchange that the missing rank had come to; 0: none
 };
 
-// Comes to the next exchange: everything that was launched on this stream before, on this and on all other
-// ranks, has then ended and can be read by what is launched on this stream afterwards. One block of one warp
-// waits, so that ranks which share a device do not keep each other from running.
+// What a rank needs to exchange. It is the same for all exchanges of a rank.
 struct ExchangeParams {
   ExchangeFlags* flags[kMaxRanks] = {};  // [num_ranks]
+  void* lines[kMaxRanks] = {};           // [num_ranks] of kLinesMemory bytes, on 16 bytes
   int rank = 0;
   int num_ranks = 0;
   LateReport* report = nullptr;    // this rank's
   const uint32_t* stop = nullptr;  // in page-locked memory: not 0 ends all waits, without a report
   int64_t deadline_ns = 0;         // of one wait
-  // The next kernel may occupy multiprocessors while this one waits. False where ranks share a device,
-  // because what another rank has yet to run would then find no room.
+  // The next kernel may occupy multiprocessors while a kernel waits for other ranks. False where ranks share
+  // a device, because what another rank has yet to run would then find no room.
   bool early_dependents = false;
 };
+
+// Comes to the next exchange: everything that was launched on this stream before, on this and on all other
+// ranks, has then ended and can be read by what is launched on this stream afterwards. One block of one warp
+// waits, so that ranks which share a device do not keep each other from running.
 void exchange_flags(const ExchangeParams& params, const Launch& launch);
 
 // Adds elements [first, first + count) of the parts in float32, in order of rank, and rounds each sum once.
@@ -54,6 +64,17 @@ struct SumPartsParams {
   bool f16 = false;      // otherwise bf16
 };
 void sum_parts(const SumPartsParams& params, const Launch& launch);
+
+// Does an exchange and adds small parts, with the bits of exchange_flags and sum_parts: `part` is this rank's
+// own, in any memory of its device. All blocks wait for other ranks; there are at most 32.
+struct SumLinesParams {
+  ExchangeParams exchange;
+  const void* part = nullptr;  // [count] of 16 bits, on 16 bytes
+  int64_t count = 0;           // > 0, a multiple of 8, at most kMaxLinesBytes / 2
+  void* sums = nullptr;        // [count] of 16 bits, on 16 bytes; may be `part`
+  bool f16 = false;            // otherwise bf16
+};
+void sum_lines(const SumLinesParams& params, const Launch& launch);
 
 // Which rows of a part CopyParts copies: all of them; those whose owner is this rank; or those whose owner is
 // the part's rank.

@@ -8,6 +8,7 @@ namespace hadal::cuda {
 void load_comm_kernels(int device) {
   const DeviceScope scope(device);
   preload_exchange();
+  preload_sum_lines();
   preload_sum_parts();
   preload_copy_parts();
 }

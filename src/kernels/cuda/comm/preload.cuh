@@ -13,6 +13,7 @@ void preload() {
 
 // Each of these does so for all kernels of a source.
 void preload_exchange();
+void preload_sum_lines();
 void preload_sum_parts();
 void preload_copy_parts();
 
