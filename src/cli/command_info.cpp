@@ -186,9 +186,10 @@ std::string plain_text(const ExpertPlans& plans) {
   std::string out;
   for (const cuda::ExpertsPlan& plan : plans.plans) {
     const cuda::ExpertsShape& shape = plan.shape;
-    out += fmt::format("\nexperts of {} token{} on one {}{}: {} routed, {} shared, {} x {}\n", shape.tokens,
+    out += fmt::format("\nexperts of {} token{} on one {}{}: {} routed{}, {} shared, {} x {}\n", shape.tokens,
                        shape.tokens == 1 ? "" : "s", plans.card,
                        plans.has_choices ? "" : " without measured choices", shape.num_experts,
+                       shape.holds_all() ? "" : fmt::format(" ({} on the rank)", shape.num_held),
                        shape.num_shared, shape.intermediate, shape.hidden);
     out += cuda::to_string(plan);
   }

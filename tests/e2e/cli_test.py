@@ -220,7 +220,7 @@ def test_info_of_what_does_not_fit(work):
     ranks = json.loads(out)
     check("ranks on assumed GPUs are judged by their own parts", ranks["tp_size"] == 8 and len(ranks["ranks"]) == 8 and
           ranks["missing_bytes"] < json.loads(run(*base, "--json", "--device", "cuda")[1])["missing_bytes"], out)
-    expect_error("more ranks than one exchange connects are refused", 1, ["--tp-size 16: on GPUs it must be at most 8"], *base,
+    expect_error("more ranks than one exchange connects are refused", 2, ["--tp-size 16: on GPUs it must be at most 8"], *base,
                  "--device", "cuda", "--tp-size", "16")
     expect_error("a GPU refuses deterministic inference", 1, ["--enable-deterministic-inference: is not supported on a GPU"],
                  *base, "--device", "cuda", "--enable-deterministic-inference")
