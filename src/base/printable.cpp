@@ -73,6 +73,14 @@ std::string shown_text(std::string_view text) {
   return out;
 }
 
+std::string shown_bytes(size_t bytes) {
+  constexpr size_t kKib = 1 << 10;
+  constexpr size_t kMib = 1 << 20;
+  if (bytes >= kMib) return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kMib);
+  if (bytes >= kKib) return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / kKib);
+  return fmt::format("{} bytes", bytes);
+}
+
 bool is_visible_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7F; });
 }

@@ -23,6 +23,10 @@ std::string cut_text(std::string_view text, size_t max_chars = kShownChars);
 // counts as the characters that it is written with, and is never cut.
 std::string shown_text(std::string_view text);
 
+// Returns a number of bytes in the largest of MiB, KiB and bytes of which there is one or more: "1.5 MiB",
+// "10.0 KiB", "17 bytes".
+std::string shown_bytes(size_t bytes);
+
 // Tells whether every byte is a printable ASCII character other than a space.
 bool is_visible_ascii(std::string_view text);
 

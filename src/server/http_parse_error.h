@@ -1,14 +1,24 @@
-// Says in words why bytes are not an HTTP request.
+// Says in words why a request is malformed, and what its headers are. The functions are pure.
 #pragma once
 
+#include <span>
+#include <string>
 #include <string_view>
 
 #include <boost/system/error_code.hpp>
 
 namespace hadal::server {
 
-// Returns what is allowed where the parser (Boost.Beast) has found this error. The text has no values of the
-// client's, because these need not be text.
-std::string_view malformed_reason(const boost::system::error_code& error);
+// Returns the value of a header, or another part of a head, as an error shows it: in quotes, cut after
+// kShownChars characters (base/printable.h), and with \xNN for its bytes if it is not UTF-8.
+std::string shown_header(std::string_view value);
+
+// Returns "NAME is VALUE and VALUE" for the values of the header `name`, of which there is one or more. It
+// shows the first two.
+std::string told_header(std::string_view name, std::span<const std::string_view> values);
+
+// Returns what is wrong and what is allowed instead of a request that Beast refuses with `error`. `head` is
+// the text that it was reading, in which the headers to blame are found.
+std::string malformed_reason(const boost::system::error_code& error, std::string_view head);
 
 }  // namespace hadal::server

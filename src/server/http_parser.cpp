@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
@@ -150,9 +151,11 @@ class BeastParser final : public http::basic_parser<true> {
     auto path = decode_path(rest.substr(0, mark));
     if (path && path->empty()) path->push_back('/');
     if (!path || ((*path)[0] != '/' && *path != "*"))
-      return fail(ec, 400,
-                  "the request's path must begin with / and be UTF-8, with % only before two hexadecimal "
-                  "digits and without control characters");
+      return fail(
+          ec, 400,
+          fmt::format("the request's path is {}; must begin with / and be UTF-8, with % only before two "
+                      "hexadecimal digits and without control characters",
+                      shown_header(rest.substr(0, mark))));
     request_.path = std::move(*path);
   }
 
@@ -164,7 +167,8 @@ class BeastParser final : public http::basic_parser<true> {
       return fail(ec, 431, fmt::format("more than {} header fields", kMaxHeaders));
     for (const char c : value)
       if (c == '\0' || c == '\r' || c == '\n')
-        return fail(ec, 400, "a header value contains a control character");
+        return fail(ec, 400,
+                    fmt::format("the header {} has a control character; must have none", shown_header(name)));
     switch (field) {
       case http::field::host:
         ++num_hosts_;
@@ -172,14 +176,15 @@ class BeastParser final : public http::basic_parser<true> {
       case http::field::transfer_encoding:
         ++num_encodings_;
         if (!beast::iequals(value, "chunked"))
-          return fail(ec, 501, "unsupported Transfer-Encoding: only \"chunked\" is allowed");
+          return fail(ec, 501,
+                      fmt::format("Transfer-Encoding is {}; must be \"chunked\"", shown_header(value)));
         break;
       case http::field::authorization:
         ++num_authorizations_;
         break;
       case http::field::expect:
         if (!beast::iequals(value, "100-continue"))
-          return fail(ec, 417, "unsupported Expect: only \"100-continue\" is allowed");
+          return fail(ec, 417, fmt::format("Expect is {}; must be \"100-continue\"", shown_header(value)));
         expect_continue_ = true;
         break;
       default:
@@ -191,11 +196,20 @@ class BeastParser final : public http::basic_parser<true> {
   void on_header_impl(error_code& ec) override {
     in_body_ = true;
     const bool http11 = version_11();
-    if (num_hosts_ > 1) return fail(ec, 400, "more than one Host header");
-    // A proxy in front of this server may look at another of them than this server.
+    if (num_hosts_ > 1) {
+      std::vector<std::string_view> hosts;
+      for (const auto& [name, value] : request_.headers)
+        if (name == "host") hosts.push_back(value);
+      return fail(ec, 400,
+                  fmt::format("{}; more than one Host header is not allowed", told_header("Host", hosts)));
+    }
+    // A proxy in front of this server may look at another of them than this server. The keys are secret, so
+    // the error does not show them.
     if (num_authorizations_ > 1) return fail(ec, 400, "more than one Authorization header");
     if (http11 && num_hosts_ == 0) return fail(ec, 400, "no Host header, which HTTP/1.1 requires");
-    if (!http11 && num_encodings_ > 0) return fail(ec, 400, "Transfer-Encoding in an HTTP/1.0 request");
+    if (!http11 && num_encodings_ > 0)
+      return fail(ec, 400,
+                  "Transfer-Encoding is \"chunked\" in a request of HTTP/1.0, which does not have it");
     if (!http11) expect_continue_ = false;
     if (hooks_.on_headers) {
       const auto rule = hooks_.on_headers(request_);
@@ -304,10 +318,15 @@ class HttpRequestParser::Impl {
       started_ = in_line_ = true;
       error_code ec;
       const bool in_head = !parser_->is_header_done();
-      if (!in_head && parser_->chunked() && may_be_cut_end(data.substr(used))) break;
-      parser_->about_to_read(data.substr(used));
-      const size_t taken = parser_->put({data.data() + used, data.size() - used}, ec);
+      const std::string_view read = data.substr(used);
+      if (!in_head && parser_->chunked() && may_be_cut_end(read)) {
+        if (has_bare_line_feed(read)) fail_with(http::error::bad_line_ending, read);
+        break;
+      }
+      parser_->about_to_read(read);
+      const size_t taken = parser_->put({read.data(), read.size()}, ec);
       used += taken;
+      if (taken != 0) scanned_ = 0;
       (in_head ? head_bytes_ : body_bytes_) += taken;
       // Data that waits for the end of its line belongs to the head or to a chunk's head.
       const bool waits = ec == http::error::need_more;
@@ -317,15 +336,15 @@ class HttpRequestParser::Impl {
       else if (failure_.status != 0)
         set_failed();
       else if (in_head && head_bytes_ + waiting > header_limit_)
-        fail_with(http::error::header_limit);
+        fail_with(http::error::header_limit, read);
       else if (!in_head && body_bytes_ + waiting > parser_->needed_body_bytes() + max_chunk_extras())
         fail(400, fmt::format("chunk extensions and trailers exceed {} bytes", max_chunk_extras()));
-      else if (waits && in_head && has_bare_line_feed(data.substr(used), taken != 0))
-        fail_with(http::error::bad_line_ending);
+      else if (waits && has_bare_line_feed(data.substr(used)))
+        fail_with(http::error::bad_line_ending, read);
       else if (parser_->body_unread())
         state_ = State::kComplete;
       else if (ec && !waits)
-        fail_with(ec);
+        fail_with(ec, read);
       else if (parser_->is_done())
         state_ = State::kComplete;
       if (waits) break;
@@ -346,10 +365,10 @@ class HttpRequestParser::Impl {
   }
   size_t max_chunk_extras() const { return std::min(header_limit_, kMaxChunkExtras); }
 
-  // Beast searches only for the end of the headers, so a client without carriage returns would wait for ever.
-  // `waiting` begins where it began at the last call, unless `moved`.
-  bool has_bare_line_feed(std::string_view waiting, bool moved) {
-    if (moved) scanned_ = 0;
+  // Beast searches only for the ends of headers, of a chunk's size and of trailers, so a client without
+  // carriage returns would wait for ever. Data of a body never waits. `waiting` begins where it began at the
+  // last call, unless something was read in between.
+  bool has_bare_line_feed(std::string_view waiting) {
     for (size_t at = waiting.find('\n', scanned_); at != waiting.npos; at = waiting.find('\n', at + 1))
       if (at == 0 || waiting[at - 1] != '\r') return true;
     scanned_ = waiting.size();
@@ -361,13 +380,20 @@ class HttpRequestParser::Impl {
     failure_ = {false, status, std::move(message)};
     set_failed();
   }
-  void fail_with(const error_code& ec) {
+  // `read` is what was given to Beast.
+  void fail_with(const error_code& ec, std::string_view read) {
     if (ec == http::error::header_limit)
       fail(431, fmt::format("request line and headers exceed {} bytes", header_limit_));
     else if (ec == http::error::body_limit)
-      fail(413, fmt::format("the request's body exceeds {} bytes", parser_->body_limit_bytes()));
+      fail(413, too_large());
     else
-      fail(400, fmt::format("malformed request: {}", malformed_reason(ec)));
+      fail(400, fmt::format("malformed request: {}", malformed_reason(ec, read)));
+  }
+  std::string too_large() const {
+    const auto length = parser_->content_length();
+    return fmt::format("{}the request's body exceeds {} bytes",
+                       length ? fmt::format("Content-Length is {}: ", *length) : "",
+                       parser_->body_limit_bytes());
   }
 
   size_t header_limit_;

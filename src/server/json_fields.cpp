@@ -11,9 +11,8 @@
 
 #include "base/nearest_word.h"
 #include "base/printable.h"
-#include "server/json_error.h"
-#include "server/json_writer.h"
 #include "server/memory_costs.h"
+#include "text/json_error.h"
 #include "text/utf8.h"
 
 namespace hadal::server {
@@ -129,7 +128,8 @@ Result<json::object> parse_json_object(std::string_view body, MemoryCharge* read
   if (!error) parser.finish(error);
   if (error) {
     if (error == json::error::too_deep) {
-      return invalid_argument("the body is nested deeper than {} levels", kMaxJsonDepth);
+      return invalid_argument("the body is nested {} levels deep; at most {} are allowed", json_depth(body),
+                              kMaxJsonDepth);
     }
     // The parser calls both a syntax error.
     if (const size_t valid = valid_utf8_bytes(body); valid < body.size() && valid <= taken) {
@@ -142,27 +142,6 @@ Result<json::object> parse_json_object(std::string_view body, MemoryCharge* read
   json::value value = parser.release();
   if (!value.is_object()) return invalid_argument("the body is {}; must be a JSON object", shown(value));
   return std::move(value.get_object());
-}
-
-std::string shown(const json::value& value) {
-  if (const double* number = value.if_double()) {
-    if (std::isfinite(*number)) return fmt::format("{}", *number);  // 0.5, not 5E-1
-    return *number > 0 ? "a number above 1.8e308" : "a number below -1.8e308";
-  }
-  if (const json::string* text = value.if_string()) return shown_text(view(*text));
-  if (const json::array* list = value.if_array(); list != nullptr && list->size() > 16) {
-    return fmt::format("a list of {} values", list->size());
-  }
-  if (const json::object* object = value.if_object(); object != nullptr && object->size() > 8) {
-    return "an object";
-  }
-  // Only the beginning is written, because the value may be megabytes long.
-  char text[4 * kShownChars + 8];
-  json::serializer serializer;
-  serializer.reset(&value);
-  const auto part = serializer.read(text, sizeof(text));
-  const std::string_view begin(part.data(), part.size());
-  return cut_text(serializer.done() ? begin : utf8_prefix(begin, sizeof(text) - 4), kShownChars);
 }
 
 FieldReader::FieldReader(const json::object& object, std::string prefix)

@@ -29,9 +29,6 @@ inline constexpr size_t kMaxJsonMemory = size_t{256} << 20;
 // error is kResourceExhausted when there is no room for it.
 Result<boost::json::object> parse_json_object(std::string_view body, MemoryCharge* reading = nullptr);
 
-// Formats `value` as a short text for an error line.
-std::string shown(const boost::json::value& value);
-
 // FieldReader reads fields of one object. The first error is kept and everything after it does nothing, so
 // that a request is read top to bottom and checked once. An absent field and null are equivalent: the target
 // keeps its value.

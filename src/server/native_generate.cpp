@@ -60,12 +60,10 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
     }
   }
 
-  // Starts all choices. If there is no room in the queue for one of them, none is started.
+  // Starts all choices, each on a place that the request has.
   Result<void> start(CompiledGrammars grammars) {
     const size_t count = request_.items.size();
-    HADAL_ASSIGN_OR_RETURN(
-        QueuePlaces places,
-        context_.engine.reserve(static_cast<int64_t>(count), engine_client(stream_->exchange().request())));
+    QueuePlaces places = std::move(request_.places);  // what is left is returned at the end
     outputs_.reserve(count);
     num_open_ = count;
     LogRoom log_room;
@@ -146,6 +144,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
 void generate(ServerContext& context, std::shared_ptr<HttpExchange> exchange) {
   NativeLimits limits{.prompt = prompt_limits(context),
                       .request = context.options.request_limits,
+                      .reserve = place_reserver(context, exchange->request()),
                       .vocab_size = context.config.vocab_size,
                       .tokenizer = context.tokenizer,
                       .streams_incrementally = context.options.stream_output_incremental};
@@ -162,6 +161,12 @@ void generate(ServerContext& context, std::shared_ptr<HttpExchange> exchange) {
 }
 
 }  // namespace
+
+ReservePlaces place_reserver(const ServerContext& context, const HttpRequest& from) {
+  return [&engine = context.engine, client = engine_client(from)](int64_t count) {
+    return engine.reserve(count, client);
+  };
+}
 
 PromptLimits prompt_limits(const ServerContext& context) {
   return {.context_length = context.engine.context_length(),

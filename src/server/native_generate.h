@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "server/http.h"
+#include "server/native_request.h"
 #include "server/router.h"
 #include "server/server_context.h"
 
@@ -12,7 +13,9 @@ namespace hadal::server {
 void add_native_generate_routes(Router& router, ServerContext& context);
 
 // Returns the limits of requests to a server with this context.
-struct PromptLimits;
 PromptLimits prompt_limits(const ServerContext& context);
+
+// Returns what takes the places of a request that comes `from` this client.
+ReservePlaces place_reserver(const ServerContext& context, const HttpRequest& from);
 
 }  // namespace hadal::server

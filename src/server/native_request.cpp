@@ -86,7 +86,10 @@ Prompts read_prompts(FieldReader& reader, const NativeLimits& limits) {
   const json::value* text = reader.find("text");
   const json::value* ids = reader.find("input_ids");
   if ((text == nullptr) == (ids == nullptr)) {
-    reader.fail(text == nullptr ? "text" : "input_ids", "exactly one of text and input_ids must be given");
+    reader.fail(
+        text == nullptr ? "text" : "input_ids",
+        fmt::format("{} given; exactly one of text and input_ids must be given",
+                    text == nullptr ? "neither text nor input_ids is" : "both text and input_ids are"));
   } else if (text != nullptr) {
     read_texts(reader, *text, limits, prompts);
   } else {
@@ -101,7 +104,8 @@ const json::value* entry_of(FieldReader& reader, std::string_view name, size_t i
   const json::array* list = value == nullptr ? nullptr : value->if_array();
   if (list == nullptr) return value;
   if (list->size() != count) {
-    reader.fail(name, fmt::format("has {} entries for {} prompts", list->size(), count));
+    reader.must_be(name, *value,
+                   fmt::format("one value for all prompts, or a list of {}, one for each prompt", count));
     return nullptr;
   }
   return &(*list)[i];
@@ -178,7 +182,10 @@ class SamplingReader {
     read_native_sampling(inner, limits.vocab_size, stop_regexes_, *fields);
     if (fields->stops != nullptr) num_regexes_ += fields->stops->num_regexes();
     if (num_regexes_ > kMaxBatchRegexes) {
-      inner.fail("stop_regex", fmt::format("more than {} expressions in one request", kMaxBatchRegexes));
+      inner.fail(
+          "stop_regex",
+          fmt::format("there are {} expressions up to this prompt; at most {} are allowed in one request",
+                      num_regexes_, kMaxBatchRegexes));
     }
     reader.adopt(inner);
     return fields_;
@@ -254,8 +261,10 @@ std::vector<PromptFields> read_prompt_fields(FieldReader& reader, const NativeLi
     }
     num_generations += static_cast<size_t>(fields.sampling->n);
     if (num_generations > kMaxBatch) {
-      reader.fail("sampling_params.n",
-                  fmt::format("makes more than {} generations of one request", kMaxBatch));
+      reader.fail(
+          "sampling_params.n",
+          fmt::format("makes {} generations of the first {} prompts; at most {} are allowed in one request",
+                      num_generations, i + 1, kMaxBatch));
     }
     if (!reader.ok()) return out;
     budget.add(prompt_tokens, *length, fields.logprobs, fields.sampling->n);
@@ -266,10 +275,11 @@ std::vector<PromptFields> read_prompt_fields(FieldReader& reader, const NativeLi
   return out;
 }
 
-// Adds the choices of one prompt. The only errors come from the memory limit, and belong to the whole body.
-void add_choices(FieldReader& reader, const NativeLimits& limits, const PromptFields& fields, NativeItem item,
-                 std::vector<int32_t> prompt, const std::string& rid, NativeRequest& out) {
+// Makes the generation that all choices of one prompt begin as, and counts the memory of all of them.
+NativeItem make_item(FieldReader& reader, const NativeLimits& limits, const PromptFields& fields,
+                     std::vector<int32_t> prompt, NativeRequest& out) {
   const SamplingFields& sampling = *fields.sampling;
+  NativeItem item{.request = {}, .grammar = sampling.grammar};
   GenerationRequest& request = item.request;
   request.logprobs = fields.logprobs;
   request.sampling = sampling.params;
@@ -286,19 +296,54 @@ void add_choices(FieldReader& reader, const NativeLimits& limits, const PromptFi
   request.input_ids = std::move(prompt);
   const Result<void> charged =
       charge_choices(out.memory, request, sampling.n, sampling.grammar == nullptr ? 0 : limits.vocab_size);
-  if (!charged.ok()) return reader.refuse({}, charged.status());
-  item.grammar = sampling.grammar;
-  if (sampling.n > 1) out.is_list = true;
-  for (int64_t choice = 0; choice < sampling.n; ++choice) {
-    NativeItem copy = item;
-    copy.request.further_choice = choice > 0;
-    copy.request.rid = rid.empty() ? random_id() : sampling.n > 1 ? fmt::format("{}_{}", rid, choice) : rid;
-    // Choices with the same seed would all be equal.
-    if (copy.request.sampling.seed) *copy.request.sampling.seed += static_cast<uint64_t>(choice);
-    out.items.push_back(std::move(copy));
+  if (!charged.ok()) reader.refuse({}, charged.status());
+  return item;
+}
+
+// Generations is what a request will make, before any choice is made.
+struct Generations {
+  std::vector<NativeItem> items;     // [prompts]
+  std::vector<int64_t> num_choices;  // [prompts]
+  std::vector<std::string> rids;     // [choices], prompt by prompt
+  std::vector<size_t> prompt_of;     // [choices]
+};
+
+// Gives all choices their ids, which must differ.
+void name_choices(FieldReader& reader, bool is_list, Generations& out) {
+  const size_t count = out.num_choices.size();
+  for (size_t i = 0; i < count && reader.ok(); ++i) {
+    const std::string rid = read_rid(reader, i, count, is_list);
+    const int64_t n = out.num_choices[i];
+    for (int64_t choice = 0; choice < n; ++choice) {
+      out.rids.push_back(rid.empty() ? random_id() : n > 1 ? fmt::format("{}_{}", rid, choice) : rid);
+      out.prompt_of.push_back(i);
+    }
+  }
+  if (!reader.has("rid")) return;
+  check_rids_differ(
+      reader, out.rids.size(), [&](size_t i) -> const std::string& { return out.rids[i]; },
+      [&](size_t i) { return out.prompt_of[i]; });
+}
+
+// Makes all choices. No error is left.
+void make_choices(Generations from, NativeRequest& out) {
+  out.items.reserve(from.rids.size());
+  for (size_t i = 0, next = 0; i < from.items.size(); ++i) {
+    const int64_t n = from.num_choices[i];
+    if (n > 1) out.is_list = true;
+    for (int64_t choice = 0; choice < n; ++choice) {
+      NativeItem item = choice + 1 < n ? from.items[i] : std::move(from.items[i]);
+      item.request.further_choice = choice > 0;
+      item.request.rid = std::move(from.rids[next++]);
+      // Choices with the same seed would all be equal.
+      if (item.request.sampling.seed) *item.request.sampling.seed += static_cast<uint64_t>(choice);
+      out.items.push_back(std::move(item));
+    }
   }
 }
 
+// Whatever can be refused is refused before any choice is made, because a body of a few bytes may ask for
+// thousands of them.
 void read_native(FieldReader& reader, const NativeLimits& limits, NativeRequest& out) {
   refuse_unsupported(reader);
   reader.boolean("stream", out.stream);
@@ -310,26 +355,33 @@ void read_native(FieldReader& reader, const NativeLimits& limits, NativeRequest&
   if (!reader.ok()) return;
   out.is_list = prompts.is_list;
   const std::vector<PromptFields> fields = read_prompt_fields(reader, limits, prompts);
+  if (!reader.ok()) return;
+  Generations generations;
+  for (const PromptFields& one : fields) generations.num_choices.push_back(one.sampling->n);
+  reserve_places(reader, limits.reserve,
+                 std::accumulate(generations.num_choices.begin(), generations.num_choices.end(), int64_t{0}),
+                 out.places);
   const size_t count = prompts.ids.size();
-  std::vector<size_t> prompt_of;  // of each generation
   for (size_t i = 0; i < count && reader.ok(); ++i) {
-    NativeItem item;
-    item.request.priority = static_cast<int32_t>(priority);
+    generations.items.push_back(make_item(reader, limits, fields[i], std::move(prompts.ids[i]), out));
+    GenerationRequest& request = generations.items.back().request;
+    request.priority = static_cast<int32_t>(priority);
     read_entry(reader, "cache_salt", i, count, [&](FieldReader& one, std::string_view name) {
-      read_cache_salt(one, name, item.request.cache_salt);
+      read_cache_salt(one, name, request.cache_salt);
     });
-    const std::string rid = read_rid(reader, i, count, prompts.is_list);
-    if (!reader.ok()) return;
-    add_choices(reader, limits, fields[i], std::move(item), std::move(prompts.ids[i]), rid, out);
-    prompt_of.resize(out.items.size(), i);
   }
-  if (!reader.has("rid")) return;
-  check_rids_differ(
-      reader, out.items.size(), [&](size_t i) -> const std::string& { return out.items[i].request.rid; },
-      [&](size_t i) { return prompt_of[i]; });
+  if (reader.ok()) name_choices(reader, prompts.is_list, generations);
+  if (reader.ok()) make_choices(std::move(generations), out);
 }
 
 }  // namespace
+
+void reserve_places(FieldReader& reader, const ReservePlaces& reserve, int64_t count, QueuePlaces& out) {
+  if (!reader.ok() || !reserve) return;
+  auto places = reserve(count);
+  if (!places.ok()) return reader.refuse({}, places.status());
+  out = std::move(places).value();
+}
 
 void check_rids_differ(FieldReader& reader, size_t count,
                        const std::function<const std::string&(size_t)>& rid_of,

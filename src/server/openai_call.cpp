@@ -75,11 +75,9 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
     }
   }
 
-  // Starts all choices. If there is no room in the queue for one of them, none is started.
+  // Starts all choices, each on a place that the request has.
   Result<void> start(CompiledGrammars grammars) {
-    HADAL_ASSIGN_OR_RETURN(
-        QueuePlaces places,
-        context_.engine.reserve(std::ssize(request_.items), engine_client(stream_->exchange().request())));
+    QueuePlaces places = std::move(request_.places);  // what is left is returned at the end
     num_open_ = request_.items.size();
     rids_.reserve(num_open_);
     if (log_text_bytes(context_) > 0) texts_.resize(num_open_);
@@ -156,10 +154,11 @@ void run_openai_call(ServerContext& context, std::shared_ptr<HttpExchange> excha
   std::make_shared<OpenAiCall>(context, std::move(exchange), std::move(request), std::move(answer))->run();
 }
 
-OpenAiLimits openai_limits(const ServerContext& context) {
+OpenAiLimits openai_limits(const ServerContext& context, const HttpRequest& from) {
   OpenAiLimits limits;
   limits.prompt = prompt_limits(context);
   limits.request = context.options.request_limits;
+  limits.reserve = place_reserver(context, from);
   limits.vocab_size = context.config.vocab_size;
   limits.tokenizer = context.tokenizer;
   limits.default_sampling = context.options.default_sampling;

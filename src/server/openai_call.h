@@ -30,7 +30,7 @@ class OpenAiAnswer {
 void run_openai_call(ServerContext& context, std::shared_ptr<HttpExchange> exchange, OpenAiRequest request,
                      std::unique_ptr<OpenAiAnswer> answer);
 
-// Returns the limits against which requests to this server are checked.
-OpenAiLimits openai_limits(const ServerContext& context);
+// Returns the limits against which a request that comes `from` this client is checked.
+OpenAiLimits openai_limits(const ServerContext& context, const HttpRequest& from);
 
 }  // namespace hadal::server

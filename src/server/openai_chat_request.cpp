@@ -135,7 +135,11 @@ void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatReques
   const auto prompt = render_marked_chat(*limits.chat_format, messages, options);
   if (!prompt.ok()) {
     const std::string& why = prompt.status().message;
-    return reader.fail(tools.tools_json.empty() || why.starts_with("messages") ? "messages" : "tools", why);
+    const std::string_view field =
+        tools.tools_json.empty() || why.starts_with("messages") ? "messages" : "tools";
+    // Most of these errors begin with the place in the field.
+    if (why.starts_with(field)) return reader.refuse(field, invalid_argument("{}", why));
+    return reader.fail(field, why);
   }
   const std::span<const TextRange> literal = content_as_text ? prompt->content : std::span<const TextRange>();
   auto ids = encode_prompt(*limits.tokenizer, prompt->text, false, limits.prompt, literal);
@@ -164,10 +168,10 @@ void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatReques
   item.request.skip_special_tokens = !needs_markers;
   const std::vector<int64_t> lengths =
       fit_openai_prompts(reader, limits, fields, item.request.logprobs, std::nullopt, "messages",
-                         length_field, std::span(&ids.value(), 1));
+                         length_field, std::span(&ids.value(), 1), out.common.places);
   item.request.input_ids = std::move(ids).value();
-  if (reader.ok()) add_openai_choices(reader, limits, fields, std::move(item), lengths[0], out.common);
-  name_openai_items(reader, fields, "chatcmpl-", 1, out.common);
+  if (reader.ok()) add_openai_prompt(reader, limits, fields, std::move(item), lengths[0], out.common);
+  make_openai_choices(reader, fields, "chatcmpl-", out.common);
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
   prototype.grammar = std::move(fields.sampling.grammar);
   const std::vector<int64_t> lengths =
       fit_openai_prompts(reader, limits, fields, prototype.request.logprobs, kDefaultMaxTokens, "prompt",
-                         "max_tokens", prompts.ids);
+                         "max_tokens", prompts.ids, out.common.places);
   for (size_t i = 0; i < prompts.ids.size() && reader.ok(); ++i) {
     OpenAiItem item = prototype;
     item.prompt = i;
@@ -117,9 +117,9 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
                                    ? limits.tokenizer->decode(item.request.input_ids, out.skip_special_tokens)
                                    : std::move(prompts.texts[i]));
     }
-    add_openai_choices(reader, limits, fields, std::move(item), lengths[i], out.common);
+    add_openai_prompt(reader, limits, fields, std::move(item), lengths[i], out.common);
   }
-  name_openai_items(reader, fields, "cmpl-", prompts.ids.size(), out.common);
+  make_openai_choices(reader, fields, "cmpl-", out.common);
 }
 
 }  // namespace

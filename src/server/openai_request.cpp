@@ -50,9 +50,9 @@ void read_rids(FieldReader& reader, std::vector<std::string>& rids) {
 
 void read_json_schema(FieldReader& format, std::shared_ptr<const GrammarSpec>& grammar) {
   const json::value* value = format.find("json_schema");
-  if (value == nullptr || !value->is_object()) {
-    return format.fail("json_schema", "must be an object with a name and a schema");
-  }
+  constexpr std::string_view kAllowed = "an object with a name and a schema";
+  if (value == nullptr) return format.fail("json_schema", fmt::format("is missing; must be {}", kAllowed));
+  if (!value->is_object()) return format.must_be("json_schema", *value, kAllowed);
   FieldReader schema(value->get_object(), "response_format.json_schema.");
   std::string name;
   bool strict = false;  // enforced either way
@@ -144,7 +144,7 @@ std::vector<int64_t> fit_openai_prompts(FieldReader& reader, const OpenAiLimits&
                                         const OpenAiFields& fields, const LogprobOptions& logprobs,
                                         std::optional<int64_t> fallback, std::string_view prompt_field,
                                         std::string_view length_field,
-                                        std::span<std::vector<int32_t>> prompts) {
+                                        std::span<std::vector<int32_t>> prompts, QueuePlaces& places) {
   std::vector<int64_t> lengths;
   if (!reader.ok()) return lengths;
   const SamplingFields& sampling = fields.sampling;
@@ -165,16 +165,20 @@ std::vector<int64_t> fit_openai_prompts(FieldReader& reader, const OpenAiLimits&
     budget.add(static_cast<int64_t>(prompt.size()), *length, logprobs, sampling.n);
   }
   if (prompts.size() * static_cast<size_t>(sampling.n) > kMaxBatch) {
-    reader.fail("n", fmt::format("makes more than {} choices of one request", kMaxBatch));
+    reader.fail(
+        "n",
+        fmt::format("is {} for {} prompts, which are {} choices; at most {} are allowed in one request",
+                    sampling.n, prompts.size(), prompts.size() * static_cast<size_t>(sampling.n), kMaxBatch));
   }
   if (const auto tokens = budget.check_tokens(); !tokens.ok()) reader.refuse({}, tokens.status());
   if (const auto scores = budget.check_prompt_logprobs(); !scores.ok())
     reader.fail("logprobs", scores.status());
+  reserve_places(reader, limits.reserve, std::ssize(prompts) * sampling.n, places);
   return lengths;
 }
 
-void add_openai_choices(FieldReader& reader, const OpenAiLimits& limits, const OpenAiFields& fields,
-                        OpenAiItem prototype, int64_t length, OpenAiRequest& request) {
+void add_openai_prompt(FieldReader& reader, const OpenAiLimits& limits, const OpenAiFields& fields,
+                       OpenAiItem prototype, int64_t length, OpenAiRequest& request) {
   if (!reader.ok()) return;
   const SamplingFields& sampling = fields.sampling;
   GenerationRequest& generation = prototype.request;
@@ -192,37 +196,48 @@ void add_openai_choices(FieldReader& reader, const OpenAiLimits& limits, const O
   const Result<void> charged = charge_choices(request.memory, generation, sampling.n,
                                               prototype.grammar == nullptr ? 0 : limits.vocab_size);
   if (!charged.ok()) return reader.refuse({}, charged.status());
-  for (int64_t choice = 0; choice < sampling.n; ++choice) {
-    OpenAiItem item = choice + 1 < sampling.n ? prototype : std::move(prototype);
-    item.request.further_choice = choice > 0;
-    // Choices with the same seed would all be equal.
-    if (item.request.sampling.seed) *item.request.sampling.seed += static_cast<uint64_t>(choice);
-    request.items.push_back(std::move(item));
-  }
+  request.items.push_back(std::move(prototype));
 }
 
-void name_openai_items(FieldReader& reader, const OpenAiFields& fields, std::string_view prefix,
-                       size_t num_prompts, OpenAiRequest& request) {
+void make_openai_choices(FieldReader& reader, const OpenAiFields& fields, std::string_view prefix,
+                         OpenAiRequest& request) {
   if (!reader.ok()) return;
-  const std::vector<std::string>& rids = fields.rids;
-  if (rids.size() > 1 && rids.size() != num_prompts) {
-    return reader.fail("rid", fmt::format("has {} entries for {} prompts", rids.size(), num_prompts));
+  const std::vector<std::string>& given = fields.rids;
+  const size_t num_prompts = request.items.size();
+  const auto n = static_cast<size_t>(fields.sampling.n);
+  const size_t count = num_prompts * n;
+  if (given.size() > 1 && given.size() != num_prompts) {
+    return reader.must_be(
+        "rid", *reader.find("rid"),
+        fmt::format("one value for all prompts, or a list of {}, one for each prompt", num_prompts));
   }
-  request.id = rids.empty() ? std::string(prefix) + random_id() : rids.front();
-  for (size_t i = 0; i < request.items.size(); ++i) {
-    OpenAiItem& item = request.items[i];
-    if (rids.size() > 1) {
-      const bool alone = num_prompts == request.items.size();
-      item.request.rid = alone ? rids[item.prompt] : fmt::format("{}_{}", rids[item.prompt], i);
-    } else {
-      item.request.rid = request.items.size() == 1 ? request.id : fmt::format("{}_{}", request.id, i);
-    }
+  request.id = given.empty() ? std::string(prefix) + random_id() : given.front();
+  std::vector<std::string> rids;
+  rids.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    const std::string& name = given.size() > 1 ? given[i / n] : request.id;
+    const bool is_alone = count == (given.size() > 1 ? num_prompts : 1);
+    rids.push_back(is_alone ? name : fmt::format("{}_{}", name, i));
   }
-  if (rids.size() < 2) return;
-  check_rids_differ(
-      reader, request.items.size(),
-      [&](size_t i) -> const std::string& { return request.items[i].request.rid; },
-      [&](size_t i) { return request.items[i].prompt; });
+  if (given.size() > 1) {
+    check_rids_differ(
+        reader, count, [&](size_t i) -> const std::string& { return rids[i]; },
+        [&](size_t i) { return i / n; });
+    if (!reader.ok()) return;
+  }
+  std::vector<OpenAiItem> choices;
+  choices.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    const size_t choice = i % n;
+    OpenAiItem& first = request.items[i / n];
+    OpenAiItem item = choice + 1 < n ? first : std::move(first);
+    item.request.rid = std::move(rids[i]);
+    item.request.further_choice = choice > 0;
+    // Choices with the same seed would all be equal.
+    if (item.request.sampling.seed) *item.request.sampling.seed += choice;
+    choices.push_back(std::move(item));
+  }
+  request.items = std::move(choices);
 }
 
 }  // namespace hadal::server

@@ -29,6 +29,7 @@ namespace hadal::server {
 struct OpenAiLimits {
   PromptLimits prompt;
   RequestLimits request;
+  ReservePlaces reserve;  // for the request's client; null: no places are taken
   int64_t vocab_size = 0;
   const Tokenizer* tokenizer = nullptr;                // null: token ids only
   SamplingParams default_sampling;                     // used where the client gives no value
@@ -55,6 +56,7 @@ struct OpenAiRequest {
   // Entry i is choice i: prompt by prompt, with the n choices of a prompt adjacent.
   std::vector<OpenAiItem> items;
   MemoryCharge memory;  // what it holds until its end
+  QueuePlaces places;   // one for each item
 };
 
 // Returns the prompt of each choice.
@@ -75,21 +77,25 @@ void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiR
 
 // Fits all prompts of a request to the limits, and returns the length of each one's answers: what the client
 // wants or, if it gave no number, `fallback` (see fit_prompt). Refuses what is too much for one request.
-// Errors name `prompt_field`, `length_field` or n; log-probabilities of prompts are the field logprobs.
+// Errors name `prompt_field`, `length_field` or n; log-probabilities of prompts are the field logprobs. Then
+// it takes the places of all choices.
 std::vector<int64_t> fit_openai_prompts(FieldReader& reader, const OpenAiLimits& limits,
                                         const OpenAiFields& fields, const LogprobOptions& logprobs,
                                         std::optional<int64_t> fallback, std::string_view prompt_field,
                                         std::string_view length_field,
-                                        std::span<std::vector<int32_t>> prompts);
+                                        std::span<std::vector<int32_t>> prompts, QueuePlaces& places);
 
-// Adds the n choices of one prompt to request.items. `prototype` contains logprobs, grammar, grammar_after
-// and the fitted prompt; `length` is that of its answers.
-void add_openai_choices(FieldReader& reader, const OpenAiLimits& limits, const OpenAiFields& fields,
-                        OpenAiItem prototype, int64_t length, OpenAiRequest& request);
+// Adds to request.items, for one prompt, the item that its choices begin as, and counts the memory of all of
+// them. `prototype` contains logprobs, grammar, grammar_after and the fitted prompt; `length` is that of its
+// answers.
+void add_openai_prompt(FieldReader& reader, const OpenAiLimits& limits, const OpenAiFields& fields,
+                       OpenAiItem prototype, int64_t length, OpenAiRequest& request);
 
-// Sets request.id and the rid of each item: the client's, or "<prefix><random>". With several items the rids
-// are "<id>_0", "<id>_1", …, so that aborting the id aborts all of them.
-void name_openai_items(FieldReader& reader, const OpenAiFields& fields, std::string_view prefix,
-                       size_t num_prompts, OpenAiRequest& request);
+// Replaces the item of each prompt by its n choices, which have items of their own. Sets request.id and the
+// rid of each item before that: the client's, or "<prefix><random>". With several items the rids are
+// "<id>_0",
+// "<id>_1", …, so that aborting the id aborts all of them.
+void make_openai_choices(FieldReader& reader, const OpenAiFields& fields, std::string_view prefix,
+                         OpenAiRequest& request);
 
 }  // namespace hadal::server

@@ -25,9 +25,10 @@ void add_openai_route(Router& router, ServerContext& context, std::string_view p
        .path = path,
        .style = ErrorStyle::kOpenAi,
        .handler = [&context, parse, make_answer](std::shared_ptr<HttpExchange> exchange) {
+         const OpenAiLimits limits = openai_limits(context, exchange->request());
          parse_body(
              context, std::move(exchange), ErrorStyle::kOpenAi,
-             [parse, limits = openai_limits(context)](std::string_view body) { return parse(body, limits); },
+             [parse, limits](std::string_view body) { return parse(body, limits); },
              [&context, make_answer](std::shared_ptr<HttpExchange> client,
                                      std::variant<Request, FieldError> parsed) {
                if (const FieldError* error = std::get_if<FieldError>(&parsed)) {

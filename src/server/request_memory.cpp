@@ -1,9 +1,9 @@
 #include "server/request_memory.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <limits>
+
+#include "base/printable.h"
 
 namespace hadal::server {
 namespace {
@@ -101,13 +101,13 @@ void MemoryCharge::clear() noexcept {
 }
 
 Status memory_exhausted(const RequestMemory& memory, MemoryKind kind, size_t bytes) {
-  constexpr double kMib = 1 << 20;
-  return make_status(StatusCode::kResourceExhausted,
-                     "the memory for all requests is in use (max-request-memory): this one needs {:.1f} MiB "
-                     "for {}, {:.1f} of {:.1f} MiB are free; try again later",
-                     static_cast<double>(bytes) / kMib, kTexts.at(static_cast<size_t>(kind)),
-                     static_cast<double>(memory.limit() - std::min(memory.limit(), memory.total())) / kMib,
-                     static_cast<double>(memory.limit()) / kMib);
+  const size_t free = memory.limit() - std::min(memory.limit(), memory.total());
+  return make_status(
+      StatusCode::kResourceExhausted,
+      "the memory for all requests is in use (max-request-memory): this one needs {} for {}, {} "
+      "of {} are free; try again later",
+      shown_bytes(bytes), kTexts.at(static_cast<size_t>(kind)), shown_bytes(free),
+      shown_bytes(memory.limit()));
 }
 
 }  // namespace hadal::server

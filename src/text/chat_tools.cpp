@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/printable.h"
 #include "text/json_reader.h"
 #include "text/json_spelling.h"
 
@@ -47,13 +48,16 @@ Result<std::vector<Json>> functions_of(std::string_view tools_json) {
       return invalid_argument(
           "tools[{}] has no \"function\"; allowed is {{\"type\": \"function\", \"function\": …}}", i);
     if (tool.contains("type") && tool["type"] != "function")
-      return invalid_argument("tools[{}].type is {}; allowed is \"function\"", i, tool["type"].dump());
+      return invalid_argument("tools[{}].type is {}; allowed is \"function\"", i,
+                              cut_text(tool["type"].dump()));
     const Json& function = tool["function"];
     if (!function.contains("name") || !function["name"].is_string())
-      return invalid_argument("tools[{}].function.name is missing or not a string", i);
+      return invalid_argument("tools[{}].function.name is {}; must be a string", i,
+                              function.contains("name") ? cut_text(function["name"].dump()) : "missing");
     const bool has_description = function.contains("description") && !function["description"].is_null();
     if (has_description && !function["description"].is_string())
-      return invalid_argument("tools[{}].function.description is not a string", i);
+      return invalid_argument("tools[{}].function.description is {}; must be a string", i,
+                              cut_text(function["description"].dump()));
     functions.push_back(function);
   }
   return functions;

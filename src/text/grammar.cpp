@@ -1,5 +1,4 @@
-// This file holds the part of grammars that every build shares: bounds, the cache, and a matcher's state
-// beyond the grammar itself.
+// This file holds the part of compiling grammars that every build shares: bounds and the cache.
 #include "text/grammar.h"
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "base/printable.h"
 #include "text/grammar_backend.h"
 #include "text/grammar_schema.h"
 #include "text/tokenizer.h"
@@ -28,32 +28,35 @@ const std::string& field_of(const GrammarSpec& spec, std::string& storage) {
   return storage = to_string(spec.kind);
 }
 
-// Parentheses in classes and literals count too, because this only bounds the depth and does not parse.
+// Returns how deep groups are nested in each other. Parentheses in classes and literals count too, because
+// this only bounds the depth and does not parse.
+int nesting_of(std::string_view text) {
+  int depth = 0;
+  int deepest = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\')
+      ++i;
+    else if (text[i] == '(')
+      deepest = std::max(deepest, ++depth);
+    else if (text[i] == ')' && depth > 0)
+      --depth;
+  }
+  return deepest;
+}
+
 Result<void> check_bounds(const GrammarSpec& spec, std::string_view field) {
   if (spec.text.size() > kMaxGrammarBytes)
     return invalid_argument("{}: {} bytes; at most {} are allowed", field, spec.text.size(),
                             kMaxGrammarBytes);
-  if (spec.text.find('\0') != spec.text.npos) return invalid_argument("{}: it has a zero byte", field);
+  if (const size_t at = spec.text.find('\0'); at != spec.text.npos)
+    return invalid_argument("{}: byte {} is zero; zero bytes are not allowed", field, at);
   if (spec.kind != GrammarKind::kRegex && spec.kind != GrammarKind::kEbnf) return {};
-  if (spec.text.empty()) return invalid_argument("{}: it is empty", field);
-  int depth = 0;
-  for (size_t i = 0; i < spec.text.size(); ++i) {
-    if (spec.text[i] == '\\')
-      ++i;
-    else if (spec.text[i] == '(' && ++depth > kMaxNesting)
-      return invalid_argument("{}: groups nest deeper than {}", field, kMaxNesting);
-    else if (spec.text[i] == ')' && depth > 0)
-      --depth;
-  }
-  return {};
-}
-
-void set_bit(std::span<uint32_t> words, int32_t token_id) {
-  words[token_id / 32] |= 1U << (token_id % 32);
-}
-
-bool has_bit(std::span<const uint32_t> words, int32_t token_id) {
-  return (words[token_id / 32] >> (token_id % 32) & 1U) != 0;
+  if (spec.text.empty())
+    return invalid_argument("{}: it is empty; must have 1 to {} bytes", field, kMaxGrammarBytes);
+  const int nesting = nesting_of(spec.text);
+  if (nesting <= kMaxNesting) return {};
+  return invalid_argument("{}: its groups are nested {} deep; at most {} are allowed", field, nesting,
+                          kMaxNesting);
 }
 
 }  // namespace
@@ -164,11 +167,17 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const Grammar
   const auto walker = grammar->start();
   walker->fill(words);
   if (walker->is_too_expensive())
-    return invalid_argument("{}: its first mask takes more than {} s", checked.field,
-                            vocabulary.masks.one_mask_s);
+    return invalid_argument(
+        "{}: the first mask of its {} bytes takes more than {:g} s of processor time, which is "
+        "the limit for a mask",
+        checked.field, spec.text.size(), vocabulary.masks.one_mask_s);
   if (!walker->is_complete() &&
       std::all_of(words.begin(), words.end(), [](uint32_t word) { return word == 0; }))
-    return invalid_argument("{}: no text of the model's tokens matches it", checked.field);
+    return invalid_argument(
+        "{}: no text of the model's tokens matches {}; must match one or more, so no rule may need itself at "
+        "its "
+        "beginning",
+        checked.field, shown_text(spec.text));
   return std::shared_ptr<const CompiledGrammar>(grammar);
 }
 
@@ -333,110 +342,6 @@ void GrammarCompiler::clear_cache() {
     const auto entry = it++;
     if (entry->size_bytes >= 0) impl_->drop(entry);
   }
-}
-
-// The accepted tokens are, in this order: free ones up to and including the start token, those of the
-// grammar, and end tokens.
-struct GrammarMatcher::Impl {
-  std::shared_ptr<const BackendGrammar> grammar;
-  GrammarMatcherOptions options;
-  std::unique_ptr<GrammarWalker> walker;
-  bool has_started = true;
-  int64_t num_free = 0;
-  int64_t num_inside = 0;
-  int64_t num_ends = 0;
-
-  const GrammarVocabulary& vocabulary() const { return grammar->vocabulary(); }
-  bool is_end(int32_t token_id) const {
-    const auto& ends = vocabulary().end_ids;
-    return std::binary_search(ends.begin(), ends.end(), token_id);
-  }
-  void fill(std::span<uint32_t> allowed) const {
-    const int64_t size = vocabulary().size;
-    HADAL_CHECK(static_cast<int64_t>(allowed.size()) == (size + 31) / 32, "a mask of {} words for {} tokens",
-                allowed.size(), size);
-    if (!has_started) {
-      std::fill(allowed.begin(), allowed.end(), ~0U);
-      if (size % 32 != 0) allowed.back() = (1U << (size % 32)) - 1;
-      for (const int32_t id : vocabulary().end_ids) allowed[id / 32] &= ~(1U << (id % 32));
-      return;
-    }
-    if (num_ends == 0) {
-      walker->fill(allowed);
-      if (std::any_of(allowed.begin(), allowed.end(), [](uint32_t word) { return word != 0; })) return;
-    }
-    for (const int32_t id : vocabulary().end_ids) set_bit(allowed, id);
-  }
-};
-
-GrammarMatcher::GrammarMatcher(std::shared_ptr<const CompiledGrammar> grammar, GrammarMatcherOptions options)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->grammar = std::static_pointer_cast<const BackendGrammar>(std::move(grammar));
-  impl_->options = options;
-  impl_->walker = impl_->grammar->start();
-  impl_->has_started = options.start_after_token < 0;
-}
-
-GrammarMatcher::~GrammarMatcher() = default;
-GrammarMatcher::GrammarMatcher(GrammarMatcher&&) noexcept = default;
-GrammarMatcher& GrammarMatcher::operator=(GrammarMatcher&&) noexcept = default;
-
-void GrammarMatcher::fill_mask(std::span<uint32_t> allowed) {
-  impl_->fill(allowed);
-}
-
-bool GrammarMatcher::accept_token(int32_t token_id) {
-  Impl& impl = *impl_;
-  if (token_id < 0 || token_id >= impl.vocabulary().size) return false;
-  const bool is_end = impl.is_end(token_id);
-  if (!impl.has_started) {
-    if (is_end) return false;
-    ++impl.num_free;
-    impl.has_started = token_id == impl.options.start_after_token;
-    return true;
-  }
-  if (is_end) {
-    if (impl.num_ends == 0 && !impl.walker->is_complete()) {
-      std::vector<uint32_t> words((impl.vocabulary().size + 31) / 32);
-      impl.fill(words);
-      if (!has_bit(words, token_id)) return false;
-    }
-    ++impl.num_ends;
-    return true;
-  }
-  if (impl.num_ends > 0 || !impl.walker->accept(token_id)) return false;
-  ++impl.num_inside;
-  return true;
-}
-
-bool GrammarMatcher::is_too_expensive() const {
-  return impl_->walker->is_too_expensive();
-}
-
-const MaskLimits& GrammarMatcher::limits() const {
-  return impl_->vocabulary().masks;
-}
-
-bool GrammarMatcher::is_terminated() const {
-  return impl_->num_ends > 0;
-}
-
-bool GrammarMatcher::is_complete() const {
-  return impl_->has_started && impl_->walker->is_complete();
-}
-
-void GrammarMatcher::rollback(int64_t num_tokens) {
-  Impl& impl = *impl_;
-  HADAL_CHECK(num_tokens >= 0 && num_tokens <= impl.num_free + impl.num_inside + impl.num_ends,
-              "cannot undo {} tokens", num_tokens);
-  const int64_t ends = std::min(num_tokens, impl.num_ends);
-  const int64_t inside = std::min(num_tokens - ends, impl.num_inside);
-  const int64_t free = num_tokens - ends - inside;
-  impl.num_ends -= ends;
-  if (inside > 0) impl.walker->rollback(inside);
-  impl.num_inside -= inside;
-  impl.num_free -= free;
-  if (free > 0) impl.has_started = false;  // the last free token is the one that started the grammar
 }
 
 }  // namespace hadal

@@ -2,14 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
 #include <set>
 #include <span>
 #include <vector>
 
 #include <boost/json.hpp>
 
+#include "base/nearest_word.h"
 #include "base/printable.h"
 #include "text/grammar_schema_keywords.h"
+#include "text/grammar_schema_numbers.h"
+#include "text/json_error.h"
 
 namespace hadal {
 
@@ -53,13 +58,8 @@ class SchemaWalk {
   Result<void> walk(const json::value& schema, const std::string& at, size_t depth, json::value& out,
                     bool is_of_names = false);
 
-  // Checks that every $ref leads to a place that was walked as a schema.
-  Result<void> check_refs() const {
-    for (const auto& [at, uri] : refs_)
-      if (!schemas_.contains(uri.substr(1)))
-        return error(at, "$ref", fmt::format("{} does not lead to a schema", shown_text(uri)));
-    return {};
-  }
+  // Checks that every $ref leads to a place that was walked as a schema, and not in a circle.
+  Result<void> check_refs() const;
 
   bool has_length() const { return has_length_; }
   std::vector<std::pair<std::string, std::string>>& patterns() { return patterns_; }
@@ -68,9 +68,11 @@ class SchemaWalk {
   static std::string place(std::string_view at) {
     return at.empty() ? "the root" : cut_text(at, 4 * kShownChars);
   }
-  Status error(std::string_view at, std::string_view keyword, const std::string& why) const {
-    return invalid_argument(
-        "{}", one_line(fmt::format("{}: keyword {} at {}: {}", field_, shown_text(keyword), place(at), why)));
+  // Blames `value`, which `keyword` has in the schema at `at`.
+  Status error(std::string_view at, std::string_view keyword, const json::value& value,
+               const std::string& why) const {
+    return invalid_argument("{}", one_line(fmt::format("{}: keyword {} at {} is {}: {}", field_,
+                                                       shown_text(keyword), place(at), shown(value), why)));
   }
 
   Result<void> check_shape(const Keyword& keyword, const json::value& value, const std::string& at) const;
@@ -79,7 +81,7 @@ class SchemaWalk {
   Result<void> check_bounds(const json::object& schema, const std::string& at) const;
   Result<void> check_string(const json::object& schema, const std::string& at) const;
   Result<void> check_object(const json::object& schema, const std::string& at) const;
-  Result<void> check_ref(std::string_view uri, const std::string& at) const;
+  Result<void> check_ref(const json::value& ref, const std::string& at) const;
   Result<void> walk_members(const json::object& schema, const std::string& at, size_t depth,
                             json::object& out);
 
@@ -88,13 +90,13 @@ class SchemaWalk {
   bool has_length_ = false;
   std::vector<std::pair<std::string, std::string>> patterns_;  // place and expression
   std::set<std::string> schemas_;                              // JSON pointers of all schemas
-  std::vector<std::pair<std::string, std::string>> refs_;      // place and target
+  std::map<std::string, std::string, std::less<>> refs_;       // place -> target
 };
 
 Result<void> SchemaWalk::check_shape(const Keyword& keyword, const json::value& value,
                                      const std::string& at) const {
   const auto wrong = [&](std::string_view what) {
-    return error(at, keyword.name, fmt::format("it must be {}", what));
+    return error(at, keyword.name, value, fmt::format("it must be {}", what));
   };
   switch (keyword.shape) {
     case Shape::kSchema:
@@ -151,7 +153,7 @@ Result<void> SchemaWalk::check_alone(const json::object& schema, const Keyword& 
     if (other == nullptr || other == &keyword || other->about == About::kNothing) continue;
     const bool has_values = keyword.name == "const" || keyword.name == "enum";
     if (other->name != "type" || !has_values)
-      return error(at, name,
+      return error(at, name, value,
                    fmt::format("it is not enforced beside \"{}\"; move it into that schema", keyword.name));
     const json::value& values = schema.at(keyword.name);
     const std::span<const json::value> list =
@@ -164,13 +166,17 @@ Result<void> SchemaWalk::check_alone(const json::object& schema, const Keyword& 
                                   ? fits(value)
                                   : std::any_of(value.get_array().begin(), value.get_array().end(), fits);
       if (!is_fitting)
-        return error(at, keyword.name,
-                     fmt::format("{} does not have the \"type\" beside it", json::serialize(element)));
+        return error(at, keyword.name, values,
+                     fmt::format("{} does not have the \"type\" beside it, which is {}", shown(element),
+                                 shown(value)));
     }
   }
-  if (keyword.name == "allOf" && schema.at("allOf").get_array().size() > 1)
-    return error(at, "allOf", "it is enforced with one schema only; merge them");
-  if (keyword.name == "$ref") return check_ref(schema.at("$ref").get_string(), at);
+  const json::value& value = schema.at(keyword.name);
+  if (keyword.name == "allOf" && value.get_array().size() > 1)
+    return error(at, "allOf", value,
+                 fmt::format("it is enforced with one schema only, and it has {}; merge them",
+                             value.get_array().size()));
+  if (keyword.name == "$ref") return check_ref(value, at);
   return {};
 }
 
@@ -185,35 +191,25 @@ Result<void> SchemaWalk::check_typed(const json::object& schema, const std::stri
     if (keyword == nullptr || keyword->about == About::kNothing || keyword->name == "type") continue;
     const bool is_seen = schema.contains("type") || (keyword->about == About::kObject && is_object) ||
                          (keyword->about == About::kArray && is_array && !is_object);
-    if (!is_seen) return error(at, name, "it is enforced only beside a \"type\"");
+    if (!is_seen) return error(at, name, value, "it is enforced only beside a \"type\"");
   }
   HADAL_RETURN_IF_ERROR(check_bounds(schema, at));
   HADAL_RETURN_IF_ERROR(check_string(schema, at));
   HADAL_RETURN_IF_ERROR(check_object(schema, at));
-  if (const json::value* types = schema.if_contains("type")) {
-    const auto is_number = [](const json::value& type) { return type.get_string() == "number"; };
-    const bool has_number =
-        types->is_string() ? is_number(*types)
-                           : std::any_of(types->get_array().begin(), types->get_array().end(), is_number);
-    if (has_number && schema.contains("multipleOf"))
-      return error(at, "multipleOf", "it is enforced for the type \"integer\" only");
-  }
+  if (const auto fault = number_fault(schema))
+    return error(at, fault->keyword, schema.at(fault->keyword), fault->why);
   return {};
 }
 
 // A lower bound above the upper one allows no value; the library reports that without saying where.
 Result<void> SchemaWalk::check_bounds(const json::object& schema, const std::string& at) const {
-  constexpr std::pair<std::string_view, std::string_view> kBounds[] = {{"minimum", "maximum"},
-                                                                       {"minLength", "maxLength"},
-                                                                       {"minItems", "maxItems"},
-                                                                       {"minProperties", "maxProperties"}};
+  constexpr std::pair<std::string_view, std::string_view> kBounds[] = {
+      {"minLength", "maxLength"}, {"minItems", "maxItems"}, {"minProperties", "maxProperties"}};
   for (const auto& [least, most] : kBounds) {
     const json::value* low = schema.if_contains(least);
     const json::value* high = schema.if_contains(most);
-    if (low == nullptr || high == nullptr || low->to_number<double>() <= high->to_number<double>()) continue;
-    return error(
-        at, least,
-        fmt::format("{} is above \"{}\", which is {}", json::serialize(*low), most, json::serialize(*high)));
+    if (low == nullptr || high == nullptr || low->get_int64() <= high->get_int64()) continue;
+    return error(at, least, *low, fmt::format("it is above \"{}\", which is {}", most, shown(*high)));
   }
   return {};
 }
@@ -223,15 +219,15 @@ Result<void> SchemaWalk::check_string(const json::object& schema, const std::str
   const std::string_view name =
       format != nullptr ? std::string_view(format->get_string()) : std::string_view();
   if (is_unsupported_format(name))
-    return error(at, "format",
-                 fmt::format("{} is not enforced; enforced are {}", shown_text(name),
-                             fmt::join(schema_formats(), ", ")));
+    return error(at, "format", *format,
+                 fmt::format("it is not enforced; enforced are {}", fmt::join(schema_formats(), ", ")));
   const bool has_pattern = schema.contains("pattern");
   const bool has_format = among(schema_formats(), name);
-  if (has_pattern && has_format) return error(at, "pattern", "it is not enforced beside a \"format\"");
+  if (has_pattern && has_format)
+    return error(at, "pattern", schema.at("pattern"), "it is not enforced beside a \"format\"");
   for (const std::string_view length : {"minLength", "maxLength"})
     if (schema.contains(length) && (has_pattern || has_format))
-      return error(at, length,
+      return error(at, length, schema.at(length),
                    fmt::format("it is not enforced beside a \"{}\"", has_pattern ? "pattern" : "format"));
   return {};
 }
@@ -241,19 +237,22 @@ Result<void> SchemaWalk::check_object(const json::object& schema, const std::str
   if (const json::value* required = schema.if_contains("required"))
     for (const json::value& key : required->get_array())
       if (properties == nullptr || !properties->get_object().contains(key.get_string()))
-        return error(at, "required",
+        return error(at, "required", *required,
                      fmt::format("{} is not among the \"properties\"",
                                  shown_text(std::string_view(key.get_string()))));
-  const bool has_names = schema.contains("propertyNames");
+  const json::value* names = schema.if_contains("propertyNames");
   if (const json::value* patterns = schema.if_contains("patternProperties")) {
     if (patterns->get_object().size() > 1)
-      return error(at, "patternProperties", "it is enforced with one pattern only");
-    if (has_names) return error(at, "propertyNames", "it is not enforced beside \"patternProperties\"");
+      return error(
+          at, "patternProperties", *patterns,
+          fmt::format("it is enforced with one pattern only, and it has {}", patterns->get_object().size()));
+    if (names != nullptr)
+      return error(at, "propertyNames", *names, "it is not enforced beside \"patternProperties\"");
     if (properties != nullptr)
-      return error(at, "patternProperties", "it is not enforced beside \"properties\"");
+      return error(at, "patternProperties", *patterns, "it is not enforced beside \"properties\"");
   }
-  if (has_names && properties != nullptr)
-    return error(at, "propertyNames", "it is not enforced beside \"properties\"");
+  if (names != nullptr && properties != nullptr)
+    return error(at, "propertyNames", *names, "it is not enforced beside \"properties\"");
   // Free keys may repeat, and a repeated key counts once.
   const json::value* least = schema.if_contains("minProperties");
   const auto is_open = [&](std::string_view name) {
@@ -262,18 +261,19 @@ Result<void> SchemaWalk::check_object(const json::object& schema, const std::str
   };
   if (least != nullptr && least->get_int64() > 1 &&
       (properties == nullptr || is_open("additionalProperties") || is_open("unevaluatedProperties")))
-    return error(at, "minProperties",
+    return error(at, "minProperties", *least,
                  "above 1 it is enforced only for objects with nothing but \"properties\"");
   return {};
 }
 
 // Follows a $ref as the library does: "#" or "#/…", members of objects by name, without escapes.
-Result<void> SchemaWalk::check_ref(std::string_view uri, const std::string& at) const {
+Result<void> SchemaWalk::check_ref(const json::value& ref, const std::string& at) const {
+  const std::string_view uri = ref.get_string();
+  const auto wrong = [&](const std::string& why) { return error(at, "$ref", ref, why); };
   if (uri != "#" && !uri.starts_with("#/"))
-    return error(at, "$ref", fmt::format("{} is not in this document (\"#/…\")", shown_text(uri)));
+    return wrong("it must be \"#\" or \"#/…\", which is in this document");
   if (uri.find_first_of("~%") != uri.npos || uri.ends_with('/') || uri.find("//") != uri.npos)
-    return error(at, "$ref",
-                 fmt::format("{} has escaped or empty parts, which are not supported", shown_text(uri)));
+    return wrong("it must have no escaped and no empty parts");
   const json::value* value = &root_;
   std::string_view rest = uri.substr(1);
   while (!rest.empty()) {
@@ -283,9 +283,26 @@ Result<void> SchemaWalk::check_ref(std::string_view uri, const std::string& at) 
     const json::object* object = value->if_object();
     value = object != nullptr ? object->if_contains(part) : nullptr;
     if (value == nullptr)
-      return error(
-          at, "$ref",
-          fmt::format("{} leads nowhere: no object has the member {}", shown_text(uri), shown_text(part)));
+      return wrong(fmt::format("it leads nowhere: no object has the member {}", shown_text(part)));
+  }
+  return {};
+}
+
+Result<void> SchemaWalk::check_refs() const {
+  std::set<std::string_view> sound;  // places from which references end
+  for (const auto& [at, uri] : refs_) {
+    const auto wrong = [&, &at = at, &uri = uri](const std::string& why) {
+      return error(at, "$ref", json::value(uri), why);
+    };
+    if (!schemas_.contains(uri.substr(1))) return wrong("it must lead to a schema");
+    std::vector<std::string_view> way;
+    for (auto next = refs_.find(at); next != refs_.end() && !sound.contains(next->first);
+         next = refs_.find(std::string_view(next->second).substr(1))) {
+      if (way.size() == refs_.size())
+        return wrong("it leads in a circle; must lead to a schema that describes a value");
+      way.push_back(next->first);
+    }
+    sound.insert(way.begin(), way.end());
   }
   return {};
 }
@@ -339,7 +356,9 @@ void rewrite(json::object& schema) {
 Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, size_t depth,
                               json::value& out, bool is_of_names) {
   if (depth > kMaxSchemaDepth)
-    return invalid_argument("{}: schemas nest deeper than {}", field_, kMaxSchemaDepth);
+    return invalid_argument(
+        "{}", one_line(fmt::format("{}: the schema at {} is {} schemas deep; at most {} are allowed", field_,
+                                   place(at), depth, kMaxSchemaDepth)));
   schemas_.insert(at);
   if (schema.is_bool()) {
     if (schema.get_bool()) out = json::object();
@@ -347,7 +366,8 @@ Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, 
   }
   if (!schema.is_object())
     return invalid_argument(
-        "{}", one_line(fmt::format("{}: at {}: a schema must be an object or a boolean", field_, place(at))));
+        "{}", one_line(fmt::format("{}: at {} is {}; a schema must be an object or a boolean", field_,
+                                   place(at), shown(schema))));
   json::object members = schema.get_object();
   if (is_of_names && !members.contains("type")) members["type"] = "string";  // all names are strings
   const Keyword* alone = nullptr;
@@ -360,12 +380,15 @@ Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, 
     }
     const bool is_off = name == "uniqueItems" && value.is_bool() && !value.get_bool();
     if (is_off || is_annotation(name) || std::string_view(name).starts_with("x-")) continue;
-    if (is_unsupported_keyword(name)) return error(at, name, "it is not supported");
-    return error(at, name, "it is unknown");
+    if (is_unsupported_keyword(name)) return error(at, name, value, "it is not supported");
+    const std::string_view nearest = nearest_word(name, keyword_names());
+    return error(at, name, value,
+                 nearest.empty() ? "it is unknown"
+                                 : fmt::format("it is unknown; the nearest keyword is \"{}\"", nearest));
   }
   HADAL_RETURN_IF_ERROR(alone != nullptr ? check_alone(members, *alone, at) : check_typed(members, at));
   if (alone != nullptr && alone->name == "$ref")
-    refs_.emplace_back(at, std::string_view(members.at("$ref").get_string()));
+    refs_.emplace(at, std::string_view(members.at("$ref").get_string()));
   if (const json::value* pattern = members.if_contains("pattern")) {
     patterns_.emplace_back(at, std::string_view(pattern->get_string()));
   }
@@ -386,17 +409,14 @@ Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, 
 
 Result<PreparedSchema> prepare_json_schema(std::string_view schema_json, std::string_view field) {
   if (schema_json.size() > kMaxGrammarBytes)
-    return invalid_argument("{}: {} bytes; allowed are {}", field, schema_json.size(), kMaxGrammarBytes);
-  json::parse_options options;
-  options.max_depth = 4 * kMaxSchemaDepth;
-  json::error_code failure;
-  const json::value root = json::parse(schema_json, failure, json::storage_ptr(), options);
-  if (failure) return invalid_argument("{}: not JSON: {}", field, failure.message());
+    return invalid_argument("{}: {} bytes; at most {} are allowed", field, schema_json.size(),
+                            kMaxGrammarBytes);
+  HADAL_ASSIGN_OR_RETURN(const json::value root, parse_json_text(schema_json, field, 4 * kMaxSchemaDepth));
   SchemaWalk walk(root, field);
   json::value out;
   HADAL_RETURN_IF_ERROR(walk.walk(root, "", 0, out));
   if (root.is_bool() && !root.get_bool())
-    return invalid_argument("{}: no value matches the schema false", field);
+    return invalid_argument("{}: it is the schema false, which no value matches", field);
   HADAL_RETURN_IF_ERROR(walk.check_refs());
   return PreparedSchema{json::serialize(out), walk.has_length(), std::move(walk.patterns())};
 }

@@ -1,5 +1,7 @@
 #include "text/grammar_schema_keywords.h"
 
+#include <array>
+
 namespace hadal {
 
 namespace {
@@ -83,6 +85,15 @@ constexpr std::string_view kFormats[] = {
 
 std::span<const Keyword> schema_keywords() {
   return kKeywords;
+}
+
+std::span<const std::string_view> keyword_names() {
+  static constexpr auto kNames = [] {
+    std::array<std::string_view, std::size(kKeywords)> names;
+    for (size_t i = 0; i < names.size(); ++i) names[i] = kKeywords[i].name;
+    return names;
+  }();
+  return kNames;
 }
 
 const Keyword* find_keyword(std::string_view name) {

@@ -37,6 +37,8 @@ struct Keyword {
 // Returns all keywords that are enforced or that contain schemas. Those that decide alone come first, in the
 // order in which the library looks for them.
 std::span<const Keyword> schema_keywords();
+// Returns the names of the same keywords.
+std::span<const std::string_view> keyword_names();
 // Returns the keyword of this name, or null for any other name.
 const Keyword* find_keyword(std::string_view name);
 // Tells whether this keyword does not restrict the allowed texts.

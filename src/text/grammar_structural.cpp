@@ -7,6 +7,7 @@
 #include "base/printable.h"
 #include "text/chat_markers.h"
 #include "text/grammar_schema.h"
+#include "text/json_error.h"
 
 namespace hadal {
 
@@ -49,7 +50,13 @@ class TagWalk {
 
  private:
   Status error(std::string_view at, const std::string& why) const {
-    return invalid_argument("{}", one_line(fmt::format("{}: at {}: {}", field_, at, why)));
+    return invalid_argument("{}", one_line(fmt::format("{}: at {}: {}", field_, cut(at), why)));
+  }
+  static std::string cut(std::string_view at) { return cut_text(at, 4 * kShownChars); }
+  // Says that the value at `at` is of the wrong kind.
+  Status must_be(std::string_view at, const json::value& value, std::string_view allowed) const {
+    return invalid_argument(
+        "{}", one_line(fmt::format("{}: at {} is {}; must be {}", field_, cut(at), shown(value), allowed)));
   }
   Result<void> walk_list(json::value& list, const std::string& at, size_t depth, bool are_tags);
   Result<void> walk_rules(json::value& rules, const std::string& at, size_t depth, bool by_token);
@@ -62,19 +69,19 @@ class TagWalk {
 };
 
 Result<void> TagWalk::walk_list(json::value& list, const std::string& at, size_t depth, bool are_tags) {
-  if (!list.is_array() || list.get_array().empty()) return error(at, "it must be a non-empty list");
+  if (!list.is_array() || list.get_array().empty()) return must_be(at, list, "a non-empty list");
   for (size_t i = 0; i < list.get_array().size(); ++i)
     HADAL_RETURN_IF_ERROR(walk(list.get_array()[i], at + "/" + std::to_string(i), depth + 1, are_tags));
   return {};
 }
 
 Result<void> TagWalk::walk_rules(json::value& rules, const std::string& at, size_t depth, bool by_token) {
-  if (!rules.is_array()) return error(at, "it must be a list of pairs");
+  if (!rules.is_array()) return must_be(at, rules, "a list of pairs");
   for (size_t i = 0; i < rules.get_array().size(); ++i) {
     json::value& rule = rules.get_array()[i];
     const std::string here = at + "/" + std::to_string(i);
     if (!rule.is_array() || rule.get_array().size() != 2)
-      return error(here, "it must be a pair of trigger and format");
+      return must_be(here, rule, "a pair of trigger and format");
     HADAL_RETURN_IF_ERROR(by_token ? name_token(rule.get_array()[0], here + "/0")
                                    : walk_text(rule.get_array()[0], here + "/0"));
     HADAL_RETURN_IF_ERROR(walk(rule.get_array()[1], here + "/1", depth + 1));
@@ -88,9 +95,9 @@ Result<void> TagWalk::walk_text(const json::value& value, const std::string& at)
     out_.literals.emplace_back(std::string_view(value.get_string()));
     return {};
   }
-  if (!value.is_array()) return error(at, "it must be a string or a list of strings");
+  if (!value.is_array()) return must_be(at, value, "a string or a list of strings");
   for (const json::value& element : value.get_array()) {
-    if (!element.is_string()) return error(at, "it must be a string or a list of strings");
+    if (!element.is_string()) return must_be(at, value, "a string or a list of strings");
     out_.literals.emplace_back(std::string_view(element.get_string()));
   }
   return {};
@@ -98,7 +105,7 @@ Result<void> TagWalk::walk_text(const json::value& value, const std::string& at)
 
 Result<void> TagWalk::name_token(json::value& token, const std::string& at) const {
   if (token.is_int64()) return {};  // the compiler checks the range
-  if (!token.is_string()) return error(at, "a token must be its text or its id");
+  if (!token.is_string()) return must_be(at, token, "a token's text or its id");
   const auto found = added_.find(std::string_view(token.get_string()));
   if (found == added_.end())
     return error(at, fmt::format("{} is not one of the model's added tokens",
@@ -108,8 +115,10 @@ Result<void> TagWalk::name_token(json::value& token, const std::string& at) cons
 }
 
 Result<void> TagWalk::walk(json::value& format, const std::string& at, size_t depth, bool is_tag) {
-  if (depth > kMaxFormatDepth) return error(at, fmt::format("formats nest deeper than {}", kMaxFormatDepth));
-  if (!format.is_object()) return error(at, "a format must be an object");
+  if (depth > kMaxFormatDepth)
+    return error(
+        at, fmt::format("this format is {} formats deep; at most {} are allowed", depth, kMaxFormatDepth));
+  if (!format.is_object()) return must_be(at, format, "a format, which is an object");
   json::object& members = format.get_object();
   if (is_tag && !members.contains("type")) members["type"] = "tag";
   const json::value* type_value = members.if_contains("type");
@@ -117,8 +126,9 @@ Result<void> TagWalk::walk(json::value& format, const std::string& at, size_t de
                                ? std::string(type_value->get_string())
                                : std::string();
   if (std::find(std::begin(kFormats), std::end(kFormats), type) == std::end(kFormats))
-    return error(at,
-                 fmt::format("\"type\" is {}; allowed are {}", shown_text(type), fmt::join(kFormats, ", ")));
+    return error(
+        at, fmt::format("\"type\" is {}; allowed are {}",
+                        type_value == nullptr ? "missing" : shown(*type_value), fmt::join(kFormats, ", ")));
 
   if (type == "json_schema") members["max_whitespace_cnt"] = kMaxJsonBlanks;
   for (auto& [key, value] : members) {
@@ -132,7 +142,7 @@ Result<void> TagWalk::walk(json::value& format, const std::string& at, size_t de
       out_.has_length = out_.has_length || schema.has_length;
     } else if (name == "style") {
       if (!value.is_string() || (value.get_string() != "json" && value.get_string() != kDsmlStyle))
-        return error(here, fmt::format("allowed are \"json\" and \"{}\"", kDsmlStyle));
+        return must_be(here, value, fmt::format("\"json\" or \"{}\"", kDsmlStyle));
       // The library adds these tags, which may contain an added token.
       if (value.get_string() == kDsmlStyle) out_.literals.emplace_back(dsml::kParameter);
     } else if (name == "content") {
@@ -144,7 +154,7 @@ Result<void> TagWalk::walk(json::value& format, const std::string& at, size_t de
     } else if (name == "token") {
       HADAL_RETURN_IF_ERROR(name_token(value, here));
     } else if (name == "exclude_tokens" || name == "trigger_tokens") {
-      if (!value.is_array()) return error(here, "it must be a list of tokens");
+      if (!value.is_array()) return must_be(here, value, "a list of tokens");
       for (json::value& token : value.get_array()) HADAL_RETURN_IF_ERROR(name_token(token, here));
     } else if ((name == "begin" || name == "end") && value.is_object()) {
       HADAL_RETURN_IF_ERROR(walk(value, here, depth + 1));
@@ -154,7 +164,7 @@ Result<void> TagWalk::walk(json::value& format, const std::string& at, size_t de
     } else if (name == "min" || name == "max" || name == "max_tokens" || name == "max_chars") {
       const int64_t most = name.size() == 3 ? kMaxRepeat : int64_t{1} << 20;
       if (!value.is_int64() || value.get_int64() < -1 || value.get_int64() > most)
-        return error(here, fmt::format("it must be an integer up to {}", most));
+        return must_be(here, value, fmt::format("an integer of -1 to {}", most));
     }
   }
   return {};
@@ -189,15 +199,13 @@ Result<PreparedTag> prepare_structural_tag(std::string_view tag_json, std::strin
                                            const AddedTokenIds& added_tokens) {
   if (tag_json.size() > kMaxGrammarBytes)
     return invalid_argument("{}: {} bytes; at most {} are allowed", field, tag_json.size(), kMaxGrammarBytes);
-  json::parse_options options;
-  options.max_depth = 4 * kMaxSchemaDepth + 4 * kMaxFormatDepth;
-  json::error_code failure;
-  const json::value root = json::parse(tag_json, failure, json::storage_ptr(), options);
-  if (failure) return invalid_argument("{}: not JSON: {}", field, failure.message());
+  HADAL_ASSIGN_OR_RETURN(const json::value root,
+                         parse_json_text(tag_json, field, 4 * kMaxSchemaDepth + 4 * kMaxFormatDepth));
   const json::object* tag = root.if_object();
   const json::value* type = tag != nullptr ? tag->if_contains("type") : nullptr;
   if (type == nullptr || !type->is_string() || type->get_string() != "structural_tag")
-    return invalid_argument("{}: it must be an object of \"type\": \"structural_tag\"", field);
+    return invalid_argument("{}: it is {}; must be an object with the \"type\" \"structural_tag\"", field,
+                            shown(root));
   json::value format;
   if (const json::value* given = tag->if_contains("format")) {
     format = *given;

@@ -9,6 +9,7 @@
 #include "base/printable.h"
 #include "text/chat_markers.h"
 #include "text/grammar_schema.h"
+#include "text/json_error.h"
 
 namespace hadal {
 
@@ -37,23 +38,24 @@ Result<Tool> read_tool(const json::value& entry, size_t i) {
   const json::object* tool = entry.if_object();
   const json::value* type = tool != nullptr ? tool->if_contains("type") : nullptr;
   if (type != nullptr && (!type->is_string() || type->get_string() != "function"))
-    return invalid_argument("tools[{}].type is {}; allowed is \"function\"", i,
-                            cut_text(one_line(json::serialize(*type))));
+    return invalid_argument("tools[{}].type is {}; allowed is \"function\"", i, shown(*type));
   const json::value* function = tool != nullptr ? tool->if_contains("function") : nullptr;
   if (function == nullptr || !function->is_object())
     return invalid_argument(
         "tools[{}] has no \"function\"; allowed is {{\"type\": \"function\", \"function\": …}}", i);
   const json::value* name = function->get_object().if_contains("name");
   if (name == nullptr || !name->is_string() || !is_name(name->get_string()))
-    return invalid_argument("tools[{}].function.name must be 1 to {} characters of a-z, A-Z, 0-9, _, - and .",
-                            i, kMaxNameLength);
+    return invalid_argument(
+        "tools[{}].function.name is {}; must be 1 to {} characters of a-z, A-Z, 0-9, _, - and .", i,
+        name == nullptr ? "missing" : shown(*name), kMaxNameLength);
   // OpenAI defines that a function without "parameters" has none.
   Tool out{std::string(name->get_string()),
            json::object{{"type", "object"}, {"properties", json::object()}, {"additionalProperties", false}}};
   const json::value* parameters = function->get_object().if_contains("parameters");
   if (parameters != nullptr && !parameters->is_null()) {
     if (!parameters->is_object())
-      return invalid_argument("tools[{}].function.parameters must be an object", i);
+      return invalid_argument("tools[{}].function.parameters is {}; must be an object", i,
+                              shown(*parameters));
     if (!parameters->get_object().empty()) out.parameters = *parameters;
   }
   return out;
@@ -63,14 +65,11 @@ Result<std::vector<Tool>> read_tools(std::string_view tools_json, std::string_vi
   if (tools_json.size() > kMaxGrammarBytes)
     return invalid_argument("tools: {} bytes; at most {} are allowed when a call is required",
                             tools_json.size(), kMaxGrammarBytes);
-  json::parse_options options;
-  options.max_depth = 4 * kMaxSchemaDepth;
-  json::error_code failure;
-  const json::value root = json::parse(tools_json, failure, json::storage_ptr(), options);
-  if (failure) return invalid_argument("tools: not JSON: {}", failure.message());
-  if (!root.is_array() || root.get_array().empty()) return invalid_argument("tools must be a non-empty list");
+  HADAL_ASSIGN_OR_RETURN(const json::value root, parse_json_text(tools_json, "tools", 4 * kMaxSchemaDepth));
+  if (!root.is_array() || root.get_array().empty())
+    return invalid_argument("tools is {}; must be a non-empty list", shown(root));
   if (root.get_array().size() > kMaxTools)
-    return invalid_argument("tools has {} entries; allowed are {} when a call is required",
+    return invalid_argument("tools has {} entries; at most {} are allowed when a call is required",
                             root.get_array().size(), kMaxTools);
   std::vector<Tool> tools;
   std::set<std::string> names;

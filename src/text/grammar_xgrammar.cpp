@@ -60,6 +60,13 @@ namespace hadal {
 
 namespace {
 
+// Says that a grammar's text (`bytes` long) cannot be worked with in the time for it.
+Status too_slow(std::string_view field, size_t bytes, double limit_s) {
+  return invalid_argument(
+      "{}: compiling its {} bytes takes too long; at most {:g} s of processor time are allowed", field, bytes,
+      limit_s);
+}
+
 // This byte precedes the text of an added token: no UTF-8 contains it, so no grammar matches it.
 constexpr char kHidden = '\xFF';
 
@@ -281,6 +288,8 @@ Result<void> XgrammarBackend::check_regex(const std::string& regex, std::string_
     if (!warnings.empty()) return invalid_argument("{}: {}", field, clean(warnings.front()));
   } catch (const std::bad_alloc&) {
     throw;
+  } catch (const hadal_xgrammar::TimeLimitError&) {
+    return too_slow(field, regex.size(), vocabulary_->max_compile_seconds);
   } catch (const std::exception& error) {
     return invalid_argument("{}: {}", field, clean(error.what()));
   }
@@ -306,9 +315,13 @@ Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const Gra
     return std::shared_ptr<const BackendGrammar>(std::make_shared<XgrammarGrammar>(
         compiler.CompileGrammar(grammar), vocabulary_, tokenizer == plain_ ? nullptr : tokenizer));
   } catch (const std::bad_array_new_length&) {
-    return invalid_argument("{}: it is too large to compile", spec.field);
+    return invalid_argument(
+        "{}: its {} bytes describe more than a compiled grammar can hold; must have smaller repeats",
+        spec.field, spec.text.size());
   } catch (const std::bad_alloc&) {
     throw;  // it says nothing about the grammar
+  } catch (const hadal_xgrammar::TimeLimitError&) {
+    return too_slow(spec.field, spec.text.size(), vocabulary_->max_compile_seconds);
   } catch (const std::exception& error) {
     return invalid_argument("{}: {}", spec.field, clean(error.what()));
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "text/json_error.h"
+
 namespace hadal {
 
 namespace {
@@ -19,6 +21,7 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
       : out_(out), tables_(tables), what_(what) {}
 
   std::optional<Status> error;
+  bool is_too_deep = false;  // then `error` is not set
 
   bool null() override { return value(nullptr, "null"); }
   bool boolean(bool v) override { return value(v, "a boolean"); }
@@ -157,7 +160,8 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
     return &members.back().second;
   }
   bool open(Json container) {
-    if (stack_.size() == kMaxDepth) return fail("nested deeper than {} levels", kMaxDepth);
+    is_too_deep = stack_.size() == kMaxDepth;
+    if (is_too_deep) return false;
     if (stack_.size() == 1) in_model_ = stack_[0]->is_object() && key_ == "model";
     stack_.push_back(place(std::move(container)));
     return true;
@@ -187,8 +191,12 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
 Result<TokenizerDocument> read(std::string_view json, bool tables, std::string_view what) {
   TokenizerDocument document;
   DocumentBuilder builder(document, tables, what);
-  if (!nlohmann::ordered_json::sax_parse(json.begin(), json.end(), &builder))
+  if (!nlohmann::ordered_json::sax_parse(json.begin(), json.end(), &builder)) {
+    if (builder.is_too_deep)
+      return data_loss("{}: nested {} levels deep; at most {} are allowed", what, json_depth(json),
+                       kMaxDepth);
     return builder.error.value_or(data_loss("{}: is not valid JSON", what));
+  }
   return document;
 }
 

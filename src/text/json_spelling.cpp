@@ -7,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "text/json_error.h"
+
 namespace hadal {
 
 namespace {
@@ -171,7 +173,10 @@ class Speller : public nlohmann::json_sax<Json> {
 
 Result<void> read(std::string_view json, std::string_view what, Speller& speller) {
   if (Json::sax_parse(json.begin(), json.end(), &speller) || speller.is_too_long()) return {};
-  if (speller.is_too_deep()) return invalid_argument("{} nests deeper than {} levels", what, kMaxDepth);
+  if (speller.is_too_deep()) {
+    return invalid_argument("{} is nested {} levels deep; at most {} are allowed", what, json_depth(json),
+                            kMaxDepth);
+  }
   return invalid_argument("{} is not valid JSON", what);
 }
 

@@ -37,5 +37,14 @@ TEST(Printable, ShownTextQuotesAndNeverCutsAnEscape) {
   EXPECT_EQ(shown_text(std::string(1000, '\x01')), fmt::format("\"{}…\"", escapes));
 }
 
+TEST(Printable, NumbersOfBytesAreShownInTheLargestUnitOfWhichThereIsOne) {
+  EXPECT_EQ(shown_bytes(0), "0 bytes");
+  EXPECT_EQ(shown_bytes(1023), "1023 bytes");
+  EXPECT_EQ(shown_bytes(1024), "1.0 KiB");
+  EXPECT_EQ(shown_bytes(10 << 10), "10.0 KiB");
+  EXPECT_EQ(shown_bytes((1 << 20) - 1), "1024.0 KiB");
+  EXPECT_EQ(shown_bytes(3 << 19), "1.5 MiB");
+}
+
 }  // namespace
 }  // namespace hadal

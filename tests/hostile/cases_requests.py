@@ -76,6 +76,16 @@ AMPLIFY = rows("amplification", [
     ("28 prompts with n of 128", post("/generate", {
         "text": ["a " * 200] * 28, "sampling_params": {"max_new_tokens": 4, "n": 128}}),
      {"clients": 1, "answers": False, "answer_bytes": 16 << 20, "memory_bytes": 96 << 20, "seconds": 1.5}),
+    # Only the first of these fits into the queue of 4,096 places.
+    ("27 prompts with n of 128, 64 clients", post("/generate", {
+        "text": ["a"] * 27, "sampling_params": {"max_new_tokens": 4, "n": 128}}),
+     {**SIXTY_FOUR, "answers": False, "answer_bytes": 16 << 20, "memory_bytes": 96 << 20}),
+    ("27 prompts with n of 128 and a grammar, 64 clients", post("/v1/completions", {
+        "prompt": ["a"] * 27, "max_tokens": 4, "n": 128, "regex": "[a-z]{1,9}"}),
+     {**SIXTY_FOUR, "answers": False, "answer_bytes": 16 << 20, "memory_bytes": 192 << 20}),
+    ("28 prompts with n of 128 and one id, 64 clients", post("/generate", {
+        "text": ["a"] * 28, "rid": ["x"] * 28, "sampling_params": {"max_new_tokens": 4, "n": 128}}),
+     {**SIXTY_FOUR, "statuses": BAD}),
     ("128 prompts with n of 128", post("/generate", {
         "text": ["a " * 200] * 128, "sampling_params": {"max_new_tokens": 4, "n": 128}}), {"statuses": BAD}),
     ("129 prompts with n of 128", post("/generate", {"text": ["a"] * 129, "sampling_params": {"n": 128}}), {"statuses": BAD}),
@@ -118,6 +128,12 @@ AMPLIFY = rows("amplification", [
     ("all penalties", generate(frequency_penalty=2, presence_penalty=2, repetition_penalty=2, new=200), {"clients": 16}),
     ("tokenize 100,000 words", post("/tokenize", {"prompt": "word " * 100_000}), {"answer_ratio": 8, "clients": 2}),
     ("detokenize 500,000 ids", post("/detokenize", {"tokens": [4000] * 500_000}), {"answer_ratio": 8, "clients": 2}),
+    ("tokenize 16 KiB, 64 clients", post("/tokenize", {"prompt": "word " * 3200}), {**SIXTY_FOUR, "answer_ratio": 8}),
+    ("tokenize 4000 letters, 64 clients", post("/tokenize", b'{"prompt":[' + b'"a",' * 4000 + b'"a"]}'),
+     {**SIXTY_FOUR, "answer_ratio": 8}),
+    ("detokenize 8000 ids, 64 clients", post("/detokenize", b'{"tokens":[' + b"7," * 8000 + b"7]}"), SIXTY_FOUR),
+    ("detokenize 2000 lists, 64 clients", post("/detokenize", b'{"tokens":[' + b"[7,7]," * 2000 + b"[7]]}"),
+     {**SIXTY_FOUR, "answer_ratio": 8}),
     ("tokenize a list of 100,000", post("/tokenize", {"prompt": ["a"] * 100_000}), {"answer_ratio": 8, "clients": 2}),
 ], statuses=frozenset({200, 400}))
 

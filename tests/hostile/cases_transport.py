@@ -76,6 +76,8 @@ CHUNKS = rows("chunks", [
     ("a million chunks of one byte", chunked(b"1\r\na\r\n" * 1_000_000), {"clients": 2}),
     ("a chunk of 2^60", chunked(b"1000000000000000\r\nabc", end=b""), {"statuses": frozenset({400, 413})}),
     ("a chunk of 2^64", chunked(b"10000000000000000\r\nabc", end=b"")),
+    ("a size that ends in a bare line feed", chunked(b"5\nabcde", end=b""), {"statuses": frozenset({400}), "clients": 64}),
+    ("a last chunk that ends in bare line feeds", chunked(b"1\r\na\r\n", end=b"0\n\n"), {"statuses": frozenset({400})}),
     ("a negative chunk", chunked(b"-5\r\nabcde\r\n")),
     ("a chunk size of 100,000 zeros", chunked(b"0" * 100_000 + b"5\r\nabcde\r\n"), {"statuses": frozenset({400, 431})}),
     ("an extension of 60 KiB", chunked(b"1;" + b"x" * 60_000 + b"\r\na\r\n")),

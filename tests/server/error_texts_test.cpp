@@ -8,6 +8,7 @@
 #include "base/printable.h"
 #include "server/json_fields.h"
 #include "server/native_request.h"
+#include "server/request_memory.h"
 #include "tests/server/test_server.h"
 #include "text/chat_template.h"
 
@@ -60,6 +61,55 @@ TEST(ErrorTexts, AListOfSamplingParametersIsToldWithItsEntry) {
       "sampling_params[1].min_new_tokens is 3; must be an integer in [0, 2], because max_new_tokens is 2");
 }
 
+TEST(ErrorTexts, AListWithoutAValueForEachPromptIsToldWithTheLengthThatItMustHave) {
+  const std::string allowed = "; must be one value for all prompts, or a list of 2, one for each prompt";
+  EXPECT_EQ(native_error(R"("rid":["x"])"), R"(rid is ["x"])" + allowed);
+  EXPECT_EQ(native_error(R"("sampling_params":[{"n":1}])"), R"(sampling_params is [{"n":1}])" + allowed);
+  EXPECT_EQ(native_error(R"("logprob_start_len":[1,2,3])"), "logprob_start_len is [1,2,3]" + allowed);
+  std::string many = "0";
+  for (int i = 0; i < 100; ++i) many += ",0";
+  EXPECT_EQ(native_error(R"("top_logprobs_num":[)" + many + "]"),
+            "top_logprobs_num is a list of 101 values" + allowed);
+  TestServer server;
+  const HttpResponse answer =
+      server.call("POST", "/v1/completions", R"({"prompt":[[3],[4]],"rid":["a","b","c"],"max_tokens":1})");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(parsed(answer).at("message").as_string(), R"(rid is ["a","b","c"])" + allowed);
+}
+
+TEST(ErrorTexts, OfTextAndInputIdsItIsToldWhichAreGiven) {
+  EXPECT_EQ(native_error(R"("text":"a")"),
+            "input_ids: both text and input_ids are given; exactly one of text and input_ids must be given");
+  TestServer server;
+  EXPECT_EQ(parsed(server.generate(R"({"text":null})")).at("message").as_string(),
+            "text: neither text nor input_ids is given; exactly one of text and input_ids must be given");
+}
+
+TEST(ErrorTexts, MemoryThatIsMissingIsToldInAUnitOfWhichThereIsOne) {
+  const RequestMemory memory(size_t{3} << 20);
+  EXPECT_EQ(memory_exhausted(memory, MemoryKind::kPrompt, 17).message,
+            "the memory for all requests is in use (max-request-memory): this one needs 17 bytes for its "
+            "prompt, 3.0 "
+            "MiB of 3.0 MiB are free; try again later");
+  EXPECT_NE(memory_exhausted(memory, MemoryKind::kBody, 5 << 10).message.find("needs 5.0 KiB for its body"),
+            std::string::npos);
+}
+
+TEST(ErrorTexts, ToolsThatAreNestedTooDeepAreToldHowDeep) {
+  testing::TestServerOptions options;
+  options.chat_format = ChatFormat::kV31;
+  TestServer server(options);
+  std::string nested = "{}";
+  for (int i = 0; i < 70; ++i) nested = R"({"a":)" + nested + "}";
+  const HttpResponse answer = server.call(
+      "POST", "/v1/chat/completions",
+      R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f",)"
+      R"("parameters":)" +
+          nested + "}}]}");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(parsed(answer).at("message").as_string(), "tools: nested 74 levels deep; at most 64 are allowed");
+}
+
 TEST(ErrorTexts, TwoEqualIdsOfARequestAreToldWithTheirPrompts) {
   EXPECT_EQ(native_error(R"("rid":["x","x"])"),
             R"(rid: prompts 0 and 1 have the id "x"; the ids of one request must differ)");
@@ -92,11 +142,21 @@ TEST(ErrorTexts, ABodyThatIsNotJsonIsToldWhereAndWhy) {
       {"{\"a\":\"b\x01\"}", R"("\u0001" at byte 7 cannot follow "{\"a\":\"b"; control characters)"},
       {R"({"a":[1)", "it ends at byte 7, before its value is complete"},
       {"{\"a\":1  \n", "it ends at byte 9, before its value is complete"},
+      {R"({"a":"\ud800"})",
+       R"("\"" at byte 12 cannot follow "{\"a\":\"\\ud800"; a surrogate is half of a character)"},
+      {R"({"a":"\udc00 b"})", R"(" " at byte 12 cannot follow "{\"a\":\"\\udc00"; a surrogate is half)"},
+      {R"({"a":"\uD800\n"})", R"("n" at byte 13 cannot follow "{\"a\":\"\\uD800\\"; a surrogate is half)"},
+      {R"({"a":"\ud800\u0041"})",
+       R"("0" at byte 14 cannot follow "{\"a\":\"\\ud800\\u"; a surrogate is half)"},
+      {R"({"a":"\ud83d\ude00"5})",
+       R"("5" at byte 19 cannot follow "{\"a\":\"\\ud83d\\ude00\""; behind a key comes a colon)"},
       {"x", R"("x" at byte 0 cannot follow the beginning)"},
       {"{\"\xe6\x9d\xb1\":\xe8\xa5\xbf}", "\"西\" at byte 7 cannot follow \"{\\\"東\\\":\""},
   };
   for (const auto& [body, says] : kCases)
     EXPECT_TRUE(error(body).starts_with("the body is not JSON: " + std::string(says))) << error(body);
+  EXPECT_EQ(error(R"({"a":)" + std::string(150, '[')),
+            "the body is nested 151 levels deep; at most 100 are allowed");
   EXPECT_LT(error("{\"a\":\"" + std::string(100'000, 'x') + "\" 5}").size(), 300U);
 }
 

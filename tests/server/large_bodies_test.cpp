@@ -37,6 +37,34 @@ TEST(LargeBodies, BodiesThatMayHaveToolsAreLargeSooner) {
   EXPECT_TRUE(is_parsed_inline(R"({"text":"a"})" + padding));
 }
 
+TEST(LargeBodies, BodiesWithManyValuesAreLargeSooner) {
+  const auto body = [](size_t num_commas) {
+    std::string ids = "3";
+    for (size_t i = 0; i < num_commas; ++i) ids += ",3";
+    return R"({"tokens":[)" + ids + "]}";
+  };
+  EXPECT_TRUE(is_parsed_inline(body(kInlineCommas)));
+  EXPECT_FALSE(is_parsed_inline(body(kInlineCommas + 1)));
+  TestServer server;
+  const auto few = server.send("POST", "/detokenize", body(kInlineCommas));
+  EXPECT_TRUE(few->complete) << "the test's thread is the I/O thread";
+  const auto many = server.send("POST", "/detokenize", body(kInlineCommas + 1));
+  EXPECT_FALSE(many->complete);
+  ASSERT_TRUE(server.wait(*many));
+  EXPECT_EQ(many->response.status, 200) << many->response.body;
+}
+
+TEST(LargeBodies, TextsThatAreOnlyTokenisedAreLargeSooner) {
+  TestServer server;
+  const auto body = [](const std::string& text) { return R"({"prompt":")" + text + "\"}"; };
+  EXPECT_TRUE(is_parsed_inline(body(std::string(kInlineTextBytes, ' '))));
+  EXPECT_TRUE(server.send("POST", "/tokenize", body("Hello"))->complete);
+  const auto large = server.send("POST", "/tokenize", body(std::string(kInlineTextBytes, ' ')));
+  EXPECT_FALSE(large->complete);
+  ASSERT_TRUE(server.wait(*large));
+  EXPECT_EQ(large->response.status, 200) << large->response.body;
+}
+
 TEST(LargeBodies, GenerateNothingForAClientThatHasGone) {
   TestServer server;
   const std::string body = R"({"text":"Hello","rid":"gone"})" + std::string(kInlineBodyBytes, ' ');

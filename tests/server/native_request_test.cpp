@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "server/request_memory.h"
 #include "tests/server/test_server.h"
 #include "text/stop_search.h"
 
@@ -34,6 +35,31 @@ TEST(NativeRequest, PromptsShareTheirGrammarAndStops) {
     EXPECT_EQ(items[0].request.stops->size(), 3U);
     EXPECT_EQ(items[0].grammar->text, R"({"type":"string"})");
   }
+}
+
+// Thousands of choices need milliseconds to be made, and a client can ask for them with few bytes.
+TEST(NativeRequest, PlacesForAllChoicesAreTakenBeforeAnyIsMade) {
+  const auto memory = std::make_shared<RequestMemory>(size_t{1} << 20);
+  std::vector<int64_t> asked;
+  const auto refused = [&](const std::string& more) {
+    const NativeLimits limits{.prompt = {.context_length = 4096, .max_total_tokens = 8192, .memory = memory},
+                              .reserve = [&](int64_t count) -> Result<QueuePlaces> {
+                                asked.push_back(count);
+                                return make_status(StatusCode::kResourceExhausted, "the queue is full");
+                              },
+                              .vocab_size = testing::kVocab,
+                              .tokenizer = nullptr};
+    const auto result = parse_native_request(
+        R"({"input_ids":[[3],[4],[5]],"sampling_params":{"n":128,"max_new_tokens":9},)" + more + "}", limits);
+    const FieldError* error = std::get_if<FieldError>(&result);
+    return error == nullptr ? std::string() : error->status.message;
+  };
+  EXPECT_EQ(refused(R"("stream":false)"), "the queue is full") << "the memory would be exhausted as well";
+  EXPECT_EQ(refused(R"("rid":["x","x","x"])"), "the queue is full");
+  EXPECT_EQ(memory->refused(MemoryKind::kChoice), 0);
+  EXPECT_EQ(asked, (std::vector<int64_t>{384, 384}));
+  EXPECT_NE(refused(R"("priority":"high")"), "the queue is full");
+  EXPECT_EQ(asked.size(), 2U) << "a request that is wrong takes no places";
 }
 
 TEST(NativeRequest, OversizedFieldsAreRefusedBeforeTheyAreStored) {

@@ -100,6 +100,27 @@ TEST(QueueLimit, AClientThatFillsItsPartLeavesRoomForAnother) {
   }
 }
 
+TEST(QueueLimit, ARequestThatIsRefusedLaterReturnsItsPlaces) {
+  TestServer server(sixteen_places());
+  const std::pair<const char*, const char*> refused[] = {
+      {"/generate", R"({"input_ids":[[3],[4]],"rid":["x","x"],"sampling_params":{"n":7}})"},
+      {"/generate", R"({"input_ids":[3],"sampling_params":{"n":14,"regex":"a"}})"},
+      {"/v1/completions", R"({"prompt":[[3],[4]],"rid":["x","x"]})"},
+      {"/v1/completions", R"({"prompt":[3],"n":14,"regex":"a"})"},
+      {"/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}],"n":14,"regex":"a"})"}};
+  for (const auto& [path, body] : refused) {
+    for (int i = 0; i < 8; ++i) {  // even two places each would fill the queue
+      const HttpResponse answer = server.call("POST", path, body, key("a"));
+      EXPECT_EQ(answer.status, 400) << path << answer.body;
+    }
+  }
+  for (const auto& [path, body] : bodies_of(14)) {
+    const auto whole = server.send("POST", path, body, key("a"));
+    ASSERT_TRUE(server.wait(*whole));
+    EXPECT_EQ(whole->response.status, 200) << path << whole->response.body;
+  }
+}
+
 TEST(QueueLimit, ARequestThatCanNeverFitIsA400ThatNamesTheCounts) {
   TestServer server(sixteen_places());
   for (const auto& [path, body] : bodies_of(15)) {

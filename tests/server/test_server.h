@@ -126,6 +126,13 @@ class TestIo final : public IoThread {
   }
   int index() const override { return 0; }
 
+  void drop_tasks() {
+    timers_.clear();
+    std::deque<std::function<void()>> dropped;  // destroyed outside of the lock, because tasks own objects
+    const std::lock_guard lock(mutex_);
+    dropped.swap(tasks_);
+  }
+
   // Runs tasks until `done`; false after a minute.
   bool run_until(const std::function<bool()>& done) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
@@ -273,6 +280,7 @@ class TestServer {
     gate_->open();
     engine_->check_integrity();
     server_->stop();
+    io_.drop_tasks();  // they may hold places of the engine's queue
     server_.reset();
     engine_.reset();
   }

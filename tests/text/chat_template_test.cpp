@@ -187,7 +187,8 @@ TEST(ChatTemplate, RefusesMessagesThatNoFormatSupports) {
       {"[1]", "tools[0] has no"},
       {R"([{"function": {}}])", "tools[0].function.name"},
       {R"([{"type": "code", "function": {"name": "f"}}])", "tools[0].type is \"code\""},
-      {R"([{"function": {"name": "f", "description": 1}}])", "description is not a string"}};
+      {R"([{"function": {"name": "f", "description": 1}}])",
+       "tools[0].function.description is 1; must be a string"}};
   for (const auto& [json, message] : tools)
     for (const ChatFormat format : {ChatFormat::kV25, ChatFormat::kR1, ChatFormat::kV31, ChatFormat::kV32})
       EXPECT_THAT(error(format, {user}, {.tools_json = json}), HasSubstr(message));

@@ -218,7 +218,7 @@ TEST_F(GrammarTest, SchemasOfStructuralTagsHaveAStyle) {
   EXPECT_TRUE(takes("deepseek_xml", dsml));
   EXPECT_FALSE(takes("deepseek_xml", R"({"a": 1})"));
   EXPECT_NE(
-      error_of(GrammarKind::kStructuralTag, tag("glm_xml")).find("allowed are \"json\" and \"deepseek_xml\""),
+      error_of(GrammarKind::kStructuralTag, tag("glm_xml")).find("must be \"json\" or \"deepseek_xml\""),
       std::string::npos);
 }
 

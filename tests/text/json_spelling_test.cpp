@@ -91,7 +91,8 @@ TEST(JsonSpelling, ErrorsNameTheText) {
     EXPECT_EQ(read_json_members(text, "x").status().message, "x is not a JSON object");
   const std::string deepest = std::string(128, '[') + std::string(128, ']');
   EXPECT_EQ(spell_json(deepest, "x").value(), deepest);
-  EXPECT_EQ(spell_json("[" + deepest + "]", "x").status().message, "x nests deeper than 128 levels");
+  EXPECT_EQ(spell_json("[" + deepest + "]", "x").status().message,
+            "x is nested 129 levels deep; at most 128 are allowed");
 }
 
 }  // namespace

@@ -1,0 +1,31 @@
+// Says in words what is wrong with the JSON of a client: why a text is not JSON, and which value a field has.
+// The functions are pure, and their texts are bounded however long the JSON is.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include <boost/json/fwd.hpp>
+
+#include "base/result.h"
+
+namespace hadal {
+
+// Returns what is wrong at byte `at` of `text` (UTF-8), which is the first byte that cannot continue a JSON
+// text, or the text's size where more is missing. The text names the byte, what stands there, what precedes
+// it, and for the most common mistakes what is allowed instead.
+std::string json_syntax_error(std::string_view text, size_t at);
+
+// Returns how deep lists and objects of a JSON text are nested in each other, as far as its brackets tell: 0
+// for a number, 1 for [].
+size_t json_depth(std::string_view text);
+
+// Parses the JSON that `field` of a request has as a text. Errors (kInvalidArgument, beginning with `field`):
+// it is not UTF-8 (with the byte), it is not JSON (json_syntax_error), it is nested deeper than `max_depth`.
+Result<boost::json::value> parse_json_text(std::string_view text, std::string_view field, size_t max_depth);
+
+// Formats `value` as a short text for an error line.
+std::string shown(const boost::json::value& value);
+
+}  // namespace hadal
