@@ -228,10 +228,10 @@ TEST_P(IndexKeys, SmallQueriesForSanitizersAreTheCpus) {
   QueryCase(3, 5, 8, random).check(is_plain(), 100);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, IndexKeys, ::testing::Values(false, true),
-                         [](const ::testing::TestParamInfo<bool>& info) {
-                           return std::string(info.param ? "Plain" : "Tuned");
-                         });
+std::string kernel_name(const ::testing::TestParamInfo<bool>& info) {
+  return info.param ? "Plain" : "Tuned";
+}
+INSTANTIATE_TEST_SUITE_P(Kernels, IndexKeys, ::testing::Values(false, true), kernel_name);
 
 }  // namespace
 }  // namespace hadal::testing

@@ -1,7 +1,7 @@
 // Tests decode attention over selections. The oracle is the plain kernel in double precision, which is itself
 // compared with the CPU's operation. Rows whose lengths cross index_topk are mixed with rows that go by their
 // page table; slots and counts of the latter are absurd. Codes are multiplied without rounding and queries
-// are not rounded either, so FP8 caches have the bounds of bf16.
+// are not rounded either, so FP8 caches have nearly the bounds of bf16.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -21,7 +21,12 @@ const std::vector<std::pair<std::string, KvLayout>> kSparseLayouts = {
     {"E4m3Per128", {KvFormat::kFp8E4M3, KvScales::kPer128}},
     {"E4m3PowersOfTwo", {KvFormat::kFp8E4M3, KvScales::kPer128PowersOfTwo}},
 };
-constexpr Bounds kBounds{};  // of 16-bit caches
+// A weight times a scale is rounded for each 128 latents anew, which changes the direction of a row.
+Bounds bounds_of(const DecodeBatch& batch) {
+  Bounds bounds;
+  if (is_fp8(batch.cache().layout)) bounds.cosine_difference = 1e-5;
+  return bounds;
+}
 
 struct SparseRun {
   bool reference = false;
@@ -177,7 +182,7 @@ TEST_P(MlaSparse, PlainKernelsMatchTheCpu) {
     norm += double{out[i]} * out[i];
   }
   EXPECT_LE(std::sqrt(difference / norm), 1e-5);
-  expect_close(batch, batch.run_selected({.reference = true}), doubles, kBounds);
+  expect_close(batch, batch.run_selected({.reference = true}), doubles, bounds_of(batch));
 }
 
 TEST_P(MlaSparse, EveryHeadCountMatchesDoublePrecision) {
@@ -186,7 +191,7 @@ TEST_P(MlaSparse, EveryHeadCountMatchesDoublePrecision) {
   for (int heads : {1, 3, 8, 16, 17, 32, 33, 48, 64, 65, 100, 128}) {
     SCOPED_TRACE(std::to_string(heads) + " heads");
     const SparseBatch batch(cache, all_rows(cache), heads, 100, seed() + heads);
-    expect_close(batch, batch.run_selected(), batch.run_selected_double(), kBounds);
+    expect_close(batch, batch.run_selected(), batch.run_selected_double(), bounds_of(batch));
   }
 }
 
@@ -196,7 +201,7 @@ TEST_P(MlaSparse, EverySizeOfSelectionMatchesDoublePrecision) {
   for (int topk : {1, 15, 63, 64, 65, 128, 1000, 2048}) {
     SCOPED_TRACE("topk " + std::to_string(topk));
     const SparseBatch batch(cache, all_rows(cache), 16, topk, seed() + topk);
-    expect_close(batch, batch.run_selected(), batch.run_selected_double(), kBounds);
+    expect_close(batch, batch.run_selected(), batch.run_selected_double(), bounds_of(batch));
   }
 }
 
@@ -210,7 +215,7 @@ TEST_P(MlaSparse, BatchesOfAnySizeMatchDoublePrecision) {
     std::vector<int> rows;
     for (int i = 0; i < num_rows; ++i) rows.push_back(i % 3);
     const SparseBatch batch(cache, rows, heads, 2048, seed() + num_rows);
-    expect_close(batch, batch.run_selected(), batch.run_selected_double(), kBounds);
+    expect_close(batch, batch.run_selected(), batch.run_selected_double(), bounds_of(batch));
   }
 }
 
@@ -222,7 +227,7 @@ TEST_P(MlaSparse, ShorterSelectionsEndAtTheirCount) {
   batch.set_count(1, 1);
   batch.set_count(3, 130);
   const DecodeResult result = batch.run_selected();
-  expect_close(batch, result, batch.run_selected_double(), kBounds);
+  expect_close(batch, result, batch.run_selected_double(), bounds_of(batch));
   for (int i = 0; i < 20 * kKvLatentDim; ++i) ASSERT_EQ(to_float(result.out[i]), 0.0F);
   for (int i = 0; i < 20; ++i) ASSERT_EQ(result.lse[i], -INFINITY);
 }
@@ -280,7 +285,7 @@ TEST_P(MlaSparse, WithFixedSplitsARowAloneHasTheBitsOfABatch) {
   const DecodeResult result = alone.run_selected({.split_pages = 4});
   ASSERT_EQ(std::memcmp(alone.slots.data(), batch.slots.data(), 512 * 4), 0);
   EXPECT_EQ(std::memcmp(result.out.data(), together.out.data(), result.out.size() * sizeof(bf16)), 0);
-  expect_close(batch, together, batch.run_selected_double(), kBounds);
+  expect_close(batch, together, batch.run_selected_double(), bounds_of(batch));
 }
 
 TEST_P(MlaSparse, PromptsOfSelectedRowsNeedNoPlan) {
@@ -297,14 +302,14 @@ TEST_P(MlaSparse, PromptsOfSelectedRowsNeedNoPlan) {
     result.lse[i] = -INFINITY;
     std::fill_n(result.out.begin() + i * kKvLatentDim, kKvLatentDim, bf16{0});
   }
-  expect_close(batch, result, expected, kBounds);
+  expect_close(batch, result, expected, bounds_of(batch));
 }
 
 TEST_P(MlaSparse, WeightsOfWidelyDifferentSizeMatchDoublePrecision) {
   SCOPED_TRACE(fresh_seed());
   const DecodeCache cache({131072}, layout(), seed());
   const SparseBatch batch(cache, {0}, 16, 2048, seed(), 3.0F);
-  Bounds bounds = kBounds;
+  Bounds bounds = bounds_of(batch);
   bounds.lse_relative = 1e-3;
   bounds.cosine_difference = 5e-5;
   bounds.outputs = false;
@@ -316,14 +321,15 @@ TEST_P(MlaSparse, SmallestShapesForSanitizersMatchDoublePrecision) {
   const DecodeCache cache({70, 0, 40, 130}, layout(), seed());
   for (int heads : {2, 20, 64, 128}) {
     const SparseBatch batch(cache, all_rows(cache), heads, 65, seed());
-    expect_close(batch, batch.run_selected(), batch.run_selected_double(), kBounds);
+    expect_close(batch, batch.run_selected(), batch.run_selected_double(), bounds_of(batch));
   }
 }
 
+std::string layout_name(const ::testing::TestParamInfo<int>& info) {
+  return kSparseLayouts[info.param].first;
+}
 INSTANTIATE_TEST_SUITE_P(Layouts, MlaSparse, ::testing::Range(0, static_cast<int>(kSparseLayouts.size())),
-                         [](const ::testing::TestParamInfo<int>& info) {
-                           return kSparseLayouts[info.param].first;
-                         });
+                         layout_name);
 
 TEST(MlaSparseCalls, RefuseWhatTheyCannotRun) {
   const DecodeCache cache({70}, {KvFormat::kBF16}, 1);

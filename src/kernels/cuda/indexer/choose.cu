@@ -105,6 +105,7 @@ __global__ void __launch_bounds__(kThreads) index_choose_kernel(const IndexChoos
       const uint32_t score = sortable_score(bits);
       if (above_digits_equal(score, border, digit)) atomicAdd(&histogram[score_digit(score, digit)], 1U);
     });
+    __syncwarp();  // lanes leave the loop at different times
     cluster_sync();
     uint32_t totals[kBinsEach] = {};
     for (int other = 0; other < cluster; ++other) {
@@ -199,6 +200,7 @@ __global__ void __launch_bounds__(kThreads) index_choose_kernel(const IndexChoos
   }
   if (!kBits && rank == 0 && thread() == 0) args.counts[row] = args.topk;
   pdl_launch_dependents();
+  __syncwarp();
   cluster_wait();
 }
 

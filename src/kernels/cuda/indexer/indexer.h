@@ -3,10 +3,10 @@
 // the device's caches. Any thread may call these functions; they only launch kernels (launch.h has the
 // rules). This header includes no CUDA header.
 //
-// Three things differ from the CPU's numerics. LayerNorm sums in float32 and scores are summed by the tensor
-// cores, so their last bits differ; the plain kernels (Launch::reference) compute the CPU's bits. And a row
-// that sees at most topk keys is left alone, because whatever reads a selection then takes all keys of the
-// page table. A score depends on the token, the key and the number of heads alone here as well.
+// Three things differ from the CPU's numerics. LayerNorm sums in float32 and the tensor cores sum scores in
+// another order, so their last bits differ; the plain kernels (Launch::reference) compute the CPU's bits. And
+// a row that sees at most topk keys is left alone, because whatever reads a selection then takes all keys of
+// the page table. A score depends on the token, the key and the number of heads alone here as well.
 #pragma once
 
 #include <cstddef>

@@ -1,19 +1,20 @@
-// Scores keys with FP8 products of a warp: 16 heads are the rows of a product, 8 keys its columns.
+// Scores keys with products of a warp: 16 heads are the rows of a product, 8 keys its columns. Codes are
+// widened to float16, without rounding, because Hopper has FP8 products for warpgroups only.
 //
 // Grid: one resident block of eight warps per multiprocessor. A block finds its share of all units (32 keys
 // of a group of rows) from the lengths alone. A group is one row, whose units the warps take in turn, or
 // eight rows, of which each warp has one and scores the same keys for it; those then come through the L1. A
 // block without a share ends at once.
 //
-// A warp holds a row's codes as operands in registers, and reads keys through a ring of its own of kStages
+// A warp holds a row's values as operands in registers, and reads keys through a ring of its own of kStages
 // units, which its lanes fill by cp.async; nothing is shared between warps but the prefix sums of the groups,
 // so there are no barriers besides those of the sums. Slots of k are permuted in both operands alike, so that
 // a lane's bytes of a row are two chunks of 16.
 //
-// Sums: each product of 64 of k (two instructions) is added to the other in float32, because the tensor cores
-// keep about 14 bits; relu and the weighted sum are float32, heads 16 i + g, 16 i + 8 + g ascending in i per
-// lane, then over g at distances 4, 2, 1 (of lanes: 16, 8, 4). So a key's bits depend neither on its place
-// nor on the batch, and equal keys have equal scores. relu(NaN) is NaN.
+// Sums are float32: first the products over k, then the weighted sum over heads, in each lane over heads
+// 16 i + g and 16 i + 8 + g with i ascending, then over g at distances 4, 2, 1 (of lanes: 16, 8, 4). So a
+// key's bits depend neither on its place nor on the batch, and equal keys have equal scores. relu(NaN) is
+// NaN.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -36,11 +37,18 @@ constexpr int kStageBytes = kUnitBytes + kIndexUnitKeys * 4;  // codes, then sca
 constexpr int kSharedBytes = kIndexScoreWarps * kStages * kStageBytes;
 constexpr unsigned kAll = 0xffffffffU;
 
-// Operands of a row: codes of heads 16 i + g and 16 i + 8 + g, and their weights. Heads beyond num_heads are
-// zeros.
+// Returns four codes as float16, without rounding: the first two, and the others.
+__device__ __forceinline__ uint2 widen(uint32_t codes) {
+  const __half2_raw low = __nv_cvt_fp8x2_to_halfraw2(static_cast<uint16_t>(codes), __NV_E4M3);
+  const __half2_raw high = __nv_cvt_fp8x2_to_halfraw2(static_cast<uint16_t>(codes >> 16), __NV_E4M3);
+  return {low.x | static_cast<uint32_t>(low.y) << 16, high.x | static_cast<uint32_t>(high.y) << 16};
+}
+
+// Operands of a row: values of heads 16 i + g and 16 i + 8 + g, and their weights. Heads beyond num_heads are
+// zeros. A word of codes is a lane's share of 16 of k.
 template <int kTiles>
 struct RowOperand {
-  uint4 codes[kTiles][2][2];  // [tile][g, 8 + g][chunk c, 4 + c]
+  uint2 values[kTiles][2][8];  // [tile][g, 8 + g][words of chunk c, then of chunk 4 + c]
   float w[kTiles][2];
 
   __device__ __forceinline__ void load(const IndexScoreArgs& args, int row, int lane) {
@@ -53,8 +61,10 @@ struct RowOperand {
         const bool exists = head < args.num_heads;
         const int64_t at = int64_t{row} * args.num_heads + head;
         const auto* chunks = reinterpret_cast<const uint4*>(args.q + at * kIndexHeadDim);
-        codes[i][half][0] = exists ? chunks[column] : make_uint4(0, 0, 0, 0);
-        codes[i][half][1] = exists ? chunks[4 + column] : make_uint4(0, 0, 0, 0);
+        const uint4 k0 = exists ? chunks[column] : make_uint4(0, 0, 0, 0);
+        const uint4 k1 = exists ? chunks[4 + column] : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) values[i][half][j] = widen(word(j < 4 ? k0 : k1, j % 4));
         w[i][half] = exists ? args.w[at] : 0.0F;
       }
     }
@@ -71,19 +81,23 @@ __device__ __forceinline__ float score_unit(const RowOperand<kTiles>& row, const
     const uint32_t key = 8 * tile + group;
     const uint4 k0 = *reinterpret_cast<const uint4*>(keys + index_key_offset(key, column));
     const uint4 k1 = *reinterpret_cast<const uint4*>(keys + index_key_offset(key, 4 + column));
+    float products[kTiles][4] = {};
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const uint2 b = widen(word(j < 4 ? k0 : k1, j % 4));
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        const auto& a = row.values[i];
+        mma_16_bit<f16>(products[i], a[0][j].x, a[1][j].x, a[0][j].y, a[1][j].y, b.x, b.y);
+      }
+    }
     float even = 0.0F, odd = 0.0F;  // keys 8 tile + 2 column and the next one
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      const auto& a = row.codes[i];
-      float first[4] = {}, second[4] = {};
-      mma_e4m3(first, a[0][0].x, a[1][0].x, a[0][0].y, a[1][0].y, k0.x, k0.y);
-      mma_e4m3(second, a[0][1].x, a[1][1].x, a[0][1].y, a[1][1].y, k1.x, k1.y);
-      mma_e4m3(first, a[0][0].z, a[1][0].z, a[0][0].w, a[1][0].w, k0.z, k0.w);
-      mma_e4m3(second, a[0][1].z, a[1][1].z, a[0][1].w, a[1][1].w, k1.z, k1.w);
-      even = fmaf(relu_or_nan(first[0] + second[0]), row.w[i][0], even);
-      odd = fmaf(relu_or_nan(first[1] + second[1]), row.w[i][0], odd);
-      even = fmaf(relu_or_nan(first[2] + second[2]), row.w[i][1], even);
-      odd = fmaf(relu_or_nan(first[3] + second[3]), row.w[i][1], odd);
+      even = fmaf(relu_or_nan(products[i][0]), row.w[i][0], even);
+      odd = fmaf(relu_or_nan(products[i][1]), row.w[i][0], odd);
+      even = fmaf(relu_or_nan(products[i][2]), row.w[i][1], even);
+      odd = fmaf(relu_or_nan(products[i][3]), row.w[i][1], odd);
     }
     sums[2 * tile] = even;
     sums[2 * tile + 1] = odd;
