@@ -46,7 +46,7 @@ class IndexKeys : public ::testing::TestWithParam<bool> {
   static bool is_plain() { return GetParam(); }
 };
 
-// Every fifth token is padding. Returns the pool behind index_write.
+// Holds rows of wk's product, of which every fifth is padding.
 struct KeyCase {
   KeyCase(int64_t tokens, int64_t row_stride, cpu::Random& random)
       : m(tokens),

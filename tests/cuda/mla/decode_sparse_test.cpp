@@ -60,7 +60,7 @@ class SparseBatch : public DecodeBatch {
     upload();
   }
 
-  // Shortens a row's selection; the slots behind it are absurd.
+  // Shortens a row's selection; −1 stands behind it.
   void set_count(size_t row, int count) {
     counts[row] = count;
     std::fill(slots.begin() + row * topk + count, slots.begin() + (row + 1) * topk, -1);
