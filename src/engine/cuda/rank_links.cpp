@@ -25,7 +25,9 @@ class PeerLinks final : public RankLinks {
  public:
   PeerLinks(std::span<const int> devices, int64_t place_bytes)
       : group_(devices, place_bytes, kExchangeDeadline) {}
-  RankEnd end(Communicator& host) override { return {.device = &group_.end(host.rank(), &host), .host = &host}; }
+  RankEnd end(Communicator& host) override {
+    return {.device = &group_.end(host.rank(), &host), .host = &host};
+  }
 
  private:
   PeerGroup group_;

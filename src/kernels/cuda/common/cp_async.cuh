@@ -19,12 +19,27 @@ __device__ __forceinline__ void copy_async_16(uint32_t shared, const void* globa
                "r"(exists ? 16 : 0)
                : "memory");
 }
+// Does the same through the L1, for bytes that other warps of the multiprocessor read as well.
+__device__ __forceinline__ void copy_async_16_through_l1(uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
 __device__ __forceinline__ void copy_async_4(uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
 }
 __device__ __forceinline__ void copy_async_4(uint32_t shared, const void* global, bool exists) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(exists ? 4 : 0)
                : "memory");
+}
+
+// Makes one group of all copies that this thread has issued since the last group; it may be empty.
+__device__ __forceinline__ void copy_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until at most the last kGroups groups of this thread are still being written. The others are then
+// visible to this thread.
+template <int kGroups>
+__device__ __forceinline__ void copy_async_wait_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
 // Waits until all copies of this thread have been written and are visible to this thread.

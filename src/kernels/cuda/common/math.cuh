@@ -10,4 +10,11 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
+// Returns max(x, 0); NaN stays.
+__device__ __forceinline__ float relu_or_nan(float x) {
+  float y;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 }  // namespace hadal::cuda

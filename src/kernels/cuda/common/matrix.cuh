@@ -52,6 +52,13 @@ __device__ __forceinline__ void mma_s8(int32_t (&d)[4], uint32_t a0, uint32_t a1
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// Loads four 8×8 matrices of 16-bit values from shared memory; lanes and words as in store_matrix_x4.
+__device__ __forceinline__ void load_matrix_x4(uint32_t address, uint32_t (&r)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
 // Stores four 8×8 matrices of 16-bit values in shared memory. Lane l gives the address of row l % 8 of matrix
 // l / 8, and its word i holds the two values of matrix i at row l / 4, columns 2·(l % 4) and the next one,
 // which is the layout of accumulators.

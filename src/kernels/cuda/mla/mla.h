@@ -44,6 +44,9 @@ struct MlaPlanShape {
   // True for an engine's decode steps: other kernels run between two calls, and sequences of a quarter of
   // most_keys are as frequent. This too decides between schedules, and nothing else.
   bool in_step = false;
+  // > 0: rows that see more keys attend to a selection of this many (V3.2's indexer), the others to all keys;
+  // q_len is then 1, and the cache bf16 or fp8_e4m3.
+  int index_topk = 0;
 };
 inline constexpr int64_t kMlaUsualKeys = 4096;
 size_t mla_plan_bytes(const MlaPlanShape& shape);  // bytes of the plan
@@ -56,6 +59,16 @@ struct MlaDecodeBytes {
 };
 MlaDecodeBytes mla_decode_most_bytes(const MlaPlanShape& shape);
 void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* plan, const Launch& launch);
+
+// Says what rows of more than shape.index_topk keys attend to: the records at slots[row, 0 … counts[row]),
+// slots of the pool (page · 64 + offset) in any order.
+struct DeviceSelection {
+  const int32_t* slots = nullptr;   // [num_seqs, index_topk]; null only with index_topk 0
+  const int32_t* counts = nullptr;  // [num_seqs]: 0 … index_topk; 0 gives zeros
+  int64_t num_slots = 0;  // of the pool: builds with HADAL_SANITIZE_KERNELS trap at others; 0: not checked
+  // True: every row sees more than index_topk keys or none (prompts), so no plan is needed.
+  bool all_rows = false;
+};
 
 // Computes out = softmax(q · kvᵀ · scale) · latent. Queries and outputs are bf16, or float16 with a float16
 // cache.
@@ -77,6 +90,7 @@ struct DeviceDecodeParams {
   bool settled = false;
   const void* plan = nullptr;
   void* scratch = nullptr;
+  DeviceSelection selection;  // with shape.index_topk; its cache is dense
 };
 void mla_decode(const DeviceDecodeParams& params, const Launch& launch);
 

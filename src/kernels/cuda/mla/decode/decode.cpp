@@ -3,9 +3,12 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/mla/decode/sparse/sparse.h"
 
 namespace hadal::cuda {
 namespace {
+
+constexpr float kLog2E = 1.4426950408889634F;
 
 using Kernel = void (*)(const DecodeArgs&, const DecodeGeometry&, const Launch&);
 
@@ -38,6 +41,40 @@ Kernel kernel_of(DecodeKernel kernel, KvFormat format) {
   }
 }
 
+// Attends to the selections of the rows that have one.
+void decode_selections(const DeviceDecodeParams& p, const Launch& launch) {
+  const SparseGeometry geometry = sparse_geometry(p.shape);
+  auto* scratch = static_cast<float*>(p.scratch);
+  const SparseArgs args{
+      .q = static_cast<const bf16*>(p.q),
+      .out = static_cast<bf16*>(p.out),
+      .lse = p.lse,
+      .pool = p.kv.pool,
+      .num_slots = p.selection.num_slots,
+      .kv_len = p.kv_len,
+      .slots = p.selection.slots,
+      .counts = p.selection.counts,
+      .partial_out = scratch,
+      .partial_lse = scratch + geometry.partial_rows * kKvLatentDim,
+      .num_rows = static_cast<int>(p.shape.num_seqs),
+      .num_heads = p.shape.num_heads,
+      .scale_log2 = p.softmax_scale * kLog2E,
+      .geometry = geometry,
+  };
+  if (p.kv.layout.format == KvFormat::kBF16) {
+    mla_decode_sparse<KvFormat::kBF16>(args, launch);
+  } else {
+    mla_decode_sparse<KvFormat::kFp8E4M3>(args, launch);
+  }
+  if (!geometry.fixed_splits) mla_merge_sparse(args, launch);
+}
+
+// Returns the scratch of both parts of a call, which run one after the other.
+size_t joint_scratch_bytes(size_t of_pages, const MlaPlanShape& shape) {
+  if (shape.index_topk == 0) return of_pages;
+  return std::max(of_pages, sparse_scratch_bytes(sparse_geometry(shape)));
+}
+
 }  // namespace
 
 ClusterCapacity device_capacity(int num_sms) {
@@ -56,10 +93,12 @@ size_t mla_plan_bytes(const MlaPlanShape& shape) {
   return decode_plan_bytes(decode_geometry(shape));
 }
 size_t mla_decode_scratch_bytes(const MlaPlanShape& shape) {
-  return decode_scratch_bytes(decode_geometry(shape));
+  return joint_scratch_bytes(decode_scratch_bytes(decode_geometry(shape)), shape);
 }
 MlaDecodeBytes mla_decode_most_bytes(const MlaPlanShape& shape) {
-  return decode_most_bytes(shape, device_capacity(shape.num_sms));
+  MlaDecodeBytes bytes = decode_most_bytes(shape, device_capacity(shape.num_sms));
+  bytes.scratch = joint_scratch_bytes(bytes.scratch, shape);
+  return bytes;
 }
 void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* plan, const Launch& launch) {
   mla_decode_plan(decode_geometry(shape), kv_len, plan, launch);
@@ -82,8 +121,20 @@ void mla_decode(const DeviceDecodeParams& p, const DecodeGeometry& geometry, con
   HADAL_CHECK(p.kv.layout.format != KvFormat::kFp8E4M3 || p.shape.layout.scales == p.kv.layout.scales,
               "the plan is for scales {} of a KV record, the cache has {}",
               static_cast<int>(p.shape.layout.scales), static_cast<int>(p.kv.layout.scales));
+  const bool selects = p.shape.index_topk > 0;
+  if (selects) {
+    HADAL_CHECK(p.selection.slots != nullptr && p.selection.counts != nullptr,
+                "index_topk is {}; the selection's slots and counts must be set", p.shape.index_topk);
+    HADAL_CHECK(p.kv.record_stride == 0 && p.kv.page_stride == 0,
+                "a selection needs a dense cache: record_stride {} and page_stride {} must be 0",
+                p.kv.record_stride, p.kv.page_stride);
+    HADAL_CHECK(geometry.index_topk == p.shape.index_topk, "the plan is for index_topk {}, the call has {}",
+                geometry.index_topk, p.shape.index_topk);
+  }
   if (launch.reference) return reference::mla_decode(p, launch);
-  HADAL_CHECK(p.plan != nullptr && p.scratch != nullptr, "decode needs its plan and its scratch");
+  HADAL_CHECK(p.scratch != nullptr, "decode needs its scratch");
+  if (selects && p.selection.all_rows) return decode_selections(p, launch);
+  HADAL_CHECK(p.plan != nullptr, "decode needs its plan");
 
   const int64_t record_stride = p.kv.record_stride > 0 ? p.kv.record_stride : p.kv.layout.row_bytes();
   auto* scratch = static_cast<float*>(p.scratch);
@@ -106,17 +157,20 @@ void mla_decode(const DeviceDecodeParams& p, const DecodeGeometry& geometry, con
       .q_len = p.shape.q_len,
       .rows = geometry.rows,
       .num_tiles = geometry.num_tiles,
-      .scale_log2 = p.softmax_scale * 1.4426950408889634F,
+      .scale_log2 = p.softmax_scale * kLog2E,
       .causal = p.causal,
       .settled = p.settled,
       .merge_inside = geometry.merge_inside,
       .out_f16 = p.kv.layout.format == KvFormat::kF16,
+      .index_topk = p.shape.index_topk,
   };
   const Kernel kernel = kernel_of(geometry.kernel, p.kv.layout.format);
   HADAL_CHECK(kernel != nullptr, "no kernel {} for KV format {}", static_cast<int>(geometry.kernel),
               static_cast<int>(p.kv.layout.format));
   kernel(args, geometry, launch);
   if (!geometry.merge_inside) mla_merge(args, geometry, launch);
+  // Behind the kernels above, which store zeros for the rows that have a selection.
+  if (selects) decode_selections(p, launch);
 }
 
 }  // namespace hadal::cuda

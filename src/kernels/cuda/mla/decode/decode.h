@@ -45,6 +45,7 @@ struct DecodeArgs {
   bool settled;
   bool merge_inside;  // the kernel joins split sequences itself; else mla_merge follows
   bool out_f16;       // `out` is float16: the cache is
+  int index_topk;     // rows of more keys have none here (planned_keys); 0: no selection
 };
 
 // These launch the kernels, each with any plan of its DecodeKernel: kSwapped and kTiles support all formats,
@@ -62,7 +63,7 @@ int mla_swapped_capacity(int cluster);
 void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 
 namespace reference {
-// Runs the plain kernel, which supports any shape, needs no plan and computes in float32.
+// Runs the plain kernel, which supports any shape and selection, needs no plan and computes in float32.
 void mla_decode(const DeviceDecodeParams& params, const Launch& launch);
 // Does the same in double precision, for tests. It writes `out` [num_seqs, q_len, heads, 512] and `lse`
 // [num_seqs, q_len, heads] instead of those of params. An e4m3 value is code · scale, not rounded.

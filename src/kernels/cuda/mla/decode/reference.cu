@@ -76,7 +76,11 @@ __global__ void __launch_bounds__(kThreads) mla_decode_kernel(DeviceDecodeParams
   const int query = static_cast<int>(row % rows) / p.shape.num_heads;
   const int kv_len = p.kv_len[seq];
   const int visible = max(0, p.causal ? kv_len - p.shape.q_len + 1 + query : kv_len);
-  const int32_t* table = p.kv.page_table + (kv_len > 0 ? p.seq_idx[seq] * p.kv.page_table_stride : 0);
+  const bool selected = p.shape.index_topk > 0 && selects_keys(kv_len, p.shape.index_topk);
+  const int32_t* slots = p.selection.slots + seq * p.shape.index_topk;
+  const int num_keys = selected ? p.selection.counts[seq] : visible;
+  const int32_t* table =
+      p.kv.page_table + (kv_len > 0 && !selected ? p.seq_idx[seq] * p.kv.page_table_stride : 0);
   const int64_t record_stride = p.kv.record_stride > 0 ? p.kv.record_stride : p.kv.layout.row_bytes();
   const int64_t page_stride = p.kv.page_stride > 0 ? p.kv.page_stride : kPageSize * record_stride;
 
@@ -85,13 +89,14 @@ __global__ void __launch_bounds__(kThreads) mla_decode_kernel(DeviceDecodeParams
   Real maximum = -INFINITY;
   Real sum = 0;
   Real values[kColumns] = {};
-  for (int begin = 0; begin < visible; begin += kThreads) {
-    const int count = min(kThreads, visible - begin);
+  for (int begin = 0; begin < num_keys; begin += kThreads) {
+    const int count = min(kThreads, num_keys - begin);
     Real score = -INFINITY;
     if (t < count) {
       const int key = begin + t;
-      const std::byte* record =
-          p.kv.pool + table[key / kPageSize] * page_stride + key % kPageSize * record_stride;
+      const int page = selected ? slots[key] / kPageSize : table[key / kPageSize];
+      const int offset = (selected ? slots[key] : key) % kPageSize;
+      const std::byte* record = p.kv.pool + page * page_stride + offset * record_stride;
       records[t] = record;
       score = 0;
       for (int d = 0; d < kKvRowDim; ++d) score += q[d] * record_value<kFormat, Real>(record, d);
@@ -114,9 +119,9 @@ __global__ void __launch_bounds__(kThreads) mla_decode_kernel(DeviceDecodeParams
   }
   for (int c = 0; c < kColumns; ++c) {
     store_output<kFormat>(out, row * kKvLatentDim + t + c * kThreads,
-                          visible == 0 ? Real{0} : values[c] / sum);
+                          num_keys == 0 ? Real{0} : values[c] / sum);
   }
-  if (lse != nullptr && t == 0) lse[row] = visible == 0 ? Real{-INFINITY} : maximum + log(sum);
+  if (lse != nullptr && t == 0) lse[row] = num_keys == 0 ? Real{-INFINITY} : maximum + log(sum);
 }
 
 template <typename Real>

@@ -212,6 +212,7 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
   // A float16 output is as fine as scaled float16, and so needs finer partial results.
   g.half_partials = schedule.kernel == DecodeKernel::kTiles && shape.layout.format != KvFormat::kF16;
   g.pages_at_once = swapped ? 1 : 2;
+  g.index_topk = shape.index_topk;
   g.max_slots = g.fixed_splits ? shape.num_seqs * kDecodeMaxFixedSplits : int64_t{2} * g.num_parts;
 
   const fitted::DecodeTimes& times = fitted::times_of(schedule, shape.layout);

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cuda/indexer/plan.h"
 #include "kernels/cuda/mla/mla.h"
 
 namespace hadal::cuda {
@@ -65,6 +66,12 @@ std::vector<DecodeSchedule> decode_schedules(const KvLayout& layout);
 // Does the work of mla_decode_most_bytes (mla.h).
 MlaDecodeBytes decode_most_bytes(const MlaPlanShape& shape, const ClusterCapacity& capacity);
 
+// Returns the keys that a row of kv_len attends to by its page table. With a selection (index_topk > 0) a row
+// of more keys has none, because the kernel of mla/plan/sparse.h works on it.
+constexpr int planned_keys(int32_t kv_len, int index_topk) {
+  return kv_len <= 0 || (index_topk > 0 && selects_keys(kv_len, index_topk)) ? 0 : kv_len;
+}
+
 struct DecodeGeometry {
   int64_t num_seqs = 0;
   DecodeKernel kernel = DecodeKernel::kSwapped;
@@ -80,6 +87,7 @@ struct DecodeGeometry {
   bool half_partials = false;  // partial results are scaled float16 (mla/decode/shared/partials.cuh); else
                                // float32
   int64_t max_slots = 0;
+  int index_topk = 0;  // as in the plan's shape
   // The plan weighs these times, in ns: a page in a block while all blocks are active, and while few are; a
   // sequence besides its pages; a merge of splits, and each split in it. The measured times behind them are
   // in mla/plan/fitted.h.

@@ -68,6 +68,7 @@ __device__ __forceinline__ int quotient_up(int a, int b) {
 struct PlanArgs {
   DecodePlanView plan;
   const int32_t* kv_len;
+  int index_topk;
   int num_seqs;
   Divisor num_parts;
   Divisor parts_each;  // num_parts / num_seqs; at least 1
@@ -247,7 +248,7 @@ __global__ void __launch_bounds__(kThreads) mla_plan_kernel(const __grid_constan
   const int end = min(begin + each, p.num_seqs);
 
 #pragma unroll 4
-  for (int s = t; s < p.num_seqs; s += kThreads) batch.num_keys[s] = max(p.kv_len[s], 0);
+  for (int s = t; s < p.num_seqs; s += kThreads) batch.num_keys[s] = planned_keys(p.kv_len[s], p.index_topk);
   for (int i = t; i < p.num_arrivals; i += kThreads) p.plan.arrivals[i] = 0;
   if (each > 1) __syncthreads();  // else a thread reads what it wrote
   int cost = 0;
@@ -327,6 +328,7 @@ void mla_decode_plan(const DecodeGeometry& g, const int32_t* kv_len, void* plan,
               "pages_at_once is {}; must be a power of two", g.pages_at_once);
   const PlanArgs args{.plan = decode_plan_view(g, plan),
                       .kv_len = kv_len,
+                      .index_topk = g.index_topk,
                       .num_seqs = num_seqs,
                       .num_parts = Divisor(g.num_parts),
                       .parts_each = Divisor(std::max(g.num_parts / num_seqs, 1)),

@@ -57,7 +57,7 @@ __device__ __forceinline__ void for_each_piece(const DecodeArgs& args, int part,
     const int end = seq == range.end_seq ? range.end_page : (num_keys + kPageSize - 1) / kPageSize;
     if (seq == range.end_seq && page >= end) return;
     const int next = min(seq + 1, last_seq);  // its facts arrive while this one is worked on
-    const int next_keys = max(args.kv_len[next], 0);
+    const int next_keys = planned_keys(args.kv_len[next], args.index_topk);
     const DecodeSequence next_split = args.plan.sequences[next];
     do {
       DecodePiece piece{seq, num_keys, page, end, -1, split};

@@ -1,0 +1,217 @@
+// Chooses the topk best of a row's scores.
+//
+// Grid: a cluster of 1 to 8 blocks of 512 threads per row. Each block has a slice of the row's positions,
+// which it reads four times from the L2: three times it counts digits (11, 11 and 10 bits of the sortable
+// score) among the scores that have the border's digits above, and once it writes the chosen ones. After
+// each count the blocks read each other's histograms, so that all know the border's next digit. Before they
+// write, they read each other's numbers of better and of equal scores, from which each knows where its output
+// begins. Rows without a selection end at once.
+//
+// | barrier          | orders                                                                             |
+// |------------------|------------------------------------------------------------------------------------|
+// | cluster, 3 times | a histogram is complete in all blocks before any reads it                          |
+// | cluster          | `published` is written before others read it                                       |
+// | cluster, halves  | arrive after the last remote read, wait at the end: a block outlives its readers   |
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/common/cluster.cuh"
+#include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/mbarrier.cuh"
+#include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/indexer/select.h"
+
+namespace hadal::cuda {
+namespace {
+
+constexpr int kThreads = kIndexSelectThreads;
+constexpr int kWarps = kThreads / 32;
+constexpr int kBinsEach = kScoreBins / kThreads;
+constexpr int kTile = 4 * kThreads;  // positions that the block reads at once
+constexpr unsigned kAll = 0xffffffffU;
+static_assert(kBinsEach == 4, "a thread's bins are one load of 16 bytes");
+
+struct Shared {
+  alignas(16) uint32_t histograms[kScoreDigits][kScoreBins];
+  alignas(16) uint32_t published[4];  // better scores, equal scores, of this block's slice
+  uint32_t warp_sums[2][kWarps];
+  uint32_t digit;
+  uint32_t wanted;
+};
+
+__device__ __forceinline__ int thread() {
+  return static_cast<int>(threadIdx.x);
+}
+
+// Calls body(position, score bits) for each of the slice's positions below num_keys.
+template <typename Body>
+__device__ __forceinline__ void for_each_score(const float* scores, int64_t begin, int64_t end, Body body) {
+#pragma unroll 4
+  for (int64_t position = begin + 4 * thread(); position < end; position += kTile) {
+    const uint4 four = *reinterpret_cast<const uint4*>(scores + position);
+    body(four.x);
+    if (position + 1 < end) body(four.y);
+    if (position + 2 < end) body(four.z);
+    if (position + 3 < end) body(four.w);
+  }
+}
+
+// Returns the sum over the threads before this one and, in `all`, over all. `sums` is free when the
+// next-but-one call with other `sums` has passed its barrier.
+__device__ __forceinline__ uint32_t scan(uint32_t value, uint32_t* sums, uint32_t& all) {
+  const int lane = thread() % 32, warp = thread() / 32;
+  uint32_t sum = value;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const uint32_t other = __shfl_up_sync(kAll, sum, distance);
+    if (lane >= distance) sum += other;
+  }
+  if (lane == 31) sums[warp] = sum;
+  __syncthreads();
+  uint32_t of_warps = lane < kWarps ? sums[lane] : 0;
+#pragma unroll
+  for (int distance = 1; distance < kWarps; distance *= 2) {
+    const uint32_t other = __shfl_up_sync(kAll, of_warps, distance);
+    if (lane >= distance) of_warps += other;
+  }
+  all = __shfl_sync(kAll, of_warps, kWarps - 1);
+  const uint32_t before = __shfl_sync(kAll, of_warps, warp == 0 ? 0 : warp - 1);
+  return sum - value + (warp == 0 ? 0 : before);
+}
+
+template <bool kBits>
+__global__ void __launch_bounds__(kThreads) index_choose_kernel(const IndexChooseArgs args, int cluster) {
+  __shared__ Shared shared;
+  pdl_wait();
+  const auto rank = static_cast<int>(cluster_rank());
+  const int64_t row = blockIdx.x / cluster;
+  const int32_t num_keys = args.kv_len[row];
+  if (!selects_keys(num_keys, args.topk)) return;  // the whole cluster does
+  for (int i = thread(); i < kScoreDigits * kScoreBins; i += kThreads) (&shared.histograms[0][0])[i] = 0;
+  __syncthreads();
+
+  const float* scores = args.scores + row * args.score_stride;
+  const int64_t extent = kBits ? args.bits_stride * kPageSize : num_keys;
+  const int64_t begin = slice_begin(extent, rank, cluster);
+  const int64_t end = slice_begin(extent, rank + 1, cluster);
+  const int64_t end_of_keys = min(end, int64_t{num_keys});
+
+  uint32_t border = 0;
+  uint32_t wanted = args.topk;  // how many of the scores with the border's digits so far are chosen
+  uint32_t better = 0;          // this thread's part of the slice's scores above the border
+  uint32_t parity = 0;
+  for (int digit = 0; digit < kScoreDigits; ++digit) {
+    uint32_t* histogram = shared.histograms[digit];
+    for_each_score(scores, begin, end_of_keys, [&](uint32_t bits) {
+      const uint32_t score = sortable_score(bits);
+      if (above_digits_equal(score, border, digit)) atomicAdd(&histogram[score_digit(score, digit)], 1U);
+    });
+    __syncwarp();  // lanes leave the loop at different times
+    cluster_sync();
+    uint32_t totals[kBinsEach] = {};
+    for (int other = 0; other < cluster; ++other) {
+      const float4 bins = load_remote(shared_address(histogram + kBinsEach * thread()), other);
+      totals[0] += __float_as_uint(bins.x);
+      totals[1] += __float_as_uint(bins.y);
+      totals[2] += __float_as_uint(bins.z);
+      totals[3] += __float_as_uint(bins.w);
+    }
+    uint32_t all = 0;
+    const uint32_t own = totals[0] + totals[1] + totals[2] + totals[3];
+    const uint32_t before = scan(own, shared.warp_sums[parity], all);
+    parity ^= 1U;
+    uint32_t above = all - before - own;  // scores in bins above this thread's
+#pragma unroll
+    for (int i = kBinsEach - 1; i >= 0; --i) {
+      if (above < wanted && above + totals[i] >= wanted) {
+        shared.digit = kBinsEach * thread() + i;
+        shared.wanted = wanted - above;
+      }
+      above += totals[i];
+    }
+    __syncthreads();
+    const uint32_t found = shared.digit;
+    wanted = shared.wanted;
+    border |= found << digit_shift(digit);
+#pragma unroll
+    for (int i = 0; i < kBinsEach; ++i) {
+      if (static_cast<uint32_t>(kBinsEach * thread() + i) > found)
+        better += histogram[kBinsEach * thread() + i];
+    }
+  }
+  uint32_t all_better = 0;
+  scan(better, shared.warp_sums[parity], all_better);
+  parity ^= 1U;
+  if (thread() == 0) {
+    shared.published[0] = all_better;
+    shared.published[1] = shared.histograms[kScoreDigits - 1][score_digit(border, kScoreDigits - 1)];
+  }
+  cluster_sync();
+  uint32_t better_before = 0, equal_before = 0;
+  for (int other = 0; other < rank; ++other) {
+    const float4 counts = load_remote(shared_address(shared.published), other);
+    better_before += __float_as_uint(counts.x);
+    equal_before += __float_as_uint(counts.y);
+  }
+  cluster_arrive();
+
+  const int32_t* table = args.page_table + args.seq_idx[row] * args.page_table_stride;
+  for (int64_t tile = begin; tile < end; tile += kTile) {
+    const int64_t position = tile + 4 * thread();
+    uint32_t chosen = 0, equal = 0;  // bit i: of position + i
+    if (position < end_of_keys) {
+      const uint4 four = *reinterpret_cast<const uint4*>(scores + position);
+      const uint32_t bits[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t score = sortable_score(bits[i]);
+        const bool exists = position + i < end_of_keys;
+        chosen |= static_cast<uint32_t>(exists && score > border) << i;
+        equal |= static_cast<uint32_t>(exists && score == border) << i;
+      }
+    }
+    // At most 2,048 of each, so both fit one word.
+    uint32_t all = 0;
+    const uint32_t before = scan(__popc(chosen) | __popc(equal) << 16, shared.warp_sums[parity], all);
+    parity ^= 1U;
+    uint32_t equal_rank = equal_before + (before >> 16);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((equal >> i & 1U) != 0) chosen |= static_cast<uint32_t>(equal_rank++ < wanted) << i;
+    }
+    if constexpr (kBits) {
+      // Eight lanes have a half of a word.
+      const int lane = thread() % 32;
+      uint32_t word = chosen << (lane % 8 * 4);
+#pragma unroll
+      for (int distance = 1; distance < 8; distance *= 2) word |= __shfl_xor_sync(kAll, word, distance);
+      if (lane % 8 == 0 && position < end)
+        reinterpret_cast<uint32_t*>(args.bits + row * args.bits_stride)[position / 32] = word;
+    } else {
+      uint32_t at = better_before + (before & 0xffffU) + min(equal_before + (before >> 16), wanted);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if ((chosen >> i & 1U) == 0) continue;
+        args.slots[row * args.topk + at++] =
+            table[(position + i) / kPageSize] * kPageSize + static_cast<int32_t>((position + i) % kPageSize);
+      }
+      better_before += all & 0xffffU;
+    }
+    equal_before += all >> 16;
+  }
+  if (!kBits && rank == 0 && thread() == 0) args.counts[row] = args.topk;
+  pdl_launch_dependents();
+  __syncwarp();
+  cluster_wait();
+}
+
+}  // namespace
+
+void index_choose(const IndexChooseArgs& args, int cluster, const Launch& launch) {
+  const dim3 grid(static_cast<unsigned>(args.num_rows * cluster));
+  if (args.bits != nullptr)
+    return launch_clusters<index_choose_kernel<true>>(launch, cluster, grid, dim3(kThreads), 0, args,
+                                                      cluster);
+  launch_clusters<index_choose_kernel<false>>(launch, cluster, grid, dim3(kThreads), 0, args, cluster);
+}
+
+}  // namespace hadal::cuda
