@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <unordered_set>
 
 #include "model/info.h"
 #include "model/presets.h"
@@ -79,7 +80,8 @@ void expect_same(const MatrixWeight& a, const MatrixWeight& b) {
 
 void expect_same_floats(const float* a, const float* b, int64_t count) {
   ASSERT_EQ(a == nullptr, b == nullptr);
-  if (a != nullptr) ASSERT_EQ(std::memcmp(a, b, static_cast<size_t>(count) * 4), 0);
+  if (a == nullptr) return;
+  ASSERT_EQ(std::memcmp(a, b, static_cast<size_t>(count) * 4), 0);
 }
 
 // Expects a part of an MLP to be the whole one from intermediate index `at` on. The parts are cut at
@@ -224,7 +226,8 @@ class Comparison {
     for (int64_t i = 0; i < whole.num_experts + behind; ++i)
       EXPECT_EQ(at[static_cast<size_t>(i)], whole.experts.intermediate) << "expert " << i;
     EXPECT_EQ(behind, shared_at > 0 ? 0 : config_.n_shared_experts);
-    if (shared_at > 0) EXPECT_GE(shared_at, config_.n_shared_experts * config_.moe_intermediate_size);
+    const int64_t shared_size = config_.n_shared_experts * config_.moe_intermediate_size;
+    EXPECT_TRUE(shared_at == 0 || shared_at >= shared_size) << shared_at;
   }
 
   // Compares a shared MLP that is a product of its own on a rank, from intermediate index `at` on.
@@ -249,7 +252,8 @@ class Comparison {
         expect_same_window(part.shared.gate_up, {part.shared.intermediate + i - at, 0}, one.gate_up,
                            {one.intermediate + col, 0}, run, hidden);
       }
-      if (!other_scales) expect_same_window(part.shared.down, {0, i - at}, one.down, {0, col}, hidden, run);
+      if (!other_scales && part.shared.down.type == one.down.type)
+        expect_same_window(part.shared.down, {0, i - at}, one.down, {0, col}, hidden, run);
       i += run;
     }
   }
@@ -323,11 +327,10 @@ void expect_tiled(const std::string& name, const TensorSource& source,
   const bool all_have_it =
       cut == Cut::kNot || (is_scale && !in_blocks && cut == Cut::kColumns) || source.num_elements() == 1;
   if (all_have_it) {
-    if (cut == Cut::kNot) ASSERT_EQ(std::ssize(windows), num_ranks) << name;
-    ASSERT_FALSE(windows.empty()) << name;
+    ASSERT_TRUE(cut == Cut::kNot ? std::ssize(windows) == num_ranks : !windows.empty()) << name;
     for (const WeightPlacement* p : windows) {
       ASSERT_TRUE(p->row == 0 && p->col == 0 && p->cols == source.cols) << name;
-      if (!p->repeat) ASSERT_EQ(p->rows, source.rows) << name;
+      ASSERT_TRUE(p->repeat || p->rows == source.rows) << name;
     }
     return;
   }
@@ -362,9 +365,17 @@ void expect_ranks_tile(const ModelConfig& config, LoadQuantization quantization,
     EXPECT_EQ(plans.back().weights.bytes,
               device_weight_bytes(config, quantization, DType::kBF16, split, rank));
   }
-  for (const DeviceWeightPlan& plan : plans)
-    for (const WeightPlacement& placement : plan.placements) windows[placement.source].push_back(&placement);
-  for (const auto& [name, source] : sources) expect_tiled(name, source, windows[&source], split.tp);
+  std::unordered_set<const TensorSource*> widening;
+  for (const DeviceWeightPlan& plan : plans) {
+    for (const WeightPlacement& placement : plan.placements) {
+      windows[placement.source].push_back(&placement);
+      if (placement.widened()) widening.insert(placement.code_scales);
+    }
+  }
+  for (const auto& [name, source] : sources) {
+    if (widening.contains(&source)) continue;  // read with the codes that it widens
+    expect_tiled(name, source, windows[&source], split.tp);
+  }
   expect_tiled("rope", rope, windows[&rope], split.tp);
 }
 
@@ -416,7 +427,7 @@ TEST(GpuRankBytes, OfV3AreAnEighthOfTheModelAndWhatAllRanksHave) {
     EXPECT_GT(bytes.all, whole / 8);
     EXPECT_LT(static_cast<double>(bytes.all), 1.04 * static_cast<double>(whole) / 8);
     EXPECT_LT(bytes.experts, bytes.all);
-    EXPECT_GT(static_cast<double>(bytes.experts), 0.95 * static_cast<double>(bytes.all));
+    EXPECT_GT(static_cast<double>(bytes.experts), 0.9 * static_cast<double>(bytes.all));
   }
 }
 
