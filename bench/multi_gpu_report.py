@@ -3,7 +3,6 @@
 Decode rows stand beside one GPU's time where the model fits on one, and beside their floor: what a rank reads at 4.3 TB/s, and for
 each exchange 3 µs and what the rank receives at 400 GB/s."""
 import argparse
-import json
 import pathlib
 import sys
 
