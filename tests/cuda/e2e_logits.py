@@ -46,7 +46,8 @@ class Case:
             if self.w8a8:
                 assert error.all <= MAX_W8A8_ERROR, f"{mode}: {error}"
             else:
-                assert error.relative <= bound and error.far_share <= MAX_FAR_SHARE, f"{mode}: {error}"
+                most = max(MAX_FAR_SHARE, 1 / len(self.ids))  # any one token may be a close call
+                assert error.relative <= bound and error.far_share <= most, f"{mode}: {error}"
         flags = ("--temperature", 0, "--ignore-eos", "--max-new-tokens", self.new_tokens, "--dtype", self.dtype,
                  *gpu.SMALL_CACHE)
         expected = gpu.generate(self.checkpoint, self.ids, "--device", "cpu", *flags)
@@ -62,6 +63,8 @@ def cases(directory):
         name = golden_path.parent.name
         golden = json.loads(golden_path.read_text(encoding="utf-8"))
         config = json.loads((golden_path.parent / "config.json").read_text(encoding="utf-8"))
+        if "index_topk" in config:
+            continue  # V3.2 runs on the CPU alone
         checkpoint = pathlib.Path(directory) / name
         gpu.run(gpu.MAKE_CHECKPOINT, "--config", golden_path.parent / "config.json", "--output", checkpoint, "--seed",
                 golden["seed"], "--gate-bias-amplitude", golden["gate_bias_amplitude"])
