@@ -49,16 +49,16 @@ std::vector<Case> common_cases(std::string (*call)(const std::string&, const std
       {"text between", block(b + " and \n" + b), "and", {{"f", "{}"}, {"f", "{}"}}},
       {"two blocks", block(a) + "\n" + block(b) + "\n", "", {{"get_weather", tokyo}, {"f", "{}"}}},
       {"no block around", "x " + a + b, "x", {{"get_weather", tokyo}, {"f", "{}"}}},
-      {"block left open", kCallsBegin + b, "", {{"f", "{}"}}},
+      {"block left open", marks::kCallsBegin + b, "", {{"f", "{}"}}},
       {"block begun twice",
-       std::string("x ") + kCallsBegin + "\n" + kCallsBegin + b,
-       std::string("x ") + kCallsBegin,
+       std::string("x ") + marks::kCallsBegin + "\n" + marks::kCallsBegin + b,
+       std::string("x ") + marks::kCallsBegin,
        {{"f", "{}"}}},
       {"empty block", "x " + block("") + " y", "x " + block("") + " y", {}},
       {"empty block after a call", block(b) + " " + block(" "), block(" "), {{"f", "{}"}}},
       {"end without a beginning",
-       std::string("x") + kCallsEnd + kCallEnd,
-       std::string("x") + kCallsEnd + kCallEnd,
+       std::string("x") + marks::kCallsEnd + marks::kCallEnd,
+       std::string("x") + marks::kCallsEnd + marks::kCallEnd,
        {}},
       {"nested, numbers, escapes",
        block(raw(R"({"a": [1, -2.5e3, {"b": null}], "c": "\"\\\u00e9\n", "d": {}})")),
@@ -71,11 +71,11 @@ std::vector<Case> common_cases(std::string (*call)(const std::string&, const std
        "",
        {{"get_weather", "{\"md\": \"```json\\n{}\\n```\"}"}}},
       {"markers in a string",
-       block(raw(R"({"doc": ")" + a.substr(0, a.find('{')).substr(0, 20) + kCallEnd + kCallsEnd + kCallBegin +
-                 R"("})")),
+       block(raw(R"({"doc": ")" + a.substr(0, a.find('{')).substr(0, 20) + marks::kCallEnd +
+                 marks::kCallsEnd + marks::kCallBegin + R"("})")),
        "",
-       {{"get_weather", R"({"doc": ")" + a.substr(0, a.find('{')).substr(0, 20) + kCallEnd + kCallsEnd +
-                            kCallBegin + R"("})"}}},
+       {{"get_weather", R"({"doc": ")" + a.substr(0, a.find('{')).substr(0, 20) + marks::kCallEnd +
+                            marks::kCallsEnd + marks::kCallBegin + R"("})"}}},
       {"same key twice", block(raw(R"({"a":1,"a":2})")), "", {{"get_weather", R"({"a":1,"a":2})"}}},
       {"unknown function", "x\n" + block(call("nope", "{}") + b), "x", {{"f", "{}"}}, {"nope"}},
       {"unknown function only", block(call("nope", "{}")), "", {}, {"nope"}},
@@ -95,14 +95,17 @@ std::vector<Case> common_cases(std::string (*call)(const std::string&, const std
        false},
       {"a bad call before a good one",
        "x " + block(raw("{") + b),
-       "x " + std::string(kCallsBegin) + raw("{"),
+       "x " + std::string(marks::kCallsBegin) + raw("{"),
        {{"f", "{}"}}},
       {"a bad call after a good one", "x " + block(b + raw("[1]")), "x" + raw("[1]"), {{"f", "{}"}}},
       {"a string that does not end",
        block(raw("{\"a\": \"b") + "\n" + b),
-       kCallsBegin + raw("{\"a\": \"b"),
+       marks::kCallsBegin + raw("{\"a\": \"b"),
        {{"f", "{}"}}},
-      {"cut off before a whole call", kCallBegin + a + kCallsEnd, kCallBegin, {{"get_weather", tokyo}}},
+      {"cut off before a whole call",
+       marks::kCallBegin + a + marks::kCallsEnd,
+       marks::kCallBegin,
+       {{"get_weather", tokyo}}},
   };
   // These texts stay unchanged, alone and with text around them.
   std::vector<std::pair<std::string, std::string>> bad = {
@@ -124,8 +127,8 @@ std::vector<Case> common_cases(std::string (*call)(const std::string&, const std
       {"no name", call("", "{}")},
       {"a name of spaces", call(" \n ", "{}")},
       {"two words for a name", call("get weather", "{}")},
-      {"a name without an end", kCallBegin + std::string(1000, 'n')},
-      {"a marker in the name", call(std::string("f") + kCallEnd, "{}")},
+      {"a name without an end", marks::kCallBegin + std::string(1000, 'n')},
+      {"a marker in the name", call(std::string("f") + marks::kCallEnd, "{}")},
       {"too deep", raw([] {
          std::string deep = "{\"a\":";
          for (int i = 0; i < 200; ++i) deep += '[';
@@ -152,15 +155,18 @@ std::vector<Case> cases_of(Format format) {
     cases.push_back({"spaces around the name", block(v31(" f\n", "{}")), "", {{"f", "{}"}}});
     return cases;
   }
-  const std::string begin = std::string(kCallBegin) + "function" + kSep;
-  cases.push_back({"other white space", begin + " f \n\n```json {} ``` " + kCallEnd, "", {{"f", "{}"}}});
-  cases.push_back({"another type",
-                   kCallBegin + std::string("tool") + kSep + "f\n```json\n{}\n```" + kCallEnd,
-                   "",
-                   {{"f", "{}"}}});
+  const std::string begin = std::string(marks::kCallBegin) + "function" + marks::kSep;
+  cases.push_back(
+      {"other white space", begin + " f \n\n```json {} ``` " + marks::kCallEnd, "", {{"f", "{}"}}});
+  cases.push_back(
+      {"another type",
+       marks::kCallBegin + std::string("tool") + marks::kSep + "f\n```json\n{}\n```" + marks::kCallEnd,
+       "",
+       {{"f", "{}"}}});
   for (const std::string& text : std::vector<std::string>{
-           begin + "f\n```\n{}\n```" + kCallEnd, begin + "f\n```json\n{}\n" + kCallEnd,
-           begin + "f\n{}" + kCallEnd, kCallBegin + std::string("f\n```json\n{}\n```") + kCallEnd})
+           begin + "f\n```\n{}\n```" + marks::kCallEnd, begin + "f\n```json\n{}\n" + marks::kCallEnd,
+           begin + "f\n{}" + marks::kCallEnd,
+           marks::kCallBegin + std::string("f\n```json\n{}\n```") + marks::kCallEnd})
     cases.push_back({"a bad fence", text, text, {}});
   return cases;
 }
@@ -228,11 +234,11 @@ TEST_P(ToolCalls, AreTheSameForRandomMixturesOfMarkers) {
   const bool fenced = GetParam() == Format::kDeepSeekV3;
   const std::string good = (fenced ? v3 : v31)("f", R"({"a": "```"})");
   const std::string open = good.substr(0, good.find('{'));
-  const std::vector<std::string> parts = {kCallsBegin,
-                                          kCallsEnd,
-                                          kCallBegin,
-                                          kCallEnd,
-                                          kSep,
+  const std::vector<std::string> parts = {marks::kCallsBegin,
+                                          marks::kCallsEnd,
+                                          marks::kCallBegin,
+                                          marks::kCallEnd,
+                                          marks::kSep,
                                           "```json",
                                           "```",
                                           good,

@@ -20,12 +20,12 @@ TEST(ToolCallParser, StreamsWhatCannotBeginACall) {
   EXPECT_EQ(parser.append("<").content, "");
   EXPECT_EQ(parser.append("b> <｜tool▁call").content, " \n<b>");
   EXPECT_EQ(parser.append("s▁begin｜>").content, "");
-  EXPECT_EQ(parser.append(v31("f", "{")).content, fmt::format(" {}{}", kCallsBegin, v31("f", "{")));
+  EXPECT_EQ(parser.append(v31("f", "{")).content, fmt::format(" {}{}", marks::kCallsBegin, v31("f", "{")));
 }
 
 TEST(ToolCallParser, ReturnsACallAsSoonAsItIsComplete) {
   ToolCallParser parser({.format = Format::kDeepSeekV3, .tool_names = {"f"}, .make_id = [] { return "id"; }});
-  const std::string call = kCallsBegin + v3("f", "{\"a\": 1}");
+  const std::string call = marks::kCallsBegin + v3("f", "{\"a\": 1}");
   EXPECT_TRUE(parser.append(std::string_view(call).substr(0, call.size() - 1)).calls.empty());
   const auto piece = parser.append(">");
   ASSERT_EQ(piece.calls.size(), 1U);

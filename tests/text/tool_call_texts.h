@@ -5,13 +5,18 @@
 
 #include <string>
 
+#include "text/chat_markers.h"
+
 namespace hadal {
 
-inline constexpr const char* kCallsBegin = "<｜tool▁calls▁begin｜>";
-inline constexpr const char* kCallsEnd = "<｜tool▁calls▁end｜>";
-inline constexpr const char* kCallBegin = "<｜tool▁call▁begin｜>";
-inline constexpr const char* kCallEnd = "<｜tool▁call▁end｜>";
-inline constexpr const char* kSep = "<｜tool▁sep｜>";
+// The markers as strings, which + joins.
+namespace marks {
+inline const std::string kCallsBegin(hadal::kCallsBegin);
+inline const std::string kCallsEnd(hadal::kCallsEnd);
+inline const std::string kCallBegin(hadal::kCallBegin);
+inline const std::string kCallEnd(hadal::kCallEnd);
+inline const std::string kSep(hadal::kSep);
+}  // namespace marks
 
 inline std::string v3(const std::string& name, const std::string& arguments) {
   return fmt::format("{}function{}{}\n```json\n{}\n```{}", kCallBegin, kSep, name, arguments, kCallEnd);
@@ -20,7 +25,7 @@ inline std::string v31(const std::string& name, const std::string& arguments) {
   return fmt::format("{}{}{}{}{}", kCallBegin, name, kSep, arguments, kCallEnd);
 }
 inline std::string block(const std::string& calls) {
-  return kCallsBegin + calls + kCallsEnd;
+  return fmt::format("{}{}{}", kCallsBegin, calls, kCallsEnd);
 }
 
 }  // namespace hadal
