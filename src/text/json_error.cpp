@@ -92,8 +92,10 @@ std::string_view advice(std::string_view text, size_t at) {
 std::string json_syntax_error(std::string_view text, size_t at) {
   if (at >= text.size() || text.find_first_not_of(kBlanks, at) == text.npos)
     return fmt::format("it ends at byte {}, before its value is complete", text.size());
-  return fmt::format("{} at byte {} cannot follow {}{}", shown_text(character(text, at)), at,
-                     at == 0 ? "the beginning" : shown_text(before(text, at)), advice(text, at));
+  // The text may be invalid UTF-8, which an answer must not be.
+  const auto quoted = [](std::string_view part) { return shown_text(replace_invalid_utf8(part)); };
+  return fmt::format("{} at byte {} cannot follow {}{}", quoted(character(text, at)), at,
+                     at == 0 ? "the beginning" : quoted(before(text, at)), advice(text, at));
 }
 
 size_t json_depth(std::string_view text) {

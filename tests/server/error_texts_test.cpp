@@ -132,6 +132,8 @@ TEST(ErrorTexts, ABodyThatIsNotJsonIsToldWhereAndWhy) {
   constexpr std::string_view kCases[][2] = {
       {R"({"a":1,})", R"("}" at byte 7 cannot follow "{\"a\":1,"; nothing may end behind a comma)"},
       {R"({'a':1})", R"("'" at byte 1 cannot follow "{"; keys and texts must be in double quotes)"},
+      // An answer is valid UTF-8 whatever the body is.
+      {"{\"a\"b\x86:1}", "\"b\xEF\xBF\xBD\" at byte 4 cannot follow \"{\\\"a\\\"\""},
       {R"({a:1})", R"("a" at byte 1 cannot follow "{"; keys must be in double quotes)"},
       {R"({"a":1} x)", R"("x" at byte 8 cannot follow "{\"a\":1} ")"},
       {R"({"a":01})", R"("1" at byte 6 cannot follow "{\"a\":0")"},
