@@ -113,10 +113,6 @@ def main():
     if not options.directory.is_dir():
         sys.exit(f"{PROGRAM}: {options.directory} is no directory")
     machine = machine_of(options.directory)
-    if machine is not None:  # nvidia-smi prints a line for each GPU
-        lines = (options.directory / "machine.txt").read_text(encoding="utf-8").split("\n")
-        name, _, driver = lines[0].partition(", ")
-        machine = f"{sum(bool(line.strip()) for line in lines)} {name} of one host with driver {driver}"
     parts = {"decode": decode_table(options.directory), "prefill": prefill_table(options.directory),
              "serving": serving_table(options.directory), "comm": comm_table(options.directory),
              "lone": lone_table(options.directory)}

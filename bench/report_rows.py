@@ -98,12 +98,15 @@ def write_part(program, pages, page, name, text, machine, title=None):
 
 
 def machine_of(directory):
-    """Returns what machine.txt ("name, driver") says of the machine, in words; None if there is no such file."""
+    """Returns what machine.txt (a line "name, driver" for each GPU) says of the machine, in words; None if there is no such file."""
     path = directory / "machine.txt"
     if not path.is_file():
         return None
-    name, _, driver = path.read_text(encoding="utf-8").strip().partition(", ")
-    return f"one {name} with driver {driver}" if driver else name or "an unknown machine"
+    gpus = path.read_text(encoding="utf-8").strip().splitlines() or [""]
+    name, _, driver = gpus[0].partition(", ")
+    if not driver:
+        return name or "an unknown machine"
+    return f"one {name} with driver {driver}" if len(gpus) == 1 else f"{len(gpus)} {name} of one host with driver {driver}"
 
 
 def geometric_mean(values):
