@@ -51,6 +51,14 @@ void* allocate(size_t bytes, size_t alignment) {
   }
 }
 
+void* allocate_or_null(size_t bytes, size_t alignment) noexcept {
+  try {
+    return allocate(bytes, alignment);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
 void release(void* memory) noexcept {
   if (memory == nullptr) return;
   live.fetch_sub(static_cast<int64_t>(malloc_usable_size(memory)));
@@ -108,10 +116,29 @@ void* operator new(size_t bytes, std::align_val_t alignment) {
 void* operator new[](size_t bytes, std::align_val_t alignment) {
   return hadal::testing::allocate(bytes, static_cast<size_t>(alignment));
 }
+// Whoever asks without an exception gets the same failures as null: std::stable_sort does.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return hadal::testing::allocate_or_null(bytes, 1);
+}
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
+  return hadal::testing::allocate_or_null(bytes, 1);
+}
+void* operator new(size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return hadal::testing::allocate_or_null(bytes, static_cast<size_t>(alignment));
+}
+void* operator new[](size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return hadal::testing::allocate_or_null(bytes, static_cast<size_t>(alignment));
+}
 void operator delete(void* memory) noexcept {
   hadal::testing::release(memory);
 }
 void operator delete[](void* memory) noexcept {
+  hadal::testing::release(memory);
+}
+void operator delete(void* memory, const std::nothrow_t&) noexcept {
+  hadal::testing::release(memory);
+}
+void operator delete[](void* memory, const std::nothrow_t&) noexcept {
   hadal::testing::release(memory);
 }
 void operator delete(void* memory, size_t) noexcept {
