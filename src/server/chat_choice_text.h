@@ -1,5 +1,5 @@
-// Separates the text of one choice of a chat into reasoning, content and calls, for every dialect. It belongs to
-// one I/O thread.
+// Separates the text of one choice of a chat into reasoning, content and calls, for every dialect. It belongs
+// to one I/O thread.
 #pragma once
 
 #include <optional>
