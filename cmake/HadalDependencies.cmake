@@ -25,6 +25,7 @@ add_library(hadal_boost_json STATIC ${PROJECT_SOURCE_DIR}/cmake/boost_json.cpp)
 target_link_libraries(hadal_boost_json PUBLIC Boost::headers)
 
 find_package(OpenSSL REQUIRED)
+find_package(CURL 7.85 REQUIRED)
 add_library(hadal_boost_net STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/cmake/boost_net.cpp)
 target_compile_definitions(hadal_boost_net PUBLIC BOOST_ASIO_SEPARATE_COMPILATION BOOST_BEAST_SEPARATE_COMPILATION
                                                   BOOST_ASIO_NO_DEPRECATED)

@@ -15,7 +15,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.m
 TOP_FOLDERS = ("src", "tests", "tools", "scripts", "bench", "docs", "cmake", "share", "python", "models", ".ci")
 FILE_NAME = re.compile(r"[\w.-]+(/[\w.-]+)*\.(h|cpp|cu|cuh|c|py|sh|md|json|txt|inc)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
-COMMANDS = "serve|generate|chat|logits|tokenize|detokenize|info|bench|tune|eval"
+COMMANDS = "serve|fetch|generate|chat|logits|tokenize|detokenize|info|bench|tune|eval"
 # Commands of the pages use these flags of programs that are not ours.
 FOREIGN_FLAGS = {"--build", "--preset", "--target", "--no-index", "--clock-control", "--graph-profiling", "--set", "--launch-skip",
                  "--launch-count", "--benchmark_filter"}

@@ -14,6 +14,7 @@ Result<int> run_chat(const ParsedFlags& flags, const Environment& environment);
 Result<int> run_logits(const ParsedFlags& flags, const Environment& environment);
 Result<int> run_tokenize(const ParsedFlags& flags, const Environment& environment);
 Result<int> run_detokenize(const ParsedFlags& flags, const Environment& environment);
+Result<int> run_fetch(const ParsedFlags& flags, const Environment& environment);
 Result<int> run_info(const ParsedFlags& flags, const Environment& environment);
 Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& environment);
 Result<int> run_eval(const ParsedFlags& flags, const Environment& environment);

@@ -23,6 +23,7 @@ inline constexpr CommandSet kGsm8k = bits(Command::kEvalGsm8k);
 inline constexpr CommandSet kGpqa = bits(Command::kEvalGpqa);
 inline constexpr CommandSet kTuneGemm = bits(Command::kTuneGemm);
 inline constexpr CommandSet kTuneMoe = bits(Command::kTuneMoe);
+inline constexpr CommandSet kFetch = bits(Command::kFetch);
 inline constexpr CommandSet kTune = kTuneGemm | kTuneMoe;
 inline constexpr CommandSet kEvals = kEval | kGsm8k | kGpqa;
 inline constexpr CommandSet kEngine = kGen | kChat | kEvals;  // they send requests to an engine themselves

@@ -29,6 +29,7 @@ enum class Command : uint16_t {
   kEvalGpqa = 1 << 12,
   kTuneGemm = 1 << 13,
   kTuneMoe = 1 << 14,
+  kFetch = 1 << 15,
 };
 using CommandSet = uint16_t;
 

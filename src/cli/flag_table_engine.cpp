@@ -18,11 +18,17 @@ void append_engine_rows(std::vector<Flag>& out) {
   std::vector<Flag> rows = {
       {.name = "model-path",
        .kind = kOne,
-       .commands = kAll | kTune,
+       .commands = kAll | kTune | kFetch,
        .group = "Model",
        .value_name = "DIR|ID",
-       .text = "checkpoint directory, or a Hugging Face id that is already in the local cache (required, "
+       .text = "checkpoint directory, or the name of a model on the Hugging Face hub (org/name, or "
+               "org/name@revision), of which the files that the local cache lacks are fetched (required, "
                "except that tune accepts sizes instead)"},
+      {.name = "offline",
+       .commands = kAll | kTune,
+       .group = "Model",
+       .text = "never fetch anything: a model on the hub must be in the local cache, as with "
+               "HF_HUB_OFFLINE=1"},
       {.name = "tokenizer-path",
        .kind = kOne,
        .commands = kText,
@@ -272,7 +278,7 @@ void append_engine_rows(std::vector<Flag>& out) {
        .text = "seed for requests without --seed, for dummy weights and for random prompts"},
       {.name = "log-level",
        .kind = kOne,
-       .commands = kAll | kServing | kTune,
+       .commands = kAll | kServing | kTune | kFetch,
        .group = "Running",
        .choices = "debug|info|warning|error|critical|off",
        .default_text = "info",

@@ -1,10 +1,12 @@
 #include <cstdlib>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
 #include "base/mapping_faults.h"
 #include "cli/run.h"
 #include "cli/terminal.h"
+#include "hub/environment.h"
 
 namespace {
 
@@ -13,16 +15,31 @@ std::string variable(const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
+// Returns the first that is set of a variable and its older names, which the hub's Python library knows too.
+std::string first_variable(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (std::string value = variable(name); !value.empty()) return value;
+  }
+  return {};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   hadal::cli::install_signal_handlers();
   hadal::end_on_mapping_faults(hadal::cli::kExitFailure);
   hadal::cli::Environment environment;
-  environment.hub.home = variable("HOME");
-  environment.hub.hf_home = variable("HF_HOME");
-  environment.hub.hf_hub_cache = variable("HF_HUB_CACHE");
-  if (environment.hub.hf_hub_cache.empty()) environment.hub.hf_hub_cache = variable("HUGGINGFACE_HUB_CACHE");
+  environment.hub = {
+      .hf_hub_cache = first_variable({"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}),
+      .hf_home = variable("HF_HOME"),
+      .xdg_cache_home = variable("XDG_CACHE_HOME"),
+      .home = variable("HOME"),
+      .hf_endpoint = variable("HF_ENDPOINT"),
+      .hf_token = first_variable({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}),
+      .hf_token_path = variable("HF_TOKEN_PATH"),
+      .ssl_cert_file = variable("SSL_CERT_FILE"),
+      .offline = hadal::hub::is_on(first_variable({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"})),
+  };
   if (const char* key = std::getenv("HADAL_API_KEY")) environment.api_key = key;
   if (const char* key = std::getenv("HADAL_ADMIN_API_KEY")) environment.admin_api_key = key;
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);

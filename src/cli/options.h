@@ -14,7 +14,7 @@
 #include "engine/backend.h"
 #include "engine/engine.h"
 #include "engine/sampling_params.h"
-#include "model/hub.h"
+#include "hub/environment.h"
 #include "model/shard.h"
 #include "model/weights_loader.h"
 #include "tensor/device.h"
@@ -23,7 +23,7 @@ namespace hadal::cli {
 
 // Environment holds the variables that matter; main alone reads them.
 struct Environment {
-  HubEnvironment hub;
+  hub::HubEnvironment hub;
   std::optional<std::string> api_key;        // HADAL_API_KEY
   std::optional<std::string> admin_api_key;  // HADAL_ADMIN_API_KEY
 };

@@ -56,6 +56,8 @@ Result<int> dispatch(Command command, const ParsedFlags& flags, const Environmen
       return run_tokenize(flags, environment);
     case Command::kDetokenize:
       return run_detokenize(flags, environment);
+    case Command::kFetch:
+      return run_fetch(flags, environment);
     case Command::kInfo:
       return run_info(flags, environment);
     case Command::kBenchOneBatch:

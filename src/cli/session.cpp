@@ -8,8 +8,8 @@
 #include "base/install_paths.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
+#include "cli/model_source.h"
 #include "cli/terminal.h"
-#include "model/hub.h"
 
 namespace hadal::cli {
 namespace {
@@ -43,7 +43,7 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer(const ParsedFlags& flags, cons
     return invalid_argument("--model-path is missing; must be a directory with tokenizer.json");
   std::filesystem::path dir = path;
   if (!is_file(dir)) {
-    HADAL_ASSIGN_OR_RETURN(dir, find_model_dir(path, environment.hub));
+    HADAL_ASSIGN_OR_RETURN(dir, find_model(path, flags, environment));
   }
   auto tokenizer = Tokenizer::load(dir);
   if (!tokenizer.ok()) return blame_file(tokenizer.status());
@@ -56,7 +56,7 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
   HADAL_ASSIGN_OR_RETURN(session->options_, resolve_model_options(flags));
   HADAL_ASSIGN_OR_RETURN(session->device_options_, resolve_device_options(flags));
   const ModelOptions& options = session->options_;
-  HADAL_ASSIGN_OR_RETURN(session->model_dir_, find_model_dir(options.model_path, environment.hub));
+  HADAL_ASSIGN_OR_RETURN(session->model_dir_, find_model(options.model_path, flags, environment));
 
   const std::filesystem::path config_path = session->model_dir_ / "config.json";
   HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(config_path, size_t{16} << 20));

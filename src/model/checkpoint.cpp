@@ -8,19 +8,16 @@
 #include <unordered_set>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "base/log.h"
+#include "base/mapped_file.h"
+#include "model/weight_index.h"
 
 namespace hadal {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 constexpr size_t kMaxListed = 20;
-constexpr const char* kSingleFile = "model.safetensors";
-constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 // Formats names for one error line: the first twenty, then a count.
 std::string listed(const std::vector<std::string>& items, std::string_view separator) {
@@ -41,42 +38,6 @@ std::string printable(std::string_view name) {
   return text;
 }
 
-// Shards must be in the checkpoint's own directory: a name with a path in it could reach any file.
-bool is_plain_file_name(const std::string& name) {
-  return !name.empty() && name.size() < 256 && name != "." && name != ".." &&
-         name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
-}
-
-// Reads weight_map of the index: tensor name -> shard file name.
-Result<std::vector<std::pair<std::string, std::string>>> read_weight_map(const fs::path& path) {
-  HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path));
-  std::vector<std::pair<std::string, std::string>> map;
-  // The callback keeps the DOM from growing below the two levels that matter: hostile nesting is dropped as
-  // it is read.
-  const auto shallow = [](int depth, Json::parse_event_t event, Json&) {
-    const bool opens =
-        event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
-    return !opens || depth < 2;
-  };
-  const Json json = Json::parse(text, shallow, /*allow_exceptions=*/false);
-  if (json.is_discarded() || !json.is_object()) return data_loss("{}: is not a JSON object", path.string());
-  const auto weight_map = json.find("weight_map");
-  if (weight_map == json.end() || !weight_map->is_object() || weight_map->empty()) {
-    return data_loss("{}: weight_map is missing or empty; it must map tensor names to file names",
-                     path.string());
-  }
-  for (const auto& [name, file] : weight_map->items()) {
-    if (!file.is_string() || !is_plain_file_name(file.get_ref<const std::string&>())) {
-      return data_loss("{}: weight_map places {} in {}; allowed: the name of a file in the same directory",
-                       path.string(), printable(name),
-                       file.is_string() ? "\"" + printable(file.get_ref<const std::string&>()) + "\""
-                                        : std::string("a value that is not a string"));
-    }
-    map.emplace_back(name, file.get_ref<const std::string&>());
-  }
-  return map;
-}
-
 Status no_weights(const fs::path& dir) {
   std::vector<std::string> others;
   std::error_code ignored;
@@ -92,7 +53,7 @@ Status no_weights(const fs::path& dir) {
   std::string hint;
   if (!others.empty()) hint = fmt::format("; it contains {}, which are not supported", listed(others, ", "));
   return not_found("{}: no weights: neither {} nor {} exists{} (--load-format dummy needs none)",
-                   dir.string(), kSingleFile, kIndexFile, hint);
+                   dir.string(), kSingleWeightFile, kWeightIndexFile, hint);
 }
 
 }  // namespace
@@ -116,8 +77,9 @@ Result<Checkpoint> Checkpoint::open(const fs::path& dir) {
   checkpoint.dir_ = dir;
   std::vector<std::pair<std::string, std::string>> weight_map;
   std::vector<std::string> files;
-  if (fs::exists(dir / kIndexFile, error)) {
-    HADAL_ASSIGN_OR_RETURN(weight_map, read_weight_map(dir / kIndexFile));
+  if (fs::exists(dir / kWeightIndexFile, error)) {
+    HADAL_ASSIGN_OR_RETURN(const std::string index, read_text_file(dir / kWeightIndexFile));
+    HADAL_ASSIGN_OR_RETURN(weight_map, parse_weight_map(index, (dir / kWeightIndexFile).string()));
     std::set<std::string> names;
     for (const auto& [tensor, file] : weight_map) names.insert(file);
     std::vector<std::string> missing;
@@ -126,11 +88,11 @@ Result<Checkpoint> Checkpoint::open(const fs::path& dir) {
     }
     if (!missing.empty()) {
       return not_found("{}: {} of the {} files named by {} are missing: {}", dir.string(), missing.size(),
-                       names.size(), kIndexFile, listed(missing, ", "));
+                       names.size(), kWeightIndexFile, listed(missing, ", "));
     }
     files.assign(names.begin(), names.end());
-  } else if (fs::exists(dir / kSingleFile, error)) {
-    files = {kSingleFile};
+  } else if (fs::exists(dir / kSingleWeightFile, error)) {
+    files = {kSingleWeightFile};
   } else {
     return no_weights(dir);
   }
@@ -153,7 +115,7 @@ Result<Checkpoint> Checkpoint::open(const fs::path& dir) {
     }
   }
   if (!misplaced.empty()) {
-    return data_loss("{}: {} places {} tensors in files that lack them: {}", dir.string(), kIndexFile,
+    return data_loss("{}: {} places {} tensors in files that lack them: {}", dir.string(), kWeightIndexFile,
                      misplaced.size(), listed(misplaced, ", "));
   }
   return checkpoint;

@@ -84,8 +84,8 @@ def test_usage_errors(model):
                  "--model-path", model)
     expect_error("a directory that is missing is named", 1, ["/no/such/dir"], "info", "--model-path", "/no/such/dir")
     with tempfile.TemporaryDirectory() as home:
-        expect_error("a hub id that is not in the cache is named", 1, ["deepseek-ai/DeepSeek-V3", "download"], "info", "--model-path",
-                     "deepseek-ai/DeepSeek-V3", env={"HF_HOME": home})
+        expect_error("a hub id that is not in the cache is named", 1, ["deepseek-ai/DeepSeek-V3", "hadal fetch"], "info", "--model-path",
+                     "deepseek-ai/DeepSeek-V3", "--offline", env={"HF_HOME": home})
 
 
 def test_file_errors(model, work):

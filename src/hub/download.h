@@ -1,0 +1,47 @@
+// Brings files of a repository into the cache, up to eight at a time, each on a thread of its own: a thread
+// receives, computes the checksum and writes, so that checking is as parallel as fetching.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "hub/cached_repository.h"
+#include "hub/http_client.h"
+#include "hub/repository_info.h"
+
+namespace hadal::hub {
+
+struct FetchProgress {
+  int64_t done_bytes = 0;  // those that were there before included
+  int64_t total_bytes = 0;
+  double bytes_per_s = 0.0;  // 0 while it is unknown
+};
+
+struct FetchCallbacks {
+  std::function<void(const FetchProgress&)> progress;  // called by the thread that fetches; may be empty
+  std::function<bool()> is_cancelled;                  // called by any thread; may be empty
+};
+
+// Names the commit that files are fetched from.
+struct RemoteCommit {
+  std::string repository;
+  std::string commit;
+};
+
+// Fetches the blobs of `files` that the cache lacks, and links all of them in the commit's snapshot. A broken
+// transfer goes on where it ended, after a wait (hub/retry.h), and every new blob has the size and checksum
+// that `files` states. The first failure ends the others. Errors are kDataLoss when a file is not what the
+// hub states, kResourceExhausted when the disk is full (checked first), kCancelled, and those of
+// HttpClient::get.
+Result<void> download_files(const std::vector<RemoteFile>& files, const RemoteCommit& from,
+                            const HubAccess& access, const CachedRepository& to,
+                            const FetchCallbacks& callbacks);
+
+// Returns the body of an answer, which has at most `max_bytes`. It is tried again as files are.
+Result<std::string> download_text(const std::string& url, const HubAccess& access, size_t max_bytes,
+                                  const FetchCallbacks& callbacks);
+
+}  // namespace hadal::hub

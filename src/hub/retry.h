@@ -1,0 +1,30 @@
+// Decides what is tried again, and when. The functions are pure.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "base/result.h"
+
+namespace hadal::hub {
+
+// A Failure is why a request brought nothing or not all, and what may follow from it.
+struct Failure {
+  Status status;
+  bool is_transient = false;   // the same request may succeed later
+  int http_status = 0;         // of the answer; 0: there was none
+  int64_t retry_after_s = -1;  // what the answer's Retry-After asks for; -1: nothing
+};
+
+inline constexpr int kMaxFailures = 5;           // in succession; then a transfer is given up
+inline constexpr int64_t kMaxRetryAfterS = 600;  // a server that wants a longer wait is not waited for
+
+// Tells whether an HTTP status stands for a passing state of the server: 408, 429, and 5xx except 501.
+bool is_transient_status(int http_status);
+
+// Returns how long to wait after this failure, which is the `num_failures`-th in succession: what Retry-After
+// asks for, else 0.5 s, 1 s, 2 s and 4 s. Returns nullopt when it should not be tried again.
+std::optional<std::chrono::milliseconds> retry_delay(const Failure& failure, int num_failures);
+
+}  // namespace hadal::hub

@@ -1,0 +1,25 @@
+// Reads model.safetensors.index.json, which says which file holds a tensor. The functions are pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+
+namespace hadal {
+
+inline constexpr const char* kSingleWeightFile = "model.safetensors";
+inline constexpr const char* kWeightIndexFile = "model.safetensors.index.json";
+
+// Tells whether a name is that of a file in the same directory. A name with a path in it could reach any
+// file.
+bool is_plain_file_name(std::string_view name);
+
+// Reads weight_map: pairs of a tensor and its file, whose name is plain. `source` names the index in errors,
+// which are kDataLoss: not a JSON object, no weight_map, and a file in another directory.
+Result<std::vector<std::pair<std::string, std::string>>> parse_weight_map(std::string_view json,
+                                                                          const std::string& source);
+
+}  // namespace hadal
