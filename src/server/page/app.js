@@ -62,6 +62,9 @@ function viewOf(message) {
       retry();
     },
     canEdit: () => !running(),
+    changed: () => {
+      if (atEnd) scrollToEnd();
+    },
     edit: (text) => ask(text, current.messages.indexOf(message)),
   };
   return message.role === 'user' ? new UserView(message, actions) : new AssistantView(message, actions);

@@ -1,6 +1,6 @@
 // Displays one message: question, answer, thoughts, figures and errors.
 import {copyButton, el, icon, iconButton} from './dom.js';
-import {MarkdownView} from './markdown.js';
+import {AnswerText} from './answer_text.js';
 
 const seconds = (ms) => (ms < 9950 ? `${(ms / 1000).toFixed(ms < 995 ? 2 : 1)} s` : `${Math.round(ms / 1000)} s`);
 const count = (n) => n.toLocaleString('en-US');
@@ -109,8 +109,11 @@ export class AssistantView {
     this.thoughtTitle = el('span.thought-title');
     this.thoughts = el('details.thoughts', {hidden: true},
       el('summary', {}, icon('chevron'), this.thoughtTitle), el('div.thought-text', {}, this.thoughtText));
-    this.body = el('div.text');
-    this.markdown = new MarkdownView(this.body);
+    this.body = el('div.answer');
+    this.text = new AnswerText(this.body, () => {
+      this.showBusy();
+      actions.changed();
+    });
     this.waiting = el('div.waiting', {hidden: true}, el('span.dot'), el('span.dot'), el('span.dot'),
       el('span.sr-only', {}, 'Waiting for the answer'));
     this.foot = el('div.foot');
@@ -127,17 +130,15 @@ export class AssistantView {
     if (message.reasoning && message.reasoning.length > this.thoughtText.length) {
       this.thoughtText.appendData(message.reasoning.slice(this.thoughtText.length));
     }
-    if (message.content.length > (this.shown || 0)) {
-      this.shown = message.content.length;
-      this.markdown.update(message.content);
-    }
     const streaming = now !== null;
+    this.text.update(message.content, streaming);
     const thinking = streaming && message.content === '' && Boolean(message.reasoning);
     this.thoughts.hidden = !message.reasoning;
     if (message.reasoning) this.setThoughtTitle(thinking, now);
     this.thoughts.classList.toggle('live', thinking);
     this.waiting.hidden = !streaming || thinking || message.content !== '';
-    this.node.setAttribute('aria-busy', String(streaming));
+    this.streaming = streaming;
+    this.showBusy();
     if (streaming) {
       if (this.stats.parentNode !== this.foot) this.foot.replaceChildren(this.stats);
       if (now - this.statsAt > 250) {  // faster changes could not be read
@@ -147,6 +148,10 @@ export class AssistantView {
     } else {
       this.finish(last);
     }
+  }
+
+  showBusy() {
+    this.node.setAttribute('aria-busy', String(this.streaming || this.text.busy()));
   }
 
   setThoughtTitle(thinking, now) {
