@@ -3,6 +3,7 @@
 // and if a text takes too long, it is shown as it is.
 import {copyButton, el} from './dom.js';
 import {drawFormulas} from './formulas.js';
+import {PlainText} from './plain_text.js';
 
 const PATIENCE_MS = 4000;  // of a worker that says nothing
 const LOADING_MS = 60000;
@@ -113,7 +114,7 @@ export class AnswerText {
     this.body = body;
     this.changed = changed;
     this.startOver();
-    this.plain = null;  // a text node, once the text is shown as it is
+    this.plain = null;  // a PlainText, once the text is shown as it is
   }
 
   startOver() {
@@ -164,10 +165,11 @@ export class AnswerText {
 
   showPlain() {
     if (this.plain === null) {
-      this.plain = document.createTextNode('');
-      this.body.replaceChildren(el('div.plain', {}, this.plain));
+      const node = el('div.plain');
+      this.plain = new PlainText(node);
+      this.body.replaceChildren(node);
     }
-    if (this.plain.length < this.text.length) this.plain.appendData(this.text.slice(this.plain.length));
+    this.plain.update(this.text);
     this.changed();
   }
 
