@@ -21,7 +21,7 @@ ATTACKS = [
 
 # Rendered text may contain only these elements and attributes, beside what KaTeX draws.
 ALLOWED = """(() => {
-  const tags = new Set(('P BR EM STRONG DEL CODE PRE A UL OL LI BLOCKQUOTE HR H3 H4 H5 H6 TABLE THEAD TBODY TR TH TD ' +
+  const tags = new Set(('P BR EM STRONG DEL CODE PRE A UL OL LI BLOCKQUOTE HR H2 H3 H4 H5 H6 TABLE THEAD TBODY TR TH TD ' +
                         'DIV SPAN SUP BUTTON SVG PATH').split(' '));
   const names = new Set(['class', 'href', 'title', 'target', 'rel', 'start', 'type', 'role', 'tabindex', 'aria-label',
                          'viewBox', 'd', 'aria-hidden']);
@@ -72,7 +72,7 @@ https://example.org/end. Noted[^1] ![picture](https://example.org/p.png)
 never closed
 """
 
-EXPECTED = """<h3>Title with <code>code</code></h3>
+EXPECTED = """<h2>Title with <code>code</code></h2>
 <p>A paragraph with <strong>bold</strong>, <em>italics</em>, <em><strong>both</strong></em>, <del>gone</del> and
  snake_case_names,<br>a second line, 2 * 3 * 4 and *no emphasis*.</p>
 <ol><li>first</li><li>second<ul><li>inner <em>one</em></li><li><span></span>done</li><li><span></span>open</li></ul></li>

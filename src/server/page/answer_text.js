@@ -8,7 +8,7 @@ import {PlainText} from './plain_text.js';
 const PATIENCE_MS = 4000;  // of a worker that says nothing
 const LOADING_MS = 60000;
 const ALLOWED = {
-  ALLOWED_TAGS: ['p', 'br', 'em', 'strong', 'del', 'code', 'pre', 'a', 'ul', 'ol', 'li', 'blockquote', 'hr', 'h3', 'h4',
+  ALLOWED_TAGS: ['p', 'br', 'em', 'strong', 'del', 'code', 'pre', 'a', 'ul', 'ol', 'li', 'blockquote', 'hr', 'h2', 'h3', 'h4',
                  'h5', 'h6', 'table', 'thead', 'tbody', 'tr', 'th', 'td', 'sup', 'span', 'div'],
   ALLOWED_ATTR: ['class', 'href', 'title', 'start', 'role'],
   ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,

@@ -144,7 +144,7 @@ marked.use({
     },
   },
   renderer: {
-    heading: (text, level) => `<h${Math.min(level + 2, 6)}>${text}</h${Math.min(level + 2, 6)}>`,
+    heading: (text, level) => `<h${Math.min(level + 1, 6)}>${text}</h${Math.min(level + 1, 6)}>`,
     code: (text, info) => codeHtml(text, languageOf(info)),
     link,
     image: (href, title, text) => link(href, title, text || escaped(href || '')),
