@@ -1,5 +1,5 @@
-// Serves the chat page at `/` and the files it loads: plain text from src/server/page/, compiled into the
-// binary.
+// Serves the chat page at `/` and the files it loads, which are compiled into the binary: plain text from
+// src/server/page/, and libraries of the system's packages (cmake/PageLibraries.cmake) at /page/lib/.
 #pragma once
 
 #include <span>

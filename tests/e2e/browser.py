@@ -11,7 +11,8 @@ import tempfile
 import time
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "Tab": (9, ""), " ": (32, " ")}
+KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "Tab": (9, ""), " ": (32, " "), "ArrowUp": (38, ""), "ArrowDown": (40, ""),
+        "ArrowLeft": (37, ""), "ArrowRight": (39, ""), "Delete": (46, ""), "F2": (113, ""), "k": (75, "k"), "O": (79, "O")}
 
 
 def find_chromium():
@@ -183,10 +184,11 @@ class Page:
     def type(self, text):
         self.send("Input.insertText", {"text": text})
 
-    def key(self, name, shift=False):
+    def key(self, name, shift=False, control=False):
         code, text = KEYS[name]
+        text = "" if control else text
         event = {"key": name, "code": "Space" if name == " " else name, "windowsVirtualKeyCode": code,
-                 "modifiers": 8 if shift else 0}
+                 "modifiers": 8 * shift + 2 * control}
         self.send("Input.dispatchKeyEvent", {"type": "keyDown", "text": text, **event})
         self.send("Input.dispatchKeyEvent", {"type": "keyUp", **event})
 

@@ -5,6 +5,8 @@ import json
 import sys
 import time
 
+import page_access
+import page_chat
 import page_text
 from browser import Browser, find_chromium
 from counting import check, finish, skip
@@ -12,7 +14,8 @@ from serving import Server
 
 STORY = "Tell me a short story about a brave fox."
 SUM = "Please add 217254 and 8366."
-DONE = "document.querySelector('#stop').hidden && document.querySelectorAll('.assistant').length > 0"
+DONE = ("document.querySelector('#stop').hidden && document.querySelectorAll('.assistant').length > 0 && "
+        "!document.querySelector('.assistant[aria-busy=true]')")
 
 # This wraps the page's fetch: it keeps the bodies of chat requests in `bodies`, adds the fields of `extra` to them, and
 # answers from `script` where that is set: {status, headers, body} or {events, cut}, where an event is a delta or a whole
@@ -101,7 +104,7 @@ def stream(page, server):
         page.type(value)
     page.click("#settings .primary")
     page.evaluate("""window.lengths = new Set();
-      new MutationObserver(() => lengths.add(document.querySelector('.text')?.innerText.length ?? 0))
+      new MutationObserver(() => lengths.add(document.querySelector('.answer')?.innerText.length ?? 0))
         .observe(document.querySelector('#messages'), {childList: true, subtree: true, characterData: true})""")
     ask(page, STORY)
     body = page.evaluate("bodies.at(-1)")
@@ -113,7 +116,7 @@ def stream(page, server):
         body.pop(field)
     status, answer = server.post("/v1/chat/completions", body)
     expected = " ".join(answer["choices"][0]["message"]["content"].split()) if status == 200 else answer
-    check("it is what the server says", " ".join(page.text(".assistant .text").split()) == expected, expected)
+    check("it is what the server says", " ".join(page.text(".assistant .answer").split()) == expected, expected)
     stats = page.text(".assistant .stats").replace("\u00a0", " ")
     check("tokens are counted", stats.startswith(f"{answer['usage']['completion_tokens']} tokens · "), stats)
     check("speed, first token and cache", all(word in stats for word in ("tokens/s", "first token after", " cached")),
@@ -126,7 +129,7 @@ def stop(page, server, how):
     """Esc and the button end the request in the server too."""
     page.evaluate("window.extra = {ignore_eos: true, max_tokens: 3500}")
     ask(page, "Tell me a story.", wait=False)
-    page.wait("document.querySelector('.assistant:last-child .text').innerText.length > 40")
+    page.wait("document.querySelector('.assistant:last-child .answer').innerText.length > 40")
     check(f"the server works ({how})", server.load()["num_reqs"] == 1, server.load())
     check(f"the list says so ({how})", page.evaluate("document.querySelectorAll('.running').length") == 1)
     how_to = {"Esc": lambda: page.key("Escape"), "button": lambda: page.click("#stop")}
@@ -137,7 +140,7 @@ def stop(page, server, how):
     while time.monotonic() < deadline and server.load()["num_reqs"] > 0:
         time.sleep(0.02)
     check(f"the server works no more ({how})", server.load()["num_reqs"] == 0, server.load())
-    check(f"what came is kept ({how})", len(page.text(".assistant .text")) > 40 and page.text(".note") == "Stopped.",
+    check(f"what came is kept ({how})", len(page.text(".assistant .answer")) > 40 and page.text(".note").startswith("Stopped."),
           page.text(".note"))
     check(f"focus is back in the field ({how})", page.evaluate("document.activeElement.id") == "input")
 
@@ -152,12 +155,12 @@ def thinking(page):
     check("folded text is not visible",
           not page.evaluate("[...document.querySelectorAll('.thought-text')].at(-1).checkVisibility()"))
     title = page.text(".thought-title")
-    check("their time and length are shown", title.startswith("Thought for ") and title.endswith(" characters"), title)
+    check("their time and length are shown", title.startswith("Thought for ") and title.endswith(" tokens"), title)
     page.click(".thoughts summary")
     thought = page.text(".thought-text")
     check("a click unfolds them", page.evaluate("[...document.querySelectorAll('.thought-text')].at(-1).checkVisibility()")
           and thought.strip() != "", thought)
-    answer = page.text(".assistant .text")
+    answer = page.text(".assistant .answer")
     check("the answer is right and without thoughts", answer == "225620", answer)
     page.click("#thinking")
     ask(page, "Please add 1 and 2.")
@@ -166,13 +169,14 @@ def thinking(page):
 
 
 def reload(page):
-    before = [page.evaluate("[...document.querySelectorAll('.text, .bubble')].map((node) => node.innerText)"),
+    before = [page.evaluate("[...document.querySelectorAll('.answer, .bubble')].map((node) => node.innerText)"),
               page.text("#title"), page.evaluate("document.querySelectorAll('.chat').length")]
     page.reload()
-    after = [page.evaluate("[...document.querySelectorAll('.text, .bubble')].map((node) => node.innerText)"),
+    page.wait(DONE)
+    after = [page.evaluate("[...document.querySelectorAll('.answer, .bubble')].map((node) => node.innerText)"),
              page.text("#title"), page.evaluate("document.querySelectorAll('.chat').length")]
     check("a reload keeps the conversation", before == after and len(before[0]) > 3, (before, after))
-    check("and the settings", page.evaluate("JSON.parse(localStorage['hadal.settings']).seed") == 7)
+    check("and the settings", page.evaluate("JSON.parse(localStorage[`hadal.chat.${location.hash.slice(1)}`]).settings.seed") == 7)
 
 
 def conversations(page):
@@ -188,13 +192,13 @@ def conversations(page):
     page.type(" thoughts")
     page.evaluate("window.script = {events: [{content: 'three'}]}")
     page.key("Enter")
-    page.wait("document.querySelector('.assistant:last-child .text')?.innerText === 'three'")
-    check("an edited message replaces what follows",
+    page.wait("document.querySelector('.assistant:last-child .answer')?.innerText === 'three'")
+    check("an edited message has its own answer, behind what was before it",
           page.evaluate("bodies.at(-1).messages.map((message) => message.content)") == ["first\nline", "one",
                                                                                        "second thoughts"])
     page.evaluate("window.script = {events: [{content: 'four'}]}")
     page.click("[aria-label='Answer again']")
-    page.wait("document.querySelector('.assistant:last-child .text')?.innerText === 'four'")
+    page.wait("document.querySelector('.assistant:last-child .answer')?.innerText === 'four'")
     check("answered again", page.evaluate("document.querySelectorAll('.assistant').length") == 2)
 
     page.evaluate("""navigator.clipboard.writeText = async (text) => { window.copied = text; }""")
@@ -206,8 +210,8 @@ def conversations(page):
     page.click(".current [aria-label^='Export']")
     page.wait("window.exported")
     exported = json.loads(page.evaluate("exported"))
-    check("exported", [message["content"] for message in exported["conversations"][0]["messages"]] ==
-          ["first\nline", "one", "second thoughts", "four"], exported)
+    check("exported with every version", [message["content"] for message in exported["conversations"][0]["messages"]] ==
+          ["first\nline", "one", "second", "two", "second thoughts", "three", "four"], exported)
 
     page.click(".current [aria-label^='Rename']")
     page.type("Another <b>name</b>")
@@ -265,7 +269,8 @@ def keyboard(browser, server):
     page.key("Enter")
     page.evaluate("window.script = {events: [{content: 'hello'}]}")
     page.key("Enter")
-    check("asked and answered by keys alone", page.wait(f"{DONE} && document.querySelector('.text').innerText === 'hello'", 20))
+    check("asked and answered by keys alone", page.wait(f"{DONE} && document.querySelector('.answer').innerText === 'hello'", 20))
+    page.evaluate("document.querySelector('#attach').focus()")
     page.key("Tab")
     page.key(" ")
     check("the space key switches thinking", page.evaluate("document.querySelector('#thinking').ariaPressed") == "true")
@@ -345,13 +350,13 @@ def errors(browser, server):
         check(f"status {status}", title in shown and advice in shown, shown)
     scripted(page, "question", [{"content": "half an answer"}, {"error": {"message": "it broke"}}])
     check("an error inside the stream", "it broke" in (page.text(".error") or "") and
-          page.text(".assistant .text") == "half an answer", page.text(".error"))
+          page.text(".assistant .answer") == "half an answer", page.text(".error"))
     scripted(page, "question", [{"content": "half an answer"}], cut=True)
     check("a stream without an end", "The connection broke" in (page.text(".error") or ""), page.text(".error"))
     count = page.evaluate("document.querySelectorAll('.assistant').length")
     page.evaluate("window.script = {events: [{content: 'whole'}]}")
     page.click(".assistant:last-child .error button")
-    check("trying again replaces it", page.wait("document.querySelector('.assistant:last-child .text').innerText === 'whole'", 20)
+    check("trying again replaces it", page.wait("document.querySelector('.assistant:last-child .answer').innerText === 'whole'", 20)
           and page.evaluate("document.querySelectorAll('.assistant').length") == count)
     page.evaluate("window.script = null; window.extra = {temperature: -1}")
     ask(page, "question")
@@ -373,7 +378,7 @@ def keys(browser):
                 check("a wrong key", page.wait("document.querySelector('.error')?.innerText.includes('not the right one')", 20))
         check("the right key", page.wait("!document.querySelector('.error') && document.querySelector('#model').textContent", 20))
         ask(page, SUM)
-        check("answers with the key", page.text(".assistant .text").strip() != "" and not page.text(".error"))
+        check("answers with the key", page.text(".assistant .answer").strip() != "" and not page.text(".error"))
         check("without a cache report none is shown", "cached" not in page.text(".stats"), page.text(".stats"))
         check("the key stays in the tab", page.evaluate("!JSON.stringify(localStorage).includes('secret')"))
 
@@ -410,6 +415,8 @@ def main():
             page = open_page(browser, server)
             page_text.run(page, check, scripted)
             clean(page, server)
+            page_chat.run(lambda: open_page(browser, server), check, ask, scripted, DONE)
+            page_access.run(lambda **size: open_page(browser, server, **size), check, scripted)
             keyboard(browser, server)
             themes(browser, server)
             phone(browser, server)

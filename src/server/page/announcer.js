@@ -16,8 +16,9 @@ export class Announcer {
     while (this.node.childElementCount > KEPT) this.node.firstElementChild.remove();
   }
 
-  begin() {
-    this.said = 0;
+  // `length` is what an answer that is continued has already.
+  begin(length) {
+    this.said = length;
     this.at = performance.now();
     this.say('Answering');
   }

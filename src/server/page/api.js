@@ -65,20 +65,39 @@ async function request(path, options) {
   return answer;
 }
 
-// Returns the name of the served model.
-export async function modelName() {
+// Returns what the server says of its model: {id, root, max_model_len}.
+export async function servedModel() {
   const body = await (await request('v1/models', {})).json();
-  return body.data && body.data[0] ? String(body.data[0].id) : '';
+  return (body.data && body.data[0]) || {id: ''};
 }
 
-// Builds the request's body. Thoughts and failed answers are not sent again.
+// Returns how many tokens a text has.
+export async function countTokens(text) {
+  const body = JSON.stringify({prompt: text, add_special_tokens: false});
+  return (await (await request('v1/tokenize', {method: 'POST', body})).json()).count;
+}
+
+// Returns the text of a message as the model reads it: DeepSeek's form for files, and then what was written.
+function contentOf({content, files = []}) {
+  const blocks = files.map(({name, text}) => `[file name]: ${name}\n[file content begin]\n${text}\n[file content end]\n`);
+  return blocks.join('') + content;
+}
+
+// Builds the request's body for what follows `messages`. Thoughts and failed answers are not sent again. If the last
+// message is an answer, the server continues it, and it does not think again.
 export function chatRequest(model, messages, settings) {
   const history = messages.filter((message) => message.role === 'user' || message.content !== '')
-    .map(({role, content}) => ({role, content}));
+    .map((message) => ({role: message.role, content: contentOf(message)}));
+  const continues = history.length > 0 && history.at(-1).role === 'assistant';
   if (settings.system.trim()) history.unshift({role: 'system', content: settings.system});
+  const thinking = settings.thinking && !continues;
   const body = {model, messages: history, stream: true,
                 stream_options: {include_usage: true, continuous_usage_stats: true},
-                chat_template_kwargs: {thinking: settings.thinking}};
+                chat_template_kwargs: {thinking}};
+  if (continues) body.continue_final_message = true;
+  if (thinking && settings.effort) body.reasoning_effort = settings.effort;
+  const stops = settings.stop.split('\n').filter((line) => line !== '');
+  if (stops.length) body.stop = stops;
   for (const name of NUMBERS) {
     if (settings[name] !== null) body[name] = settings[name];
   }

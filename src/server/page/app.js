@@ -1,15 +1,19 @@
-// Runs the chat page: conversations, their display, and the answers in progress.
+// Runs the chat page: what is shown of a conversation, the answers in progress, the keyboard.
 import {Announcer} from './announcer.js';
-import {modelName} from './api.js';
-import {byId, download, el, fillIcons, toast} from './dom.js';
+import {servedModel} from './api.js';
+import {Attachments} from './attachments.js';
+import {showContext} from './context_meter.js';
+import {Conversations, titleOf} from './conversations.js';
+import {byId, el, fillIcons} from './dom.js';
+import {followKeys} from './keys.js';
 import {AssistantView, errorBox, UserView} from './messages.js';
-import {setUpPreferences} from './preferences.js';
+import {Preferences} from './preferences.js';
 import {Run} from './run.js';
 import {Sidebar} from './sidebar.js';
-import {chats, setApiKey, settings} from './store.js';
+import {setApiKey} from './store.js';
+import {suggestionsFor} from './suggestions.js';
+import {add, branch, choose, parentOf, remove, versions} from './tree.js';
 
-const SUGGESTIONS = ['Tell me a short story about a brave fox.', 'Please add 217254 and 8366.',
-                     'Sort the following codes: QZ, HJK, SJW, DRZ, DL'];
 const NEAR_END = 60;  // a reader within this many pixels of the end is at the end
 const SAVE_EVERY_MS = 1000;
 
@@ -18,21 +22,34 @@ const input = byId('input');
 const scroller = byId('scroller');
 const list = byId('messages');
 const announcer = new Announcer();
+const conversations = new Conversations(showChat, showState);
+const preferences = new Preferences(() => conversations.current, (chat) => {
+  if (conversations.isStored(chat)) conversations.save(chat);
+}, () => loadModel());
+const attachments = new Attachments(showDraft);
+const sidebar = new Sidebar({
+  open: (id) => {
+    sidebar.setOpen(false);
+    conversations.open(conversations.byId(id));
+    input.focus();
+  },
+  rename: (id, title) => conversations.rename(id, title),
+  save: (id) => conversations.exportOne(id, model ? model.id : ''),
+  remove: (id) => {
+    if (runs.has(id)) runs.get(id).stop();
+    conversations.remove(id);
+  },
+});
 
-let all = chats.all();
-let current = chats.create();  // stored once it has a message
-let views = new Map();  // message → view, for the displayed conversation
-let model = '';
+let views = new Map();  // message → view, for the displayed branch
+let model = null;  // as the server lists it
 let frame = 0;
 let atEnd = true;
-let savedAt = 0;
-let storageFull = false;
 
 // ---- display ----
 
-function running() {
-  return runs.get(current.id);
-}
+const running = () => runs.get(conversations.current.id);
+const isDraft = () => input.value.trim() !== '' || attachments.files.length > 0;
 
 function scrollToEnd() {
   scroller.scrollTop = scroller.scrollHeight;
@@ -43,26 +60,46 @@ function noteScroll() {
   byId('to-end').hidden = atEnd;
 }
 
+function showDraft() {
+  byId('send').disabled = !isDraft();
+  showContext(conversations.current, model ? model.max_model_len : 0, input.value, attachments.tokens());
+}
+
 function showState() {
+  const {current, all} = conversations;
   const run = running();
   byId('send').hidden = Boolean(run);
   byId('stop').hidden = !run;
-  byId('send').disabled = input.value.trim() === '';
   const title = current.title || 'New chat';
   byId('title').textContent = title;
   document.title = current.title ? `${title} – Hadal` : 'Hadal';
   sidebar.show(all, current.id, runs);
+  showDraft();
 }
 
 function viewOf(message) {
+  const chat = conversations.current;
   const actions = {
-    retry,
+    versions: () => versions(chat, message),
+    show: (version, by) => {
+      if (running()) return;
+      choose(chat, version);
+      conversations.save(chat);
+      showChat(null, false);
+      const view = views.get(version);
+      (view.node.querySelector(`[data-step="${by}"]:not(:disabled)`) || view.node.querySelector('[data-step]:not(:disabled)')).focus();
+    },
+    retry: () => retry(message),
+    resume: () => answer(message),
     setKey: (key) => {
       setApiKey(key);
-      retry();
+      retry(message);
+    },
+    changed: () => {
+      if (atEnd) scrollToEnd();
     },
     canEdit: () => !running(),
-    edit: (text) => ask(text, current.messages.indexOf(message)),
+    edit: (text) => ask(text, message.files || [], parentOf(chat, message)),
   };
   return message.role === 'user' ? new UserView(message, actions) : new AssistantView(message, actions);
 }
@@ -72,13 +109,14 @@ function updateAnswer(message) {
   if (!(view instanceof AssistantView)) return;
   const run = running();
   const live = run && run.message === message;
-  view.update(live ? run.elapsed() : null, message === current.messages.at(-1));
+  view.update(live ? run.elapsed() : null, message.id === conversations.current.leaf);
 }
 
 function greeting(error) {
-  const suggestions = SUGGESTIONS.map((text) =>
-    el('button.suggestion', {type: 'button', onclick: () => ask(text, 0)}, text));
-  return el('section.greeting', {}, el('img', {src: 'page/icon.svg', alt: '', width: '56', height: '56'}),
+  const suggestions = (model ? suggestionsFor(model) : []).map((text) =>
+    el('button.suggestion', {type: 'button', onclick: () => ask(text, [], null)}, text));
+  return el('section.greeting', {'aria-label': 'Suggestions'},
+    el('img', {src: 'page/icon.svg', alt: '', width: '56', height: '56'}),
     el('h2', {}, 'What is on your mind?'),
     error ? errorBox({kind: error.kind, title: error.message, advice: error.advice}, {
       retry: loadModel,
@@ -89,13 +127,22 @@ function greeting(error) {
     }) : el('div.suggestions', {}, ...suggestions));
 }
 
-function showChat(error = null) {
-  views = new Map(current.messages.map((message) => [message, viewOf(message)]));
+function showChat(error = null, toEnd = true) {
+  const place = scroller.scrollTop;
+  const messages = branch(conversations.current);
+  const before = views;
+  views = new Map(messages.map((message) => [message, before.get(message) || viewOf(message)]));
+  for (const [message, view] of before) {
+    if (!views.has(message)) view.forget();
+    else if (view instanceof UserView) view.show();
+  }
   list.replaceChildren(...[...views.values()].map((view) => view.node));
-  if (current.messages.length === 0) list.append(greeting(error));
-  current.messages.forEach(updateAnswer);
+  if (messages.length === 0) list.append(greeting(error));
+  messages.forEach(updateAnswer);
+  preferences.showChat();
   showState();
-  scrollToEnd();
+  if (toEnd) scrollToEnd();
+  else scroller.scrollTop = place;
   noteScroll();
 }
 
@@ -112,138 +159,47 @@ function schedule() {
   });
 }
 
-// ---- conversations ----
-
-function save(chat) {
-  const kept = chats.save(chat);
-  if (!kept && !storageFull) {
-    toast('The browser’s storage is full or closed: this conversation is lost when the tab is. Delete or export others.');
-  }
-  storageFull = !kept;
-  savedAt = performance.now();
-  if (!all.includes(chat)) all.unshift(chat);
-}
-
-function openChat(chat) {
-  current = chat;
-  const hash = all.includes(chat) ? `#${chat.id}` : '';
-  if (location.hash !== hash) history.pushState(null, '', hash || location.pathname + location.search);
-  showChat();
-}
-
-function newChat() {
-  sidebar.setOpen(false);
-  openChat(chats.create());
-  input.focus();
-}
-
-function removeChat(id) {
-  const chat = all.find((each) => each.id === id);
-  if (runs.has(id)) runs.get(id).stop();
-  all = all.filter((each) => each !== chat);
-  chats.remove(id);
-  if (chat === current) openChat(chats.create());
-  else showState();
-  (byId('chats').querySelector('.chat') || byId('new-chat')).focus();
-  toast(`Deleted “${chat.title}”.`, {label: 'Undo', run: () => {
-    save(chat);
-    all.sort((a, b) => b.updated - a.updated);
-    openChat(chat);
-  }});
-}
-
-function exported(list) {
-  return JSON.stringify({format: 'hadal-chat', version: 1, model, exported: new Date().toISOString(),
-                         conversations: list}, null, 2);
-}
-
-const sidebar = new Sidebar({
-  open: (id) => {
-    sidebar.setOpen(false);
-    openChat(all.find((each) => each.id === id));
-    input.focus();
-  },
-  rename: (id, title) => {
-    const chat = all.find((each) => each.id === id);
-    if (title) {
-      chat.title = title;
-      chat.named = true;
-      save(chat);
-    }
-    showState();
-  },
-  save: (id) => {
-    const chat = all.find((each) => each.id === id);
-    const name = chat.title.replace(/[^\p{L}\p{N}]+/gu, '-').replace(/^-|-$/g, '').slice(0, 60) || 'chat';
-    download(`${name}.json`, exported([chat]));
-  },
-  remove: removeChat,
-});
-
-// Returns the conversation that the address names.
-function followHash() {
-  const chat = all.find((each) => `#${each.id}` === location.hash);
-  if (chat ? chat === current : !all.includes(current)) return;
-  current = chat || chats.create();
-  showChat();
-}
-
-// Adopts a conversation that another tab has changed.
-function followStorage(event) {
-  const id = chats.idOf(event.key);
-  if (id === null || runs.has(id)) return;
-  const chat = chats.load(id);
-  all = all.filter((each) => each.id !== id);
-  if (chat) all.push(chat);
-  all.sort((a, b) => b.updated - a.updated);
-  if (id !== current.id) return showState();
-  if (chat) current = chat;
-  showChat();
-}
-
 // ---- sending ----
 
-// Returns the beginning of the question, cut between words.
-function titleOf(text) {
-  const line = text.trim().split('\n')[0];
-  return line.length <= 60 ? line : `${line.slice(0, 60).replace(/\s+\S*$/, '')}…`;
-}
-
-// Makes the text message `index` of the conversation, and removes that message and all later ones.
-function ask(text, index) {
+// Asks behind the message `parent`, or in the place of the first one behind null.
+function ask(text, files, parent) {
+  const chat = conversations.current;
   if (running()) return;
-  current.messages.length = index;
-  current.messages.push({role: 'user', content: text});
-  if (index === 0 && !current.named) current.title = titleOf(text);
-  answer();
+  const isFirst = chat.messages.length === 0;
+  const message = add(chat, parent, {role: 'user', content: text});
+  if (files.length) message.files = files;
+  if (isFirst && !chat.named) chat.title = titleOf(text || files[0].name);
+  answer(add(chat, message, {role: 'assistant', content: ''}));
 }
 
-function retry() {
+// Asks for another answer in the place of this one, which stays as another version if it has a text.
+function retry(message) {
+  const chat = conversations.current;
   if (running()) return;
-  if (current.messages.at(-1)?.role === 'assistant') current.messages.pop();
-  if (current.messages.length > 0) answer();
+  const question = parentOf(chat, message);
+  if (message.content === '' && chat.leaf === message.id) remove(chat, message);
+  answer(add(chat, question, {role: 'assistant', content: ''}));
 }
 
-async function answer() {
-  const chat = current;
-  const message = {role: 'assistant', content: ''};
-  chat.messages.push(message);
-  chat.updated = Date.now();
+// Lets the server write the message, or go on with it if it has a text.
+async function answer(message) {
+  const chat = conversations.current;
+  if (running()) return;
   const run = new Run(chat, message, () => {
-    if (performance.now() - savedAt > SAVE_EVERY_MS && all.includes(chat)) save(chat);
-    if (chat === current) schedule();
+    conversations.saveSometimes(chat, SAVE_EVERY_MS);
+    if (chat === conversations.current) schedule();
   });
   runs.set(chat.id, run);
-  all = [chat, ...all.filter((each) => each !== chat)];
-  save(chat);
-  openChat(chat);
-  announcer.begin();
+  const done = run.answer(async () => (await knownModel()).id, chat.settings);
+  conversations.touch(chat);
+  conversations.open(chat);
+  announcer.begin(message.content.length);
   input.focus({preventScroll: true});
-  await run.answer(knownModel, {...settings});
+  await done;
   runs.delete(chat.id);
-  if (!all.includes(chat)) return;  // it was deleted meanwhile
-  save(chat);
-  if (chat !== current) return showState();
+  if (!conversations.isStored(chat)) return;  // it was deleted meanwhile
+  conversations.save(chat);
+  if (chat !== conversations.current) return showState();
   updateAnswer(message);
   announcer.end(message.content, message.error ? '' : message.stopped ? 'Stopped' : 'Answer complete');
   showState();
@@ -251,10 +207,11 @@ async function answer() {
 }
 
 async function knownModel() {
-  if (!model) {
-    model = await modelName();
-    byId('model').textContent = model.split('/').filter(Boolean).pop() || '';
-    byId('model').title = `The model this server runs: ${model}`;
+  if (model === null) {
+    model = await servedModel();
+    byId('model').textContent = model.id.split('/').filter(Boolean).pop() || '';
+    byId('model').title = `The model this server runs: ${model.id}`;
+    showDraft();
   }
   return model;
 }
@@ -266,16 +223,16 @@ async function loadModel() {
   } catch (error) {
     failure = error;
   }
-  if (current.messages.length === 0) showChat(failure);
+  if (conversations.current.messages.length === 0) showChat(failure);
 }
 
 function submit() {
+  if (!isDraft() || running()) return;
   const text = input.value.trim();
-  if (!text || running()) return;
   input.value = '';
   fitInput();
   atEnd = true;
-  ask(text, current.messages.length);
+  ask(text, attachments.take(), branch(conversations.current).at(-1) || null);
 }
 
 function stop() {
@@ -289,21 +246,32 @@ function stop() {
 function fitInput() {
   input.style.height = 'auto';
   input.style.height = `${input.scrollHeight}px`;
-  byId('send').disabled = input.value.trim() === '';
+  showDraft();
 }
 
-function onEscape(event) {
-  if (event.key !== 'Escape' || event.isComposing || byId('settings').open) return;
-  if (sidebar.isOpen()) sidebar.setOpen(false);
-  else if (running()) stop();
+function newChat() {
+  sidebar.setOpen(false);
+  conversations.openNew();
+  input.focus();
 }
 
 fillIcons(document);
+followKeys({
+  search: () => sidebar.search(),
+  newChat,
+  submit,
+  editLast: () => {
+    const question = branch(conversations.current).findLast(({role}) => role === 'user');
+    if (question && !running()) views.get(question).edit();
+  },
+  escape: () => {
+    if (sidebar.isOpen()) sidebar.setOpen(false);
+    else if (running()) stop();
+  },
+});
 input.addEventListener('input', fitInput);
-input.addEventListener('keydown', (event) => {
-  if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
-  event.preventDefault();
-  submit();
+input.addEventListener('paste', (event) => {
+  if (attachments.paste(event.clipboardData)) event.preventDefault();
 });
 byId('composer').addEventListener('submit', (event) => {
   event.preventDefault();
@@ -311,9 +279,11 @@ byId('composer').addEventListener('submit', (event) => {
 });
 byId('stop').addEventListener('click', stop);
 byId('new-chat').addEventListener('click', newChat);
-byId('export-all').addEventListener('click', () => {
-  if (all.length) download('hadal-conversations.json', exported(all));
-  else toast('There is no conversation to export yet.');
+byId('export-all').addEventListener('click', () => conversations.exportAll(model ? model.id : ''));
+byId('import').addEventListener('click', () => byId('import-chooser').click());
+byId('import-chooser').addEventListener('change', (event) => {
+  if (event.target.files.length) conversations.importFile(event.target.files[0]);
+  event.target.value = '';
 });
 byId('to-end').addEventListener('click', () => {
   scrollToEnd();
@@ -324,19 +294,14 @@ document.querySelector('.skip').addEventListener('click', (event) => {
   input.focus();
 });
 scroller.addEventListener('scroll', noteScroll, {passive: true});
-document.addEventListener('keydown', onEscape);
-window.addEventListener('hashchange', followHash);
-window.addEventListener('popstate', followHash);
-window.addEventListener('storage', followStorage);
+window.addEventListener('storage', (event) => conversations.followStorage(event, (id) => runs.has(id)));
 window.addEventListener('resize', () => {
   if (atEnd) scrollToEnd();
 });
 window.addEventListener('pagehide', () => {
-  for (const run of runs.values()) save(run.chat);
+  for (const run of runs.values()) conversations.save(run.chat);
 });
-setUpPreferences(() => loadModel());
 
-current = all.find((chat) => `#${chat.id}` === location.hash) || current;
 showChat();
 input.focus();
 loadModel();

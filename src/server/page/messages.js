@@ -1,6 +1,8 @@
 // Displays one message: question, answer, thoughts, figures and errors.
+import {AnswerText} from './answer_text.js';
+import {fileChip} from './attachments.js';
 import {copyButton, el, icon, iconButton} from './dom.js';
-import {MarkdownView} from './markdown.js';
+import {PlainText} from './plain_text.js';
 
 const seconds = (ms) => (ms < 9950 ? `${(ms / 1000).toFixed(ms < 995 ? 2 : 1)} s` : `${Math.round(ms / 1000)} s`);
 const count = (n) => n.toLocaleString('en-US');
@@ -53,8 +55,23 @@ export function errorBox(error, actions) {
   return box;
 }
 
+// Returns the buttons that step through what stands in the same place, or null if there is one message only.
+function versionSteps(message, actions) {
+  const all = actions.versions();
+  if (all.length < 2) return null;
+  const at = all.indexOf(message);
+  const step = (by, name, label) => {
+    const button = iconButton(name, label, () => actions.show(all[at + by], by));
+    button.disabled = all[at + by] === undefined;
+    button.dataset.step = String(by);
+    return button;
+  };
+  return el('span.versions', {role: 'group', 'aria-label': 'Versions'}, step(-1, 'left', 'Previous version'),
+    el('span.version', {}, `${at + 1}\u202f/\u202f${all.length}`), step(1, 'right', 'Next version'));
+}
+
 export class UserView {
-  // actions.edit(text) replaces the message by this text and requests a new answer.
+  // `actions` are edit(text), which asks this instead, canEdit(), versions() and show(version).
   constructor(message, actions) {
     this.message = message;
     this.actions = actions;
@@ -63,10 +80,13 @@ export class UserView {
   }
 
   show() {
+    const {files = [], content} = this.message;
     this.editButton = iconButton('edit', 'Edit message', () => this.edit());
     this.node.replaceChildren(
-      el('div.bubble', {}, this.message.content),
-      el('div.actions', {}, copyButton('Copy message', () => this.message.content), this.editButton));
+      ...(files.length ? [el('div.files', {}, ...files.map((file) => fileChip(file)))] : []),
+      ...(content ? [el('div.bubble', {}, content)] : []),
+      el('div.actions', {}, versionSteps(this.message, this.actions), copyButton('Copy message', () => content),
+        this.editButton));
   }
 
   edit() {
@@ -78,7 +98,7 @@ export class UserView {
       this.editButton.focus();
     };
     const send = () => {
-      if (field.value.trim()) this.actions.edit(field.value);
+      if (field.value.trim() || this.message.files) this.actions.edit(field.value);
     };
     field.addEventListener('keydown', (event) => {
       if (event.key === 'Escape') {
@@ -92,53 +112,58 @@ export class UserView {
     this.node.replaceChildren(el('form.edit', {onsubmit: (event) => {
       event.preventDefault();
       send();
-    }}, field, el('div.edit-foot', {}, el('small', {}, 'What follows this message is replaced.'),
+    }}, field, el('div.edit-foot', {}, el('small', {}, 'What was there before stays as another version.'),
       el('button.button', {type: 'button', onclick: leave}, 'Cancel'),
       el('button.button.primary', {type: 'submit'}, 'Send'))));
     field.style.height = `${Math.min(field.scrollHeight + 4, 320)}px`;
     field.focus();
     field.setSelectionRange(field.value.length, field.value.length);
   }
+
+  forget() {}
 }
 
 export class AssistantView {
+  // `actions` are retry(), resume(), setKey(key), versions(), show(version), and changed(), which is called when the
+  // screen has changed.
   constructor(message, actions) {
     this.message = message;
     this.actions = actions;
-    this.thoughtText = document.createTextNode('');
     this.thoughtTitle = el('span.thought-title');
+    const thoughtText = el('div.thought-text');
+    this.thoughtText = new PlainText(thoughtText);
     this.thoughts = el('details.thoughts', {hidden: true},
-      el('summary', {}, icon('chevron'), this.thoughtTitle), el('div.thought-text', {}, this.thoughtText));
-    this.body = el('div.text');
-    this.markdown = new MarkdownView(this.body);
+      el('summary', {}, icon('chevron'), this.thoughtTitle), thoughtText);
+    this.body = el('div.answer');
+    this.calls = el('div.calls');
+    this.text = new AnswerText(this.body, () => {
+      this.showBusy();
+      actions.changed();
+    });
     this.waiting = el('div.waiting', {hidden: true}, el('span.dot'), el('span.dot'), el('span.dot'),
       el('span.sr-only', {}, 'Waiting for the answer'));
     this.foot = el('div.foot');
     this.stats = el('span.stats');
     this.statsAt = 0;
     this.node = el('article.message.assistant', {'aria-label': 'Answer'},
-      this.thoughts, this.body, this.waiting, this.foot);
+      this.thoughts, this.body, this.calls, this.waiting, this.foot);
   }
 
   // Shows the current message. `now` is in ms since the request while it grows, and null once it is complete;
   // `last` tells that no message follows it.
   update(now, last) {
     const {message} = this;
-    if (message.reasoning && message.reasoning.length > this.thoughtText.length) {
-      this.thoughtText.appendData(message.reasoning.slice(this.thoughtText.length));
-    }
-    if (message.content.length > (this.shown || 0)) {
-      this.shown = message.content.length;
-      this.markdown.update(message.content);
-    }
-    const streaming = now !== null;
-    const thinking = streaming && message.content === '' && Boolean(message.reasoning);
+    if (message.reasoning) this.thoughtText.update(message.reasoning);
+    this.streaming = now !== null;
+    this.text.update(message.content, this.streaming);
+    this.showCalls();
+    this.showBusy();
+    const thinking = this.streaming && message.content === '' && Boolean(message.reasoning);
     this.thoughts.hidden = !message.reasoning;
     if (message.reasoning) this.setThoughtTitle(thinking, now);
     this.thoughts.classList.toggle('live', thinking);
-    this.waiting.hidden = !streaming || thinking || message.content !== '';
-    this.node.setAttribute('aria-busy', String(streaming));
-    if (streaming) {
+    this.waiting.hidden = !this.streaming || thinking || message.content !== '';
+    if (this.streaming) {
       if (this.stats.parentNode !== this.foot) this.foot.replaceChildren(this.stats);
       if (now - this.statsAt > 250) {  // faster changes could not be read
         this.statsAt = now;
@@ -149,11 +174,30 @@ export class AssistantView {
     }
   }
 
+  // Shows functions that the model calls, whose arguments grow like an answer.
+  showCalls() {
+    const {calls = []} = this.message;
+    for (const [i, call] of calls.entries()) {
+      if (!call) continue;
+      while (this.calls.childElementCount <= i) {
+        this.calls.append(el('div.code', {}, el('div.code-head'), el('pre', {tabIndex: 0}, el('code'))));
+      }
+      const frame = this.calls.children[i];
+      frame.firstChild.textContent = `calls ${call.name}`;
+      frame.querySelector('code').textContent = call.arguments;
+    }
+  }
+
+  showBusy() {
+    this.node.setAttribute('aria-busy', String(this.streaming || this.text.busy()));
+  }
+
   setThoughtTitle(thinking, now) {
     const {message} = this;
-    const begun = message.stats ? message.stats.first_ms : null;
-    const ms = thinking ? now - (begun || now) : message.thinking_ms;
-    const length = plural(message.reasoning.length, 'character');
+    const stats = message.stats || {};
+    const ms = thinking ? now - (stats.first_ms || now) : message.thinking_ms;
+    const tokens = stats.thinking || (thinking ? stats.tokens : 0);
+    const length = tokens ? plural(tokens, 'token') : plural(message.reasoning.length, 'character');
     const time = typeof ms === 'number' ? (thinking ? ` ${Math.floor(ms / 1000)} s` : ` for ${seconds(ms)}`) : '';
     const title = `${thinking ? 'Thinking' : 'Thought'}${time} · ${length}`;
     if (this.thoughtTitle.textContent !== title) this.thoughtTitle.textContent = title;
@@ -163,14 +207,23 @@ export class AssistantView {
     const {message} = this;
     const nodes = [];
     const note = endNote(message);
-    if (note) nodes.push(el('p.note', {}, note));
+    const canResume = last && message.content !== '' && !message.calls &&
+      (note !== '' || (message.error && message.error.kind !== 'request'));
+    if (note || canResume) {
+      nodes.push(el('p.note', {}, note, canResume ? el('button.button', {type: 'button', onclick: () => this.actions.resume()},
+        icon('forward'), 'Continue') : null));
+    }
     if (message.error) nodes.push(errorBox(message.error, this.actions));
-    const row = el('div.actions');
+    const row = el('div.actions', {}, versionSteps(message, this.actions));
     if (message.content) row.append(copyButton('Copy answer', () => message.content));
-    if (last && !message.error) row.append(iconButton('again', 'Answer again', () => this.actions.retry()));
+    if (!message.error) row.append(iconButton('again', 'Answer again', () => this.actions.retry()));
     this.stats.textContent = statsText(message.stats);
     row.append(this.stats);
     nodes.push(row);
     this.foot.replaceChildren(...nodes);
+  }
+
+  forget() {
+    this.text.forget();
   }
 }

@@ -1,8 +1,10 @@
-// Runs the settings dialog, the theme, and the switch for thinking.
+// Runs the settings dialog, the theme, and the switch for thinking. Sampling and the system prompt belong to the
+// conversation; the theme and the key to the browser.
 import {byId, toast} from './dom.js';
-import {apiKey, NUMBERS, resetSettings, saveSettings, setApiKey, settings} from './store.js';
+import {apiKey, NUMBERS, plainSampling, samplingOf, saveSettings, setApiKey, settings} from './store.js';
 
 const THEMES = ['system', 'light', 'dark'];
+const TEXTS = ['system', 'stop', 'effort'];
 
 function keep(changes) {
   if (!saveSettings(changes)) toast('The browser does not keep settings here: they last until this tab is closed.');
@@ -16,62 +18,77 @@ function showTheme() {
   button.title = 'System, light or dark';
 }
 
-function showThinking() {
-  byId('thinking').setAttribute('aria-pressed', String(settings.thinking));
-}
-
-function fill(form) {
-  for (const name of NUMBERS) form.elements[name].value = settings[name] === null ? '' : String(settings[name]);
-  form.elements.system.value = settings.system;
-  form.elements.theme.value = settings.theme;
-  form.elements.thinking.checked = settings.thinking;
-  form.elements.api_key.value = apiKey();
-}
-
-// Adopts the value of a field if it is allowed.
-function take(field, onKey) {
-  if (!field.name || !field.checkValidity()) return;
-  if (NUMBERS.includes(field.name)) keep({[field.name]: field.value === '' ? null : Number(field.value)});
-  else if (field.name === 'thinking') keep({thinking: field.checked});
-  else if (field.name === 'api_key') onKey(field.value);
-  else keep({[field.name]: field.value});
-  showTheme();
-  showThinking();
-}
-
-// onKey is called when the API key has been changed and settings are closed.
-export function setUpPreferences(onKey) {
-  const dialog = byId('settings');
-  const form = byId('settings-form');
-  let keyChanged = false;
-  byId('open-settings').addEventListener('click', () => {
-    fill(form);
-    dialog.showModal();
-  });
-  form.addEventListener('input', (event) => take(event.target, (key) => {
-    setApiKey(key);
-    keyChanged = true;
-  }));
-  dialog.addEventListener('click', (event) => {
-    if (event.target === dialog) dialog.close();  // a click beside the dialog
-  });
-  dialog.addEventListener('close', () => {
-    if (keyChanged) onKey();
-    keyChanged = false;
-  });
-  byId('reset-settings').addEventListener('click', () => {
-    resetSettings();
-    fill(form);
-    showThinking();
-  });
-  byId('theme').addEventListener('click', () => {
-    keep({theme: THEMES[(THEMES.indexOf(settings.theme) + 1) % THEMES.length]});
+export class Preferences {
+  // `current` returns the conversation that is shown, `save` stores one, and `onKey` is called when the API key has been
+  // changed and settings are closed.
+  constructor(current, save, onKey) {
+    this.current = current;
+    this.save = save;
+    this.dialog = byId('settings');
+    this.form = byId('settings-form');
+    let keyChanged = false;
+    byId('open-settings').addEventListener('click', () => {
+      this.fill();
+      this.dialog.showModal();
+    });
+    this.form.addEventListener('input', (event) => this.take(event.target, (key) => {
+      setApiKey(key);
+      keyChanged = true;
+    }));
+    this.dialog.addEventListener('click', (event) => {
+      if (event.target === this.dialog) this.dialog.close();  // a click beside the dialog
+    });
+    this.dialog.addEventListener('close', () => {
+      if (keyChanged) onKey();
+      keyChanged = false;
+    });
+    byId('reset-settings').addEventListener('click', () => {
+      this.change(plainSampling());
+      this.fill();
+    });
+    byId('keep-settings').addEventListener('click', () => {
+      keep(samplingOf(current().settings));
+      byId('kept').textContent = 'New chats begin with these.';
+    });
+    byId('theme').addEventListener('click', () => {
+      keep({theme: THEMES[(THEMES.indexOf(settings.theme) + 1) % THEMES.length]});
+      showTheme();
+    });
+    byId('thinking').addEventListener('click', () => this.change({thinking: !current().settings.thinking}));
     showTheme();
-  });
-  byId('thinking').addEventListener('click', () => {
-    keep({thinking: !settings.thinking});
-    showThinking();
-  });
-  showTheme();
-  showThinking();
+  }
+
+  // Shows what the current conversation has.
+  showChat() {
+    byId('thinking').setAttribute('aria-pressed', String(this.current().settings.thinking));
+  }
+
+  change(changes) {
+    const chat = this.current();
+    Object.assign(chat.settings, changes);
+    this.save(chat);
+    this.showChat();
+  }
+
+  fill() {
+    const own = this.current().settings;
+    const {elements} = this.form;
+    for (const name of NUMBERS) elements[name].value = own[name] === null ? '' : String(own[name]);
+    for (const name of TEXTS) elements[name].value = own[name];
+    elements.thinking.checked = own.thinking;
+    elements.theme.value = settings.theme;
+    elements.api_key.value = apiKey();
+    byId('kept').textContent = '';
+  }
+
+  // Adopts the value of a field if it is allowed.
+  take(field, onKey) {
+    if (!field.name || !field.checkValidity()) return;
+    if (NUMBERS.includes(field.name)) this.change({[field.name]: field.value === '' ? null : Number(field.value)});
+    else if (field.name === 'thinking') this.change({thinking: field.checked});
+    else if (TEXTS.includes(field.name)) this.change({[field.name]: field.value});
+    else if (field.name === 'api_key') onKey(field.value);
+    else keep({[field.name]: field.value});
+    showTheme();
+  }
 }

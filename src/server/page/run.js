@@ -1,5 +1,14 @@
 // Runs one answer in progress: sends the request and stores what arrives in a message of the conversation.
 import {ApiError, chatRequest, streamChat} from './api.js';
+import {branch} from './tree.js';
+
+// Adds a piece of a call of a function: the first names it, later ones with the same index append to its arguments.
+export function addCall(calls, {index = 0, id, function: named = {}}) {
+  calls[index] = calls[index] || {id: '', name: '', arguments: ''};
+  if (id) calls[index].id = id;
+  if (named.name) calls[index].name = named.name;
+  calls[index].arguments += named.arguments || '';
+}
 
 export class Run {
   // `changed` is called after each event; it must be cheap.
@@ -19,16 +28,21 @@ export class Run {
     this.abort.abort();
   }
 
-  // Resolves when the answer has ended in any way; the message then tells how.
+  // Resolves when the answer has ended in any way; the message then tells how. A message that has a text already is
+  // continued.
   async answer(model, settings) {
     const {message} = this;
-    const before = this.chat.messages.slice(0, this.chat.messages.indexOf(message));
-    message.stats = {first_ms: null, last_ms: null, first_tokens: 0, tokens: 0, prompt: 0, cached: null};
+    const continues = message.content !== '';
+    const sent = branch(this.chat, continues ? message.id : message.parent);
+    this.tokensBefore = continues && message.stats ? message.stats.tokens : 0;
+    message.stats = {first_ms: null, last_ms: null, first_tokens: this.tokensBefore, tokens: this.tokensBefore, prompt: 0,
+                     cached: null, thinking: continues && message.stats ? message.stats.thinking : 0};
+    for (const name of ['stopped', 'finish', 'error']) delete message[name];
     message.unfinished = true;  // remains if the page is closed now
     try {
       const name = await model();
       if (this.abort.signal.aborted) throw new DOMException('stopped', 'AbortError');
-      await streamChat(chatRequest(name, before, settings), this.abort.signal, (event) => this.take(event));
+      await streamChat(chatRequest(name, sent, settings), this.abort.signal, (event) => this.take(event));
     } catch (error) {
       if (error.name === 'AbortError' || this.abort.signal.aborted) {
         message.stopped = true;
@@ -47,18 +61,16 @@ export class Run {
     const {stats} = message;
     const choice = event.choices && event.choices[0];
     const delta = (choice && choice.delta) || {};
+    const calls = delta.tool_calls || [];
     if (delta.reasoning_content) message.reasoning = (message.reasoning || '') + delta.reasoning_content;
     if (delta.content) {
       this.endThinking();
       message.content += delta.content;
     }
-    if (event.usage) {
-      stats.tokens = event.usage.completion_tokens;
-      stats.prompt = event.usage.prompt_tokens;
-      const details = event.usage.prompt_tokens_details;
-      if (details && typeof details.cached_tokens === 'number') stats.cached = details.cached_tokens;
-    }
-    if (delta.reasoning_content || delta.content) {
+    if (calls.length) message.calls = message.calls || [];
+    for (const call of calls) addCall(message.calls, call);
+    if (event.usage) this.takeUsage(event.usage);
+    if (delta.reasoning_content || delta.content || calls.length) {
       const now = this.elapsed();
       if (stats.first_ms === null) {
         stats.first_ms = now;
@@ -68,6 +80,16 @@ export class Run {
     }
     if (choice && choice.finish_reason) message.finish = choice.finish_reason;
     this.changed(this);
+  }
+
+  takeUsage(usage) {
+    const {stats} = this.message;
+    stats.tokens = this.tokensBefore + usage.completion_tokens;
+    stats.prompt = usage.prompt_tokens;
+    stats.context = usage.prompt_tokens + usage.completion_tokens;
+    if (usage.reasoning_tokens > 0) stats.thinking = usage.reasoning_tokens;
+    const details = usage.prompt_tokens_details;
+    if (details && typeof details.cached_tokens === 'number') stats.cached = details.cached_tokens;
   }
 
   endThinking() {

@@ -1,12 +1,16 @@
 // Stores conversations and settings in the browser: one entry per conversation, so that tabs do not overwrite
 // each other's. Entries of other pages, or unreadable ones, are not changed.
+import {upgrade} from './tree.js';
+
 const CHAT = 'hadal.chat.';
 const SETTINGS = 'hadal.settings';
 const KEY = 'hadal.api_key';  // kept only as long as the tab
 
-export const NUMBERS = ['temperature', 'top_p', 'top_k', 'max_tokens', 'seed'];
-const DEFAULTS = {theme: 'system', thinking: false, system: '', temperature: null, top_p: null, top_k: null,
-                  max_tokens: null, seed: null};
+export const NUMBERS = ['temperature', 'top_p', 'top_k', 'min_p', 'max_tokens', 'frequency_penalty', 'presence_penalty',
+                        'repetition_penalty', 'seed'];
+// What a conversation has of its own; the stored settings are those of new conversations.
+const SAMPLING = {system: '', stop: '', thinking: false, effort: '', ...Object.fromEntries(NUMBERS.map((name) => [name, null]))};
+const DEFAULTS = {theme: 'system', ...SAMPLING};
 
 function parsed(text) {
   try {
@@ -37,6 +41,16 @@ function write(storage, key, value) {
 const local = () => localStorage;
 const session = () => sessionStorage;
 
+export const settings = {...DEFAULTS, ...(parsed(read(local, SETTINGS)) || {})};
+
+export function saveSettings(changes) {
+  Object.assign(settings, changes);
+  return write(local, SETTINGS, JSON.stringify(settings));
+}
+
+export const samplingOf = (all) => Object.fromEntries(Object.keys(SAMPLING).map((name) => [name, all[name]]));
+export const plainSampling = () => ({...SAMPLING});
+
 // Returns a random id, even if crypto.randomUUID is missing (a page that is served neither over TLS nor from
 // localhost).
 function newId() {
@@ -48,14 +62,49 @@ function validMessage(message) {
     (message.role === 'user' || message.role === 'assistant');
 }
 
+const hasIds = (messages) => new Set(messages.map(({id}) => id)).size === messages.length &&
+  messages.every(({id, parent}) => Number.isSafeInteger(id) && id > 0 && Number.isSafeInteger(parent));
+
 function validChat(chat) {
   return chat !== null && typeof chat === 'object' && typeof chat.id === 'string' && typeof chat.title === 'string' &&
-    Array.isArray(chat.messages) && chat.messages.every(validMessage);
+    Array.isArray(chat.messages) && chat.messages.every(validMessage) &&
+    (hasIds(chat.messages) || chat.messages.every(({id}) => id === undefined));
+}
+
+const isObject = (value) => value !== null && typeof value === 'object' && !Array.isArray(value);
+const isFile = (file) => isObject(file) && typeof file.name === 'string' && typeof file.text === 'string';
+
+// A file may come from anywhere, so what is not as this page writes it is left out.
+function cleaned(message) {
+  if (!Array.isArray(message.files) || !message.files.every(isFile)) delete message.files;
+  if (typeof message.reasoning !== 'string') delete message.reasoning;
+  if (!isObject(message.stats) || Object.values(message.stats).some((value) => value !== null && typeof value !== 'number')) {
+    delete message.stats;
+  }
+  if (!Array.isArray(message.calls) || !message.calls.every((call) => isObject(call) &&
+      typeof call.name === 'string' && typeof call.arguments === 'string')) delete message.calls;
+  if (!isObject(message.error) || typeof message.error.title !== 'string') delete message.error;
+  return message;
+}
+
+function setting(name, value, otherwise) {
+  const kind = NUMBERS.includes(name) ? 'number' : typeof SAMPLING[name];
+  return typeof value === kind ? value : otherwise;
+}
+
+// Returns the conversation in today's form, or null if it is none.
+function readChat(chat) {
+  if (!validChat(chat)) return null;
+  const own = isObject(chat.settings) ? chat.settings : settings;
+  chat.settings = Object.fromEntries(Object.keys(SAMPLING).map((name) => [name, setting(name, own[name], SAMPLING[name])]));
+  chat.messages.forEach(cleaned);
+  return upgrade(chat);
 }
 
 export const chats = {
   create() {
-    return {id: newId(), title: '', named: false, created: Date.now(), updated: Date.now(), messages: []};
+    return {id: newId(), title: '', named: false, created: Date.now(), updated: Date.now(), messages: [], leaf: 0,
+            settings: samplingOf(settings)};
   },
 
   // Returns all conversations, the last used first.
@@ -65,8 +114,8 @@ export const chats = {
       for (let i = 0; i < localStorage.length; ++i) {
         const key = localStorage.key(i);
         if (!key.startsWith(CHAT)) continue;
-        const chat = parsed(localStorage.getItem(key));
-        if (validChat(chat) && CHAT + chat.id === key) found.push(chat);
+        const chat = readChat(parsed(localStorage.getItem(key)));
+        if (chat && CHAT + chat.id === key) found.push(chat);
       }
     } catch {
       return [];
@@ -76,13 +125,29 @@ export const chats = {
 
   // Returns null if it does not exist.
   load(id) {
-    const chat = parsed(read(local, CHAT + id));
-    return validChat(chat) ? chat : null;
+    return readChat(parsed(read(local, CHAT + id)));
   },
 
   // Returns false if the storage is full or not allowed.
   save(chat) {
     return write(local, CHAT + chat.id, JSON.stringify(chat));
+  },
+
+  // Returns a text for a file with these conversations.
+  exported(list, model) {
+    return JSON.stringify({format: 'hadal-chat', version: 2, model, exported: new Date().toISOString(),
+                           conversations: list}, null, 2);
+  },
+
+  // Returns the conversations of such a text, those of earlier versions too. Throws an Error that says what is wrong.
+  imported(text) {
+    const file = parsed(text);
+    if (file === null || typeof file !== 'object' || file.format !== 'hadal-chat') {
+      throw new Error('it is no file that this page has exported');
+    }
+    const found = Array.isArray(file.conversations) ? file.conversations.map(readChat) : [];
+    if (found.length === 0 || found.includes(null)) throw new Error('a conversation in it is damaged');
+    return found.map((chat) => (read(local, CHAT + chat.id) === null ? chat : {...chat, id: newId()}));
   },
 
   remove(id) {
@@ -94,17 +159,6 @@ export const chats = {
     return key !== null && key.startsWith(CHAT) ? key.slice(CHAT.length) : null;
   },
 };
-
-export const settings = {...DEFAULTS, ...(parsed(read(local, SETTINGS)) || {})};
-
-export function saveSettings(changes) {
-  Object.assign(settings, changes);
-  return write(local, SETTINGS, JSON.stringify(settings));
-}
-
-export function resetSettings() {
-  return saveSettings({...DEFAULTS, theme: settings.theme});
-}
 
 let key = read(session, KEY) || '';
 
