@@ -26,6 +26,7 @@ bool PromptBudget::absorbs(const RequestState& request, int64_t begin, int64_t e
 
 int64_t PromptBudget::most(const RequestState& request, int64_t begin, int64_t num_taken, int64_t wanted,
                            bool delays) const {
+  if (num_taken == 0 && taken_cost_ >= enough_cost_ && clients_.contains(request.client)) return 0;
   const int64_t most = std::min(left_.tokens, wanted);
   if (!delays || !limits_cost_ || most <= 0) return most;
   const double limit =
@@ -49,6 +50,7 @@ void PromptBudget::take(const RequestState& request, int64_t begin, int64_t num_
   left_.tokens -= count;
   left_.cost -= cost;
   taken_cost_ += cost;
+  clients_.insert(request.client);
   if (!delays) return;
   left_.least = std::max(left_.least - cost, 0.0);
   delays_others_ = true;

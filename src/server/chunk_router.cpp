@@ -4,6 +4,7 @@
 #include <chrono>
 #include <deque>
 #include <exception>
+#include <iterator>
 #include <list>
 #include <mutex>
 #include <new>
@@ -25,6 +26,41 @@ constexpr std::chrono::milliseconds kTurn{5};
 
 // At most this many chunks of several steps are put in order at once, which takes about a millisecond.
 constexpr size_t kMostTaken = 8192;
+
+// Chunks are merged while they have at most this many tokens together, so that one delivery stays short.
+constexpr size_t kMostMergedTokens = 256;
+
+template <typename T>
+void make_room(std::vector<T>& in, size_t more) {
+  if (in.capacity() - in.size() < more) in.reserve(std::max(in.size() + more, 2 * in.capacity()));
+}
+
+template <typename T>
+void move_to_end(std::vector<T>& of, std::vector<T>& from) {
+  of.insert(of.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+}
+
+// Makes one chunk of `chunk` and the one that follows it in its request, which may be its last. Returns false
+// if that would be too large or if there is no memory for it; then both stay as they were.
+bool merge(TokenChunk& chunk, TokenChunk& next) {
+  if (chunk.token_ids.size() + next.token_ids.size() > kMostMergedTokens) return false;
+  try {
+    make_room(chunk.token_ids, next.token_ids.size());
+    make_room(chunk.logprobs, next.logprobs.size());
+    make_room(chunk.prompt_logprobs, next.prompt_logprobs.size());
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  move_to_end(chunk.token_ids, next.token_ids);
+  move_to_end(chunk.logprobs, next.logprobs);
+  move_to_end(chunk.prompt_logprobs, next.prompt_logprobs);
+  // Everything else is the newest: counts so far, timings, and how the request ended.
+  next.token_ids.swap(chunk.token_ids);
+  next.logprobs.swap(chunk.logprobs);
+  next.prompt_logprobs.swap(chunk.prompt_logprobs);
+  chunk = std::move(next);
+  return true;
+}
 
 }  // namespace
 
@@ -78,7 +114,7 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
     }
     const Clock::time_point end = Clock::now() + kTurn;
     while (next_ < order_.size()) {
-      deliver(std::move(*order_[next_++]));
+      deliver_next();
       if (Clock::now() >= end) break;
     }
     const bool has_more = next_ < order_.size();
@@ -128,10 +164,19 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
     unfinished_.push_back(receiver);
   }
 
-  void deliver(TokenChunk chunk) {
+  // Delivers the next chunk, together with those of its request that wait behind it if its receiver wants
+  // them as one.
+  void deliver_next() {
+    TokenChunk chunk = std::move(*order_[next_++]);
     const auto at = receivers.find(chunk.request_id);
     if (at == receivers.end()) return;  // its client has gone
     const std::shared_ptr<ChunkReceiver> receiver = at->second;
+    if (receiver->merges_chunks()) {
+      const auto follows = [&] {
+        return next_ < order_.size() && order_[next_]->request_id == chunk.request_id;
+      };
+      while (follows() && merge(chunk, *order_[next_])) ++next_;
+    }
     if (chunk.finish_reason != FinishReason::kNone) receivers.erase(at);
     try {
       receiver->on_chunk(std::move(chunk));

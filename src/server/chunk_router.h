@@ -2,7 +2,9 @@
 // thread: the engine thread appends a step's chunks and posts one task if none is pending; that task delivers
 // every chunk to its receiver. So a step wakes each I/O thread once, whatever the number of streams. When
 // that takes longer than a few milliseconds, the other tasks of the thread have their turn in between; what
-// the engine has made meanwhile is delivered request by request, as one write to each stream's socket.
+// the engine has made meanwhile is delivered request by request, as one write to each stream's socket. A
+// receiver whose work for a chunk grows with the whole answer, because its events repeat that, gets what
+// waits for it as one chunk.
 //
 // Work that one chunk causes and that may take longer (log-probabilities that become JSON) is divided by its
 // receiver: the router calls it once in each turn, and several receivers one after another.
@@ -22,6 +24,8 @@ class ChunkReceiver {
  public:
   virtual ~ChunkReceiver() = default;
   virtual void on_chunk(TokenChunk chunk) = 0;
+  // Tells whether chunks that wait together are delivered as one, which has all of their tokens.
+  virtual bool merges_chunks() const { return false; }
   // Does one part, of at most a few milliseconds, of what it asked for by ChunkRouter::continue_later.
   // Returns true if it must be called again.
   virtual bool proceed() { return false; }

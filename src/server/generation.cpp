@@ -143,6 +143,10 @@ class EngineGeneration final : public Generation,
     guarded(was_last, [&] { take(std::move(chunk)); });
   }
 
+  // Events that repeat everything are made less often while this thread is behind. Others send each token
+  // once, however many share an event, so they keep an event for each.
+  bool merges_chunks() const override { return stream_ && keeps_answer_; }
+
   bool proceed() override {
     if (pieces_ && !paused_) guarded(done_, [this] { deliver_piece(); });
     is_queued_ = pieces_ && !paused_;  // resume() continues

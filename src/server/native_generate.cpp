@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/choice_starts.h"
 #include "server/grammar_task.h"
 #include "server/native_output.h"
 #include "server/native_request.h"
@@ -44,8 +45,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
                          }
                          const Result<void> charged = charge_grammars(self->grammar_memory_, *grammars);
                          if (!charged.ok()) return self->stream_->fail(charged.status());
-                         const Result<void> started = self->start(std::move(grammars).value());
-                         if (!started.ok()) self->stream_->fail(started.status());
+                         self->start(std::move(grammars).value());
                        });
                      });
   }
@@ -61,35 +61,44 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   }
 
   // Starts all choices, each on a place that the request has.
-  Result<void> start(CompiledGrammars grammars) {
-    const size_t count = request_.items.size();
-    QueuePlaces places = std::move(request_.places);  // what is left is returned at the end
-    outputs_.reserve(count);
-    num_open_ = count;
-    LogRoom log_room;
-    for (size_t i = 0; i < count; ++i) {
-      GenerationRequest& request = request_.items[i].request;
-      request.grammar = std::move(grammars[i]);
-      set_origin(request, context_, stream_->exchange().request());
-      NativeOutput::Options options{
-          .tokenizer = context_.tokenizer,
-          .form = !request_.stream                             ? NativeOutput::Form::kWhole
-                  : context_.options.stream_output_incremental ? NativeOutput::Form::kIncremental
-                                                               : NativeOutput::Form::kCumulative,
-          .text_in_logprobs = request_.text_in_logprobs,
-          .logprobs = request.logprobs,
-      };
-      if (request_.stream && request_.is_list) options.index = static_cast<int64_t>(i);
-      outputs_.emplace_back(request.rid, request.input_ids, options);
-      log_request_start(context_, request, log_room);
-      HADAL_ASSIGN_OR_RETURN(auto generation,
-                             Generation::start(context_, io_, places, std::move(request),
-                                               [self = shared_from_this(), i](GenerationDelta delta) {
-                                                 self->guarded([&] { self->on_delta(i, std::move(delta)); });
-                                               }));
-      stream_->attach(std::move(generation));
+  void start(CompiledGrammars grammars) {
+    grammars_ = std::move(grammars);
+    num_open_ = request_.items.size();
+    outputs_.reserve(num_open_);
+    start_choices(io_, num_open_, [self = shared_from_this()](size_t i) {
+      bool has_started = false;
+      self->guarded([&] { has_started = self->start_choice(i); });
+      return has_started;
+    });
+  }
+
+  // Returns false if nothing more is to be started.
+  bool start_choice(size_t i) {
+    if (*stream_->cancelled()) return false;
+    GenerationRequest& request = request_.items[i].request;
+    request.grammar = std::move(grammars_[i]);
+    set_origin(request, context_, stream_->exchange().request());
+    NativeOutput::Options options{
+        .tokenizer = context_.tokenizer,
+        .form = !request_.stream                             ? NativeOutput::Form::kWhole
+                : context_.options.stream_output_incremental ? NativeOutput::Form::kIncremental
+                                                             : NativeOutput::Form::kCumulative,
+        .text_in_logprobs = request_.text_in_logprobs,
+        .logprobs = request.logprobs,
+    };
+    if (request_.stream && request_.is_list) options.index = static_cast<int64_t>(i);
+    outputs_.emplace_back(request.rid, request.input_ids, options);
+    log_request_start(context_, request, log_room_);
+    auto started = Generation::start(context_, io_, request_.places, std::move(request),
+                                     [self = shared_from_this(), i](GenerationDelta delta) {
+                                       self->guarded([&] { self->on_delta(i, std::move(delta)); });
+                                     });
+    if (!started.ok()) {
+      stream_->fail(started.status());
+      return false;
     }
-    return {};
+    stream_->attach(std::move(started).value());
+    return true;
   }
 
   void on_delta(size_t i, GenerationDelta delta) {
@@ -136,7 +145,9 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   std::shared_ptr<SseStream> stream_;
   NativeRequest request_;
   MemoryCharge grammar_memory_;
-  std::vector<NativeOutput> outputs_;
+  CompiledGrammars grammars_;  // of the choices that have not been started
+  LogRoom log_room_;
+  std::vector<NativeOutput> outputs_;  // of those that have been started
   size_t num_open_ = 0;
   std::string json_;
 };

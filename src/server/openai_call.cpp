@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/api_error.h"
+#include "server/choice_starts.h"
 #include "server/grammar_task.h"
 #include "server/json_writer.h"
 #include "server/native_generate.h"
@@ -70,32 +71,40 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
     }
     if (const Result<void> charged = charge_grammars(grammar_memory_, *grammars); !charged.ok())
       return stream_->fail(charged.status());
-    if (const Result<void> started = start(std::move(grammars).value()); !started.ok()) {
-      stream_->fail(started.status());
-    }
+    start(std::move(grammars).value());
   }
 
   // Starts all choices, each on a place that the request has.
-  Result<void> start(CompiledGrammars grammars) {
-    QueuePlaces places = std::move(request_.places);  // what is left is returned at the end
+  void start(CompiledGrammars grammars) {
+    grammars_ = std::move(grammars);
     num_open_ = request_.items.size();
     rids_.reserve(num_open_);
     if (log_text_bytes(context_) > 0) texts_.resize(num_open_);
-    LogRoom log_room;
-    for (size_t i = 0; i < request_.items.size(); ++i) {
-      GenerationRequest& generation = request_.items[i].request;
-      generation.grammar = std::move(grammars[i]);
-      set_origin(generation, context_, stream_->exchange().request());
-      rids_.push_back(generation.rid);
-      log_request_start(context_, generation, log_room);
-      HADAL_ASSIGN_OR_RETURN(auto started,
-                             Generation::start(context_, io_, places, std::move(generation),
-                                               [self = shared_from_this(), i](GenerationDelta delta) {
-                                                 self->guarded([&] { self->on_delta(i, std::move(delta)); });
-                                               }));
-      stream_->attach(std::move(started));
+    start_choices(io_, num_open_, [self = shared_from_this()](size_t i) {
+      bool has_started = false;
+      self->guarded([&] { has_started = self->start_choice(i); });
+      return has_started;
+    });
+  }
+
+  // Returns false if nothing more is to be started.
+  bool start_choice(size_t i) {
+    if (*stream_->cancelled()) return false;
+    GenerationRequest& generation = request_.items[i].request;
+    generation.grammar = std::move(grammars_[i]);
+    set_origin(generation, context_, stream_->exchange().request());
+    rids_.push_back(generation.rid);
+    log_request_start(context_, generation, log_room_);
+    auto started = Generation::start(context_, io_, request_.places, std::move(generation),
+                                     [self = shared_from_this(), i](GenerationDelta delta) {
+                                       self->guarded([&] { self->on_delta(i, std::move(delta)); });
+                                     });
+    if (!started.ok()) {
+      stream_->fail(started.status());
+      return false;
     }
-    return {};
+    stream_->attach(std::move(started).value());
+    return true;
   }
 
   void on_delta(size_t i, GenerationDelta delta) {
@@ -142,6 +151,8 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
   std::shared_ptr<SseStream> stream_;
   OpenAiRequest request_;
   MemoryCharge grammar_memory_;
+  CompiledGrammars grammars_;  // of the choices that have not been started
+  LogRoom log_room_;
   std::unique_ptr<OpenAiAnswer> answer_;
   std::vector<std::string> rids_;
   std::vector<std::string> texts_;  // for the log: beginnings

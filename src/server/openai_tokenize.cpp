@@ -155,12 +155,10 @@ void add_openai_tokenize_routes(Router& router, ServerContext& context) {
                 .path = path,
                 .style = ErrorStyle::kOpenAi,
                 .handler = [&context, answer = std::move(answer)](std::shared_ptr<HttpExchange> exchange) {
-                  parse_body(
-                      context, std::move(exchange), ErrorStyle::kOpenAi, answer,
-                      [](const std::shared_ptr<HttpExchange>& client, HttpResponse response) {
-                        client->respond(std::move(response));
-                      },
-                      kInlineTextBytes);
+                  parse_body(context, std::move(exchange), ErrorStyle::kOpenAi, answer,
+                             [](const std::shared_ptr<HttpExchange>& client, HttpResponse response) {
+                               client->respond(std::move(response));
+                             });
                 }});
   };
   for (const char* path : {"/v1/tokenize", "/tokenize"}) {

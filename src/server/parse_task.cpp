@@ -45,17 +45,17 @@ bool may_escape_a_key(std::string_view body) {
 
 }  // namespace
 
-bool is_parsed_inline(std::string_view body, size_t max_bytes) {
-  if (body.size() > max_bytes || may_escape_a_key(body)) return false;
+bool is_parsed_inline(std::string_view body) {
+  if (body.size() > kInlineBodyBytes || may_escape_a_key(body)) return false;
   if (std::count(body.begin(), body.end(), ',') > static_cast<ptrdiff_t>(kInlineCommas)) return false;
   const auto has = [body](std::string_view key) { return body.find(key) != body.npos; };
-  return !has("stop_regex") && (body.size() <= kInlineToolsBytes || !has("tool"));
+  return !has("stop_regex") && !has("\"n\"") && (body.size() <= kInlineToolsBytes || !has("tool"));
 }
 
 void run_parse_work(ServerContext& context, std::shared_ptr<HttpExchange> exchange, ErrorStyle style,
-                    ParseWork work, size_t max_inline_bytes) {
+                    ParseWork work) {
   HttpRequest& request = exchange->mutable_request();
-  if (is_parsed_inline(request.body, max_inline_bytes)) {
+  if (is_parsed_inline(request.body)) {
     const std::string body = std::exchange(request.body, {});
     const ParseDone done = work(body);
     return done(std::move(exchange));

@@ -75,7 +75,8 @@ AMPLIFY = rows("amplification", [
     ("a batch of 16385 prompts", post("/generate", {"text": ["a"] * 16385}), {"statuses": BAD}),
     ("28 prompts with n of 128", post("/generate", {
         "text": ["a " * 200] * 28, "sampling_params": {"max_new_tokens": 4, "n": 128}}),
-     {"clients": 1, "answers": False, "answer_bytes": 16 << 20, "memory_bytes": 96 << 20, "seconds": 1.5}),
+     # It is long enough for several first tokens of the neighbour, also on a busy machine.
+     {"clients": 1, "answers": False, "answer_bytes": 16 << 20, "memory_bytes": 96 << 20, "seconds": 4}),
     # Only the first of these fits into the queue of 4,096 places.
     ("27 prompts with n of 128, 64 clients", post("/generate", {
         "text": ["a"] * 27, "sampling_params": {"max_new_tokens": 4, "n": 128}}),

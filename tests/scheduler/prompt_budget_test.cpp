@@ -87,7 +87,26 @@ TEST(PromptBudget, ThePromptThatDelaysNobodyIsCutByTokensOnly) {
   EXPECT_EQ(budget.most(request, 4000, 0, 900, false), 500);
   budget.take(request, 4000, 0, 300, false);
   EXPECT_EQ(budget.tokens(), 200);
-  EXPECT_EQ(budget.most(request, 0, 0, 900, true), 14) << "the cost is used up, the least is not";
+  RequestState other = request_with_scores_from(5000);
+  other.client = 1;
+  EXPECT_EQ(budget.most(other, 0, 0, 900, true), 14) << "the cost is used up, the least is not";
+}
+
+TEST(PromptBudget, AStepThatCostsEnoughBeginsNoFurtherPromptOfTheSameClient) {
+  PromptBudget budget(kTwoPaths, 500, kUnlimitedCost);
+  const RequestState request = request_with_scores_from(5000);
+  // A prompt of one new token behind 512 cached ones costs 262 rows.
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(budget.most(request, 512, 0, 1, false), 1) << i;
+    budget.take(request, 512, 0, 1, false);
+  }
+  EXPECT_GE(budget.taken_cost(), 1000);
+  EXPECT_EQ(budget.tokens(), 496);
+  EXPECT_EQ(budget.most(request, 512, 0, 1, false), 0);
+  EXPECT_EQ(budget.most(request, 512, 1, 900, false), 496) << "what has begun goes on";
+  RequestState other = request_with_scores_from(5000);
+  other.client = 1;
+  EXPECT_EQ(budget.most(other, 512, 0, 1, false), 1);
 }
 
 TEST(PromptBudget, PromptsThatDelayOthersGetTheLeastTogether) {

@@ -10,6 +10,7 @@
 #include <boost/json.hpp>
 
 #include "server/native_output.h"
+#include "tests/server/http_test_server.h"
 #include "tests/server/test_server.h"
 
 namespace hadal::server {
@@ -33,7 +34,7 @@ TEST(Amplification, PromptScoresStandInTheFirstAndTheLastEventOfACumulativeStrea
                            R"(,"return_logprob":true,"logprob_start_len":0,"top_logprobs_num":8,)"
                            R"("sampling_params":{"max_new_tokens":40,"ignore_eos":true})";
   const std::string whole = server.generate(body + "}").body;
-  const HttpResponse stream = server.generate(body + R"(,"stream":true})");
+  const HttpResponse stream = server.generate_step_by_step(body + R"(,"stream":true})");
   const auto events = events_of(stream.body);
   ASSERT_EQ(events.size(), 40U);
   for (size_t i = 0; i < events.size(); ++i) {
@@ -70,14 +71,34 @@ TEST(Amplification, BytesOfACumulativeStreamAreLinearInItsTokens) {
   }
 }
 
-TEST(Amplification, AStreamOfTextAloneHasAnEventForEachToken) {
+constexpr const char* kTextAlone =
+    R"({"input_ids":[3],"stream":true,"sampling_params":{"max_new_tokens":300,"ignore_eos":true}})";
+
+TEST(Amplification, AStreamOfTextAloneHasAnEventForEachTokenWhileTheServerIsNotBehind) {
   TestServer server;
-  const auto events = events_of(
-      server
-          .generate(
-              R"({"input_ids":[3],"stream":true,"sampling_params":{"max_new_tokens":1000,"ignore_eos":true}})")
-          .body);
-  EXPECT_EQ(events.size(), 1000U);
+  EXPECT_EQ(events_of(server.generate_step_by_step(kTextAlone).body).size(), 300U);
+}
+
+TEST(Amplification, TokensThatWaitTogetherAreOneEventOnlyWhereEventsRepeatEverything) {
+  for (const bool incremental : {false, true}) {
+    testing::TestServerOptions options;
+    options.server.stream_output_incremental = incremental;
+    TestServer server(options);
+    const auto exchange = server.send("POST", "/generate", kTextAlone);
+    ASSERT_TRUE(testing::eventually([&] { return server.engine().stats().generation_tokens == 300; }));
+    ASSERT_TRUE(server.wait(*exchange));
+    const auto events = events_of(exchange->response.body);
+    if (incremental) {
+      EXPECT_EQ(events.size(), 300U);
+    } else {
+      EXPECT_LE(events.size(), 3U);  // the last chunks may come during the delivery
+    }
+    EXPECT_EQ(events.back().at("meta_info").at("completion_tokens").to_number<int64_t>(), 300);
+    std::string text;
+    for (const json::object& event : events) text += event.at("text").as_string().c_str();
+    if (!incremental) text = events.back().at("text").as_string().c_str();
+    EXPECT_EQ(text, server.said(1, 300));
+  }
 }
 
 // Returns, for each choice of a stream, the number of entries that `count(event)` finds in its events.
@@ -108,7 +129,7 @@ TEST(Amplification, EachChoiceOfAStreamSendsThePromptsScoresOnceOrInItsFirstAndL
   TestServer incremental(options);
   TestServer cumulative;
   const auto once = counts_by_choice(incremental.generate(body), num_input_scores);
-  const auto twice = counts_by_choice(cumulative.generate(body), num_input_scores);
+  const auto twice = counts_by_choice(cumulative.generate_step_by_step(body), num_input_scores);
   ASSERT_EQ(once.size(), 4U);
   ASSERT_EQ(twice.size(), 4U);
   for (int64_t choice = 0; choice < 4; ++choice) {

@@ -54,12 +54,23 @@ TEST(LargeBodies, BodiesWithManyValuesAreLargeSooner) {
   EXPECT_EQ(many->response.status, 200) << many->response.body;
 }
 
-TEST(LargeBodies, TextsThatAreOnlyTokenisedAreLargeSooner) {
+TEST(LargeBodies, BodiesThatMayHaveSeveralChoicesAreNeverParsedAtOnce) {
+  EXPECT_TRUE(is_parsed_inline(R"({"prompt":"say \"n\"","max_tokens":1})"));
+  EXPECT_FALSE(is_parsed_inline(R"({"prompt":"a","n":128})"));
+  EXPECT_FALSE(is_parsed_inline(R"({"prompt":"a","\u006e":128})"));
+  TestServer server;
+  const auto several =
+      server.send("POST", "/generate", R"({"text":"Hello","sampling_params":{"n":2,"max_new_tokens":1}})");
+  EXPECT_EQ(server.engine().stats().num_requests, 0) << "the test's thread is the I/O thread";
+  ASSERT_TRUE(server.wait(*several));
+  EXPECT_EQ(parsed(several->response).as_array().size(), 2U);
+}
+
+TEST(LargeBodies, TextsAreTokenisedAtOnceUpToALimit) {
   TestServer server;
   const auto body = [](const std::string& text) { return R"({"prompt":")" + text + "\"}"; };
-  EXPECT_TRUE(is_parsed_inline(body(std::string(kInlineTextBytes, ' '))));
   EXPECT_TRUE(server.send("POST", "/tokenize", body("Hello"))->complete);
-  const auto large = server.send("POST", "/tokenize", body(std::string(kInlineTextBytes, ' ')));
+  const auto large = server.send("POST", "/tokenize", body(std::string(kInlineBodyBytes, ' ')));
   EXPECT_FALSE(large->complete);
   ASSERT_TRUE(server.wait(*large));
   EXPECT_EQ(large->response.status, 200) << large->response.body;

@@ -94,8 +94,8 @@ TEST(Generate, ManyChoicesOfOnePromptAreAList) {
 
 TEST(Generate, StreamsCumulativeText) {
   TestServer server;
-  const HttpResponse response =
-      server.generate(R"({"input_ids":[3,4],"stream":true,"sampling_params":{"max_new_tokens":6}})");
+  const HttpResponse response = server.generate_step_by_step(
+      R"({"input_ids":[3,4],"stream":true,"sampling_params":{"max_new_tokens":6}})");
   EXPECT_TRUE(response.content_type.starts_with("text/event-stream"));
   const auto events = events_of(response.body);
   ASSERT_EQ(events.size(), 6U);
@@ -216,7 +216,7 @@ TEST(Generate, NothingFromAStopStringOnIsStreamed) {
   TestServer server({.script = " alpha beta gamma delta"});
   const auto events = events_of(
       server
-          .generate(
+          .generate_step_by_step(
               R"({"input_ids":[3],"stream":true,"sampling_params":{"max_new_tokens":40,"stop":[" gam"]}})")
           .body);
   for (const json::object& event : events) {
@@ -444,10 +444,13 @@ TEST(Generate, AClientThatGoesAwayFreesItsResources) {
 
 TEST(Generate, ASlowReaderGetsEverythingInFewerEvents) {
   TestServer server;
+  server.gate().allow(1);
   const auto exchange = server.send(
       "POST", "/generate", R"({"input_ids":[3],"stream":true,"sampling_params":{"max_new_tokens":200}})");
   exchange->is_writable = false;
   // The first event fills the buffer; after that nothing is written, however much is generated.
+  ASSERT_TRUE(server.io().run_until([&] { return exchange->num_writes > 0; }));
+  server.gate().open();
   ASSERT_TRUE(server.io().run_until([&] {
     const EngineStats stats = server.engine().stats();
     return stats.generation_tokens == 200 && stats.scheduler.num_running == 0;

@@ -221,6 +221,94 @@ TEST(ChunkRouter, ChunksOfSeveralStepsAreDeliveredRequestByRequest) {
   router.close();
 }
 
+// Keeps what it gets.
+class MergingReceiver final : public ChunkReceiver {
+ public:
+  explicit MergingReceiver(bool merges) : merges_(merges) {}
+  void on_chunk(TokenChunk chunk) override { chunks.push_back(std::move(chunk)); }
+  bool merges_chunks() const override { return merges_; }
+  std::vector<TokenChunk> chunks;
+
+ private:
+  const bool merges_;
+};
+
+// Returns the chunk of a request's `count`-th token, which is the number `count` itself.
+TokenChunk token_chunk(RequestId id, int64_t count) {
+  TokenChunk chunk = chunk_of(id, count);
+  chunk.token_ids = {static_cast<int32_t>(count)};
+  chunk.logprobs = {{.token_id = static_cast<int32_t>(count), .logprob = -1.0F, .top = {{7, -2.0F}}}};
+  return chunk;
+}
+
+TEST(ChunkRouter, ChunksThatWaitTogetherAreOneForAReceiverThatMergesThem) {
+  testing::TestIo io;
+  ChunkRouter router(1);
+  const auto sink = router.sink(io);
+  const auto merging = std::make_shared<MergingReceiver>(true);
+  const auto plain = std::make_shared<MergingReceiver>(false);
+  router.add(io, 1, merging);
+  router.add(io, 2, plain);
+  for (int64_t step = 1; step <= 4; ++step) {
+    std::vector<TokenChunk> chunks = {token_chunk(2, step), token_chunk(1, step)};
+    if (step == 1) chunks[1].prompt_logprobs = {{.token_id = 50, .logprob = -3.0F, .top = {}}};
+    if (step == 4) {  // an abort brings no token
+      chunks[1].token_ids.clear();
+      chunks[1].logprobs.clear();
+      chunks[1].completion_tokens = 3;
+      chunks[1].finish_reason = FinishReason::kAbort;
+      chunks[1].abort_reason = AbortReason::kMemory;
+      chunks[1].matched = "no memory";
+      chunks[1].timings.decode_s = 0.25;
+    }
+    sink->on_chunks(chunks);
+  }
+  ASSERT_TRUE(io.run_until([&] { return plain->chunks.size() == 4; }));
+  ASSERT_EQ(merging->chunks.size(), 1U);
+  const TokenChunk& merged = merging->chunks[0];
+  EXPECT_EQ(merged.token_ids, (std::vector<int32_t>{1, 2, 3}));
+  ASSERT_EQ(merged.logprobs.size(), 3U);
+  EXPECT_EQ(merged.logprobs[2].token_id, 3);
+  EXPECT_EQ(merged.logprobs[2].top.size(), 1U);
+  ASSERT_EQ(merged.prompt_logprobs.size(), 1U);
+  EXPECT_EQ(merged.prompt_logprobs[0].token_id, 50);
+  EXPECT_EQ(merged.completion_tokens, 3);
+  EXPECT_EQ(merged.finish_reason, FinishReason::kAbort);
+  EXPECT_EQ(merged.abort_reason, AbortReason::kMemory);
+  EXPECT_EQ(merged.matched, "no memory");
+  EXPECT_EQ(merged.timings.decode_s, 0.25);
+  EXPECT_EQ(merging.use_count(), 1) << "its last chunk has been delivered";
+  // A reader that is not behind gets each token by itself.
+  std::vector<TokenChunk> chunks = {token_chunk(2, 5)};
+  sink->on_chunks(chunks);
+  ASSERT_TRUE(io.run_until([&] { return plain->chunks.size() == 5; }));
+  router.remove(io, 2);
+  router.close();
+}
+
+TEST(ChunkRouter, MergedChunksHaveABound) {
+  testing::TestIo io;
+  ChunkRouter router(1);
+  const auto sink = router.sink(io);
+  const auto merging = std::make_shared<MergingReceiver>(true);
+  router.add(io, 1, merging);
+  for (int64_t step = 1; step <= 600; ++step) {
+    std::vector<TokenChunk> chunks = {token_chunk(1, step)};
+    sink->on_chunks(chunks);
+  }
+  ASSERT_TRUE(io.run_until([&] { return merging->chunks.size() == 3; }));
+  std::vector<int32_t> ids;
+  for (const TokenChunk& chunk : merging->chunks) {
+    EXPECT_LE(chunk.token_ids.size(), 256U);
+    ids.insert(ids.end(), chunk.token_ids.begin(), chunk.token_ids.end());
+    EXPECT_EQ(chunk.completion_tokens, static_cast<int64_t>(ids.size()));
+  }
+  EXPECT_EQ(ids.size(), 600U);
+  EXPECT_TRUE(std::is_sorted(ids.begin(), ids.end()));
+  router.remove(io, 1);
+  router.close();
+}
+
 // Takes longer for each chunk than a task may take.
 class SlowReceiver final : public ChunkReceiver {
  public:

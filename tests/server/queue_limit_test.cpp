@@ -67,8 +67,14 @@ TEST(QueueLimit, ABatchThatDoesNotFitStartsNothingAndIsA503) {
   for (int i = 0; i < 2; ++i) server.engine().check_integrity();  // now the figures are published
   EXPECT_EQ(server.engine().stats().num_requests, 10);
   EXPECT_EQ(server.engine().stats().num_aborted, 0);
+  int64_t num_requests = 10;
   for (const auto& [path, body] : bodies_of(4)) {
     const auto last = server.send("POST", path, body, key("a"));
+    num_requests += 4;
+    ASSERT_TRUE(server.io().run_until([&] {
+      server.engine().check_integrity();
+      return server.engine().stats().num_requests == num_requests || last->complete;
+    }));
     EXPECT_EQ(last->num_answers, 0) << path << last->response.body;
     last->disconnect();
     for (int i = 0; i < 2; ++i) server.engine().check_integrity();  // its places are free again
@@ -118,6 +124,42 @@ TEST(QueueLimit, ARequestThatIsRefusedLaterReturnsItsPlaces) {
     const auto whole = server.send("POST", path, body, key("a"));
     ASSERT_TRUE(server.wait(*whole));
     EXPECT_EQ(whole->response.status, 200) << path << whole->response.body;
+  }
+}
+
+TEST(QueueLimit, AClientThatLeavesWhileItsChoicesAreStartedStartsNoMoreAndReturnsItsPlaces) {
+  testing::TestServerOptions options;
+  options.engine.max_running_requests = 1;
+  options.engine.max_queued_requests = 2400;  // one client may have 2,100 of them
+  std::string prompts = "[[3]";
+  for (int i = 1; i < 16; ++i) prompts += ",[3]";
+  prompts += "]";
+  const std::pair<const char*, std::string> requests[] = {
+      {"/generate", R"({"input_ids":)" + prompts + R"(,"sampling_params":{"max_new_tokens":4,"n":128}})"},
+      {"/v1/completions", R"({"prompt":)" + prompts + R"(,"max_tokens":4,"n":128})"}};
+  for (const auto& [path, body] : requests) {
+    TestServer server(options);
+    server.engine().pause();
+    const auto num_started = [&] {
+      server.engine().check_integrity();
+      return server.engine().stats().num_requests;
+    };
+    const auto leaves = server.send("POST", path, body);
+    ASSERT_TRUE(server.io().run_until([&] { return num_started() > 0; }));
+    const int64_t started = num_started();
+    EXPECT_LT(started, 16 * 128) << path;
+    leaves->disconnect();
+    server.engine().resume();
+    // There are places for this request only if those of the other are free again.
+    ASSERT_TRUE(server.io().run_until([&] {
+      server.engine().check_integrity();
+      return server.engine().stats().num_aborted == started;
+    }));
+    const auto stays = server.send("POST", path, body);
+    ASSERT_TRUE(server.wait(*stays));
+    EXPECT_EQ(stays->response.status, 200) << stays->response.body;
+    EXPECT_EQ(num_started(), started + 16 * 128) << path;
+    EXPECT_EQ(leaves->num_answers, 0);
   }
 }
 

@@ -168,6 +168,7 @@ TEST(RequestMemory, CountsAChoiceUntilItsAnswerIsComplete) {
       "POST", "/generate",
       R"({"input_ids":[1,2,3,4],"return_logprob":true,"logprob_start_len":1,"top_logprobs_num":2,)"
       R"("sampling_params":{"max_new_tokens":10,"n":2}})");
+  ASSERT_TRUE(server.io().run_until([&] { return server.gate().holds_engine(); }));
   EXPECT_EQ(memory->bytes(MemoryKind::kChoice), 2 * kChoiceBytes + 4 * kPromptTokenBytes);
   EXPECT_EQ(memory->bytes(MemoryKind::kOutput), 2 * 10 * kKeptTokenBytes);
   EXPECT_EQ(memory->bytes(MemoryKind::kLogprob), 2 * (3 + 10) * 3 * kKeptLogprobBytes);
@@ -213,6 +214,7 @@ TEST(RequestMemory, BeyondTheLimitIs503InTheFormOfTheApiAndOthersAreServed) {
   server.gate().allow(0);
   const std::string large = R"("max_tokens":200,"prompt":"Hi","n":2,"logprobs":1)";
   const auto running = server.send("POST", "/v1/completions", R"({"model":"m",)" + large + "}");
+  ASSERT_TRUE(server.io().run_until([&] { return server.gate().holds_engine(); }));
   ASSERT_GT(memory->total(), 150U << 10);
   EXPECT_FALSE(running->complete);
 

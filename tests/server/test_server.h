@@ -39,18 +39,27 @@ class StepGate {
   void allow(int64_t steps) {
     const std::lock_guard lock(mutex_);
     allowed_ = steps;
+    if (steps > 0) holds_engine_ = false;
     changed_.notify_all();
   }
   void open() { allow(std::numeric_limits<int64_t>::max()); }
   void pass() {
     std::unique_lock lock(mutex_);
+    holds_engine_ = allowed_ <= 0;
     changed_.wait(lock, [this] { return allowed_ > 0; });
+    holds_engine_ = false;
     --allowed_;
+  }
+  // Returns true while a step waits. The chunks of all steps before it have then been posted.
+  bool holds_engine() const {
+    const std::lock_guard lock(mutex_);
+    return holds_engine_;
   }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
+  bool holds_engine_ = false;
   int64_t allowed_ = std::numeric_limits<int64_t>::max();
 };
 
@@ -125,6 +134,10 @@ class TestIo final : public IoThread {
     timers_.emplace(std::chrono::steady_clock::now() + delay, std::move(task));
   }
   int index() const override { return 0; }
+  bool is_empty() {
+    const std::lock_guard lock(mutex_);
+    return tasks_.empty();
+  }
 
   void drop_tasks() {
     timers_.clear();
@@ -312,6 +325,19 @@ class TestServer {
     return exchange->response;
   }
   HttpResponse generate(std::string body) { return call("POST", "/generate", std::move(body)); }
+  // Does the same for a client that is never behind: the engine makes a step when everything that it has made
+  // before has been delivered.
+  HttpResponse generate_step_by_step(std::string body) {
+    gate_->allow(0);
+    const auto exchange = send("POST", "/generate", std::move(body));
+    EXPECT_TRUE(io_.run_until([&] {
+      if (gate_->holds_engine() && io_.is_empty()) gate_->allow(1);
+      return exchange->complete;
+    }));
+    gate_->open();
+    EXPECT_EQ(exchange->num_answers, 1);
+    return exchange->response;
+  }
   bool wait(TestExchange& exchange) {
     return io_.run_until([&] { return exchange.complete; });
   }
