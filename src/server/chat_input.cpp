@@ -70,7 +70,8 @@ void make_chat(FieldReader& reader, const OpenAiLimits& limits, ChatInput input,
     if (why.starts_with(field)) return reader.refuse(field, invalid_argument("{}", why));
     return reader.fail(field, why);
   }
-  const std::span<const TextRange> literal = input.content_as_text ? prompt->content : std::span<const TextRange>();
+  const std::span<const TextRange> literal =
+      input.content_as_text ? prompt->content : std::span<const TextRange>();
   auto ids = encode_prompt(*limits.tokenizer, prompt->text, false, limits.prompt, literal);
   if (!ids.ok()) return reader.fail("messages", ids.status());
 

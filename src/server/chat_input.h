@@ -27,8 +27,8 @@ struct ChatInput {
 };
 
 // Renders and encodes the conversation, fits it to the limits, and adds the choices to out.common. Sets
-// out.parsing but for stream_reasoning, out.logprobs and out.opened_thinking. Errors stay in `reader`; nothing
-// is done if it has one. out.common has model, stream, usage options and memory already.
+// out.parsing but for stream_reasoning, out.logprobs and out.opened_thinking. Errors stay in `reader`;
+// nothing is done if it has one. out.common has model, stream, usage options and memory already.
 void make_chat(FieldReader& reader, const OpenAiLimits& limits, ChatInput input, OpenAiChatRequest& out);
 
 }  // namespace hadal::server
