@@ -9,7 +9,8 @@
 namespace hadal::server {
 namespace {
 
-// A call that the end of the answer cuts off is content; the special tokens in it are not meant for readers.
+// What the end of the answer cuts off of a call is content; the special tokens in it are not meant for
+// readers.
 std::string without_markers(std::string_view text) {
   constexpr std::string_view kMarkers[] = {kCallsBegin, kCallsEnd, kCallBegin, kCallEnd, kSep, dsml::kToken};
   std::string out;
@@ -51,7 +52,7 @@ void ChatChoiceText::take(ReasoningParser::Piece part, Piece& out) {
   } else if (!part.content.empty()) {
     ToolCallParser::Piece piece = tools_->append(part.content);
     out.content += piece.content;
-    for (ToolCallDelta& call : piece.calls) out.calls.push_back(std::move(call));
+    for (ToolCallDelta& call : piece.calls) join_delta(out.calls, std::move(call));
   }
 }
 
@@ -68,7 +69,7 @@ ChatChoiceText::Piece ChatChoiceText::append(std::string text, bool last) {
   if (last && tools_) {
     ToolCallParser::Piece rest = tools_->finish();
     out.content += without_markers(rest.content);
-    for (ToolCallDelta& call : rest.calls) out.calls.push_back(std::move(call));
+    for (ToolCallDelta& call : rest.calls) join_delta(out.calls, std::move(call));
     for (const std::string& name : tools_->unknown_names()) {
       log_info("tool call dropped function=\"{}\" reason=\"not among the tools of the request\"", name);
     }

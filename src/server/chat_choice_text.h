@@ -18,12 +18,14 @@ class ChatChoiceText {
   struct Piece {
     std::string reasoning;
     std::string content;
-    std::vector<ToolCallDelta> calls;
+    std::vector<ToolCallDelta> calls;  // at most one delta for each call
   };
   explicit ChatChoiceText(const ChatParsing& parsing);
   // Adds new text; `last` tells that it is the end.
   Piece append(std::string text, bool last);
   int num_calls() const { return tools_ ? tools_->num_calls() : 0; }
+  // Tells whether there are calls and the arguments of each are whole, as far as they have ended.
+  bool has_whole_calls() const { return num_calls() > 0 && tools_->calls_are_whole(); }
 
  private:
   void take(ReasoningParser::Piece part, Piece& out);

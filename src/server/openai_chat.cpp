@@ -9,30 +9,47 @@
 namespace hadal::server {
 namespace {
 
-// `with_index` writes an event's form. The calls of a whole answer have no index.
-void append_calls(std::string& out, const std::vector<ToolCallDelta>& calls, bool with_index) {
-  out += '[';
+void append_call_head(std::string& out, const ToolCallDelta& call) {
+  out += "\"id\":";
+  append_json_string(out, call.id);
+  out += ",\"type\":\"function\",\"function\":{\"name\":";
+  append_json_string(out, call.name);
+  out += ",\"arguments\":";
+  append_json_string(out, call.arguments);
+  out += "}}";
+}
+
+// Writes the calls of a whole answer, which have no index.
+void append_calls(std::string& out, const std::vector<ToolCallDelta>& calls) {
   for (size_t i = 0; i < calls.size(); ++i) {
-    if (i > 0) out += ',';
-    out += "{\"id\":";
-    append_json_string(out, calls[i].id);
-    if (with_index) {
-      out += ",\"index\":";
-      append_json_number(out, int64_t{calls[i].index});
+    out += i == 0 ? "[{" : ",{";
+    append_call_head(out, calls[i]);
+  }
+  out += ']';
+}
+
+// Writes an event's form: after the first delta of a call only its index and more of its arguments.
+void append_call_deltas(std::string& out, const std::vector<ToolCallDelta>& calls) {
+  for (size_t i = 0; i < calls.size(); ++i) {
+    out += i == 0 ? "[{\"index\":" : ",{\"index\":";
+    append_json_number(out, int64_t{calls[i].index});
+    out += ',';
+    if (!calls[i].name.empty()) {
+      append_call_head(out, calls[i]);
+      continue;
     }
-    out += ",\"type\":\"function\",\"function\":{\"name\":";
-    append_json_string(out, calls[i].name);
-    out += ",\"arguments\":";
+    out += "\"function\":{\"arguments\":";
     append_json_string(out, calls[i].arguments);
     out += "}}";
   }
   out += ']';
 }
 
-std::string_view finish_word(const GenerationDelta& delta, int num_calls) {
+// An answer whose call broke keeps the reason of its end, because its calls cannot be executed as they are.
+std::string_view finish_word(const GenerationDelta& delta, const ChatChoiceText& text) {
   const bool stopped =
       delta.finish_reason == FinishReason::kStopToken || delta.finish_reason == FinishReason::kStopCondition;
-  return stopped && num_calls > 0 ? "tool_calls" : std::string_view();
+  return stopped && text.has_whole_calls() ? "tool_calls" : std::string_view();
 }
 
 // This stands between the deltas of an event and its end.
@@ -93,7 +110,7 @@ void ChatAnswer::add(size_t i, GenerationDelta delta, SseStream& stream) {
     if (!last) return;
     begin_event(i, "null");
     json_ += kNoContent;
-    send(i, &delta, finish_word(delta, choice.text.num_calls()), stream);
+    send(i, &delta, finish_word(delta, choice.text), stream);
     return;
   }
   // If the answer comes in one piece, its only delta is the last.
@@ -114,13 +131,13 @@ void ChatAnswer::add(size_t i, GenerationDelta delta, SseStream& stream) {
   if (piece.calls.empty()) {
     out += "null";
   } else {
-    append_calls(out, piece.calls, false);
+    append_calls(out, piece.calls);
   }
   out += "},\"logprobs\":";
   json_.clear();
   append_logprobs(choice);
   out += json_;
-  append_finish(out, delta, finish_word(delta, choice.text.num_calls()));
+  append_finish(out, delta, finish_word(delta, choice.text));
   out += '}';
 }
 
@@ -188,7 +205,7 @@ void ChatAnswer::stream_piece(size_t i, const ChatChoiceText::Piece& piece, SseS
   if (!piece.calls.empty()) {
     begin_event(i, "null");
     json_ += "\"content\":null,\"reasoning_content\":null,\"tool_calls\":";
-    append_calls(json_, piece.calls, true);
+    append_call_deltas(json_, piece.calls);
     json_ += '}';
     send(i, nullptr, {}, stream);
   }

@@ -56,6 +56,11 @@ const char* to_string(ToolCallFormat format) {
   return "unknown";
 }
 
+void join_delta(std::vector<ToolCallDelta>& deltas, ToolCallDelta delta) {
+  if (deltas.empty() || deltas.back().index != delta.index) return deltas.push_back(std::move(delta));
+  deltas.back().arguments += delta.arguments;
+}
+
 std::string make_tool_call_id() {
   std::random_device device;
   std::string id = "call_";
@@ -71,11 +76,9 @@ std::string make_tool_call_id() {
 //
 // [begin_, point_) becomes content unless a call follows. All white space and markers there are optional.
 //
-// After a malformed call the text after its call_begin is read again, for calls in what seemed arguments (of
-// a DSML call only the end: see DsmlScan). The work stays linear: arguments reach past another call_begin
-// only inside a string, which the quotes of that other call end and begin again exactly where its own strings
-// begin and end. So of two calls that are read over the same text, one fails before the next call_begin, and
-// no byte is read for more than two calls.
+// What a call has consumed is not read again. After a call that breaks before its name, the text after its
+// call_begin is read again; no name contains '<', so that is no other call. What DsmlScan holds is read again
+// too, and its header says why the work stays linear.
 class ToolCallParser::Impl {
  public:
   explicit Impl(Options options) : options_(std::move(options)), markers_(call_markers(options_.format)) {}
@@ -98,6 +101,7 @@ class ToolCallParser::Impl {
   }
 
   int num_calls() const { return num_calls_; }
+  bool calls_are_whole() const { return calls_are_whole_; }
   const std::vector<std::string>& unknown_names() const { return unknown_names_; }
 
  private:
@@ -126,6 +130,7 @@ class ToolCallParser::Impl {
   void take_marker(std::string_view marker, Piece& piece) {
     if (marker == markers_.call_begin) {
       scan_ = make_call_scan(options_.format);
+      has_name_ = is_returned_ = false;
       return;
     }
     if (marker == markers_.calls_begin && has_calls_begin_)
@@ -154,28 +159,38 @@ class ToolCallParser::Impl {
     const size_t begin = point_ + markers_.call_begin.size();
     const std::string_view window = std::string_view(buffer_).substr(begin);
     const Verdict verdict = scan_->advance(window);
+    if (!has_name_ && !scan_->name(window).empty()) begin_call(scan_->name(window), piece);
+    std::string arguments = scan_->take_arguments();
+    if (is_returned_ && !arguments.empty())
+      join_delta(piece.calls,
+                 {.index = num_calls_ - 1, .id = {}, .name = {}, .arguments = std::move(arguments)});
     if (verdict == Verdict::kMore && !at_end) return false;
-    if (verdict == Verdict::kCall) {
-      take_call(scan_->name(window), scan_->arguments(window), piece);
-      drop_to(begin + scan_->size());
+    // What is left at the end, after whole arguments, is the beginning of the call's own end.
+    if (verdict == Verdict::kCall || (verdict == Verdict::kMore && scan_->is_whole())) {
+      drop_to(verdict == Verdict::kCall ? begin + scan_->size() : buffer_.size());
       has_calls_ = true;
     } else {
-      release_to(begin + scan_->resume(window), piece);  // the text after it is read again
+      if (has_name_) {
+        drop_to(begin + scan_->size());
+        after_call_ = false;
+        has_calls_ = true;
+      }
+      if (is_returned_ && !scan_->is_whole()) calls_are_whole_ = false;
+      release_to(begin + scan_->resume(), piece);  // the text after it is read again
     }
     scan_.reset();
     return true;
   }
 
-  void take_call(std::string_view name, std::string arguments, Piece& piece) {
+  void begin_call(std::string_view name, Piece& piece) {
+    has_name_ = true;
     const auto& names = options_.tool_names;
     const bool known = std::find(names.begin(), names.end(), name) != names.end();
     if (!known) unknown_names_.emplace_back(name);
-    if (!known && !options_.forward_unknown) return;
-    if (!options_.parallel && num_calls_ > 0) return;
-    piece.calls.push_back({.index = num_calls_++,
-                           .id = options_.make_id(),
-                           .name = std::string(name),
-                           .arguments = std::move(arguments)});
+    is_returned_ = (known || options_.forward_unknown) && (options_.parallel || num_calls_ == 0);
+    if (!is_returned_) return;
+    piece.calls.push_back(
+        {.index = num_calls_++, .id = options_.make_id(), .name = std::string(name), .arguments = {}});
   }
 
   // Makes all undecided text before `end` content, and `end` the point.
@@ -204,8 +219,11 @@ class ToolCallParser::Impl {
   bool after_call_ = false;       // there was no content since the last call
   bool has_calls_ = false;        // there was a call since the last calls_end
   int num_calls_ = 0;
+  bool calls_are_whole_ = true;
   std::vector<std::string> unknown_names_;
   std::unique_ptr<CallScan> scan_;
+  bool has_name_ = false;     // of the call that scan_ reads
+  bool is_returned_ = false;  // it is not dropped
 };
 
 ToolCallParser::ToolCallParser(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}
@@ -221,6 +239,9 @@ ToolCallParser::Piece ToolCallParser::finish() {
 }
 int ToolCallParser::num_calls() const {
   return impl_->num_calls();
+}
+bool ToolCallParser::calls_are_whole() const {
+  return impl_->calls_are_whole();
 }
 const std::vector<std::string>& ToolCallParser::unknown_names() const {
   return impl_->unknown_names();

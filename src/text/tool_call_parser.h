@@ -2,23 +2,30 @@
 //
 // This is the contract:
 // - The result depends on the text alone: pieces and deltas, joined, are the same however the text was cut.
-// - A call is held back until it is complete and its arguments are a whole JSON object; then it is returned
-//   in one delta with index, id, name and arguments (the object's text as generated, without the white space
-//   around it; V3.2's parameters become one object, spelled as the model's own decoder does). Text that
-//   cannot begin a call streams at once, except white space, which waits for what follows.
-// - Whatever does not become a call is content exactly as generated, including markers: a call that is cut
-//   off, nameless, or whose arguments are not a JSON object (or are empty). Calls after it still count. A
-//   marker inside a string of the arguments is part of the string.
-// - A parameter of V3.2 with string="true" is its text exactly; with string="false" it must be JSON. A call
-//   in which two parameters have one name is malformed.
+// - A call begins when its name is complete: then a delta has index, id and name. Its arguments follow as
+// they
+//   are made, in deltas of the same index whose id and name are empty: the text of the object as generated,
+//   without the white space around it (V3.2's parameters become one object, spelled as the model's own
+//   decoder does). Text that cannot begin a call streams at once, except white space, which waits for what
+//   follows.
+// - What breaks before its name is complete is content exactly as generated, including markers. What breaks
+//   later (arguments that stop being the beginning of a JSON object, text where the call should end, the end
+//   of the text) ends the call with the arguments that were returned, and the rest is content;
+//   calls_are_whole() is then false unless the object was whole. Calls after it still count. A marker inside
+//   a string of the arguments is part of the string. If the text ends after a whole object, the call is
+//   complete.
+// - A parameter of V3.2 with string="true" is its text exactly, and streams; with string="false" it must be
+//   JSON, and is held until it is. A call breaks at the second of two parameters with one name.
 // - <｜tool▁calls▁begin｜> and <｜tool▁calls▁end｜> (V3.2: the tags of function_calls) around calls are
 //   removed with them. A call without them counts as well, because a grammar may force calls alone.
 // - White space directly before the calls, between and after them is dropped (" \t\n\v\f\r"); leading white
 //   space of the content stays. SGLang strips both ends of the text before the calls, but only when it does
 //   not stream, and drops the text after them, which is content here.
-// - A well-formed call of a function that was not offered is dropped and its name recorded, as SGLang does by
-//   default when it does not stream; forward_unknown returns it (SGLANG_FORWARD_UNKNOWN_TOOLS).
-// - With parallel = false only the first call counts; well-formed calls after it are dropped.
+// - A call of a function that was not offered is dropped from its name on and the name recorded, as SGLang
+// does
+//   by default when it does not stream; forward_unknown returns it (SGLANG_FORWARD_UNKNOWN_TOOLS). Where a
+//   dropped call breaks, the rest is content as well.
+// - With parallel = false only the first call counts; calls after it are dropped from their names on.
 //
 // Markers are special tokens: with tools enabled, detokenise with skip_special_tokens = false. Reasoning is
 // removed first (ReasoningParser); this parser gets the content.
@@ -54,12 +61,17 @@ const char* to_string(ToolCallFormat format);
 // Returns "call_" and 24 random hexadecimal digits. Any thread may call it.
 std::string make_tool_call_id();
 
+// The first delta of a call has its id and name; later ones have neither. The arguments of all, joined, are a
+// JSON object, or the beginning of one if the call broke.
 struct ToolCallDelta {
   int index = 0;  // 0, 1, … in the order in which calls are returned
   std::string id;
   std::string name;
-  std::string arguments;  // JSON object
+  std::string arguments;  // text to append
 };
+
+// Adds `delta` to `deltas`, joined with the last of them if that belongs to the same call.
+void join_delta(std::vector<ToolCallDelta>& deltas, ToolCallDelta delta);
 
 // A ToolCallParser reads one stream and is used by one thread at a time. Its work is linear in the text.
 class ToolCallParser {
@@ -73,7 +85,7 @@ class ToolCallParser {
   };
   struct Piece {
     std::string content;
-    std::vector<ToolCallDelta> calls;
+    std::vector<ToolCallDelta> calls;  // at most one delta for each call
   };
   explicit ToolCallParser(Options options);
   ~ToolCallParser();
@@ -82,10 +94,12 @@ class ToolCallParser {
 
   // Adds a piece of text and returns what is decided now.
   Piece append(std::string_view text);
-  // Ends the text, whose rest is content. Nothing may be appended afterwards.
+  // Ends the text, whose undecided rest is content. Nothing may be appended afterwards.
   Piece finish();
 
-  int num_calls() const;  // returned so far
+  int num_calls() const;  // begun so far
+  // Returns false once a returned call has ended without a whole object of arguments.
+  bool calls_are_whole() const;
   // Returns the names of dropped calls to functions that were not offered, for the log.
   const std::vector<std::string>& unknown_names() const;
 

@@ -34,7 +34,7 @@ Verdict JsonCallScan::advance(std::string_view window) {
   // Each stage ends the loop if it needs more text, or moves on to the next stage.
   while (true) {
     const Stage stage = stage_;
-    Verdict verdict = Verdict::kMalformed;
+    Verdict verdict = Verdict::kBroken;
     switch (stage) {
       case Stage::kType:
         verdict = head(window, kSep, Stage::kName);
@@ -44,8 +44,7 @@ Verdict JsonCallScan::advance(std::string_view window) {
         break;
       case Stage::kOpen:
         if (!skip_spaces(window, at_)) return Verdict::kMore;
-        if (window[at_] != '{') return Verdict::kMalformed;
-        arguments_begin_ = at_;
+        if (window[at_] != '{') return Verdict::kBroken;
         json_.emplace(boost::json::storage_ptr(), json_options(kMaxDepth));
         stage_ = Stage::kObject;
         continue;
@@ -66,18 +65,19 @@ Verdict JsonCallScan::advance(std::string_view window) {
 Verdict JsonCallScan::head(std::string_view window, std::string_view terminator, Stage next) {
   const size_t end = window.find_first_of(terminator[0] == '`' ? "<`" : "<", at_);
   at_ = std::min(end, window.size());
-  if (at_ - head_begin_ > kMaxHead) return Verdict::kMalformed;
+  if (at_ - head_begin_ > kMaxHead) return Verdict::kBroken;
   if (end == window.npos) return Verdict::kMore;
   const Match matched = match(window.substr(end), terminator);
-  if (matched != Match::kWhole) return matched == Match::kPart ? Verdict::kMore : Verdict::kMalformed;
+  if (matched != Match::kWhole) return matched == Match::kPart ? Verdict::kMore : Verdict::kBroken;
   if (stage_ == Stage::kName) {
     const std::string_view text = window.substr(head_begin_, end - head_begin_);
     const size_t first = text.find_first_not_of(kSpaces);
-    if (first == text.npos) return Verdict::kMalformed;
+    if (first == text.npos) return Verdict::kBroken;
     const std::string_view name = text.substr(first, text.find_last_not_of(kSpaces) + 1 - first);
-    if (name.find_first_of(kSpaces) != name.npos) return Verdict::kMalformed;
+    if (name.find_first_of(kSpaces) != name.npos) return Verdict::kBroken;
     name_begin_ = head_begin_ + first;
     name_size_ = name.size();
+    taken_ = end + terminator.size();
   }
   at_ = head_begin_ = end + terminator.size();
   stage_ = next;
@@ -88,20 +88,28 @@ Verdict JsonCallScan::head(std::string_view window, std::string_view terminator,
 Verdict JsonCallScan::literal(std::string_view window, std::string_view text, Stage next) {
   if (!skip_spaces(window, at_)) return Verdict::kMore;
   const Match matched = match(window.substr(at_), text);
-  if (matched != Match::kWhole) return matched == Match::kPart ? Verdict::kMore : Verdict::kMalformed;
-  at_ += text.size();
+  if (matched != Match::kWhole) return matched == Match::kPart ? Verdict::kMore : Verdict::kBroken;
+  taken_ = at_ += text.size();
   stage_ = next;
   return Verdict::kCall;
 }
 
+// Feeds the parser byte by byte, so that the arguments end at the same byte however the text was cut: at the
+// last one that a JSON object can begin with.
 Verdict JsonCallScan::object(std::string_view window) {
+  const size_t begin = at_;
   boost::system::error_code error;
-  at_ += json_->write_some(window.data() + at_, window.size() - at_, error);
-  if (error) return Verdict::kMalformed;
+  while (at_ < window.size() && !json_->done()) {
+    json_->write_some(window.data() + at_, 1, error);
+    if (error) break;
+    ++at_;
+  }
+  made_ += window.substr(begin, at_ - begin);
+  taken_ = at_;
+  if (error) return Verdict::kBroken;
   if (!json_->done()) return Verdict::kMore;
   json_.reset();
-  arguments_end_ = at_;
-  while (window[arguments_end_ - 1] != '}') --arguments_end_;
+  is_whole_ = true;
   stage_ = fenced_ ? Stage::kFenceEnd : Stage::kEnd;
   return Verdict::kCall;
 }

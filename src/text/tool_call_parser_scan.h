@@ -1,11 +1,13 @@
 // Reads one tool call as its text arrives. It is internal to the tool call parser.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <boost/json/stream_parser.hpp>
 
@@ -30,7 +32,7 @@ inline Match match(std::string_view text, std::string_view marker) {
   return marker.starts_with(text) ? Match::kPart : Match::kNone;
 }
 
-enum class Verdict { kMore, kCall, kMalformed };
+enum class Verdict { kMore, kCall, kBroken };
 
 // Limits a type or name in bytes: function names have at most 64 characters, so holding back more than this
 // would be useless.
@@ -50,24 +52,37 @@ struct CallMarkers {
 };
 CallMarkers call_markers(ToolCallFormat format);
 
-// CallScan reads the text after a format's call_begin. The verdict does not depend on how the text was cut
-// into pieces.
+// CallScan reads the text after a format's call_begin. What it returns does not depend on how the text was
+// cut into pieces.
 class CallScan {
  public:
   virtual ~CallScan() = default;
 
   // `window` is all the text since call_begin: that of earlier calls, and more. It must not be called after
-  // kCall or kMalformed.
+  // kCall or kBroken.
   virtual Verdict advance(std::string_view window) = 0;
 
-  // After kCall these return what stands in the same window, and the length of the whole call.
-  virtual std::string_view name(std::string_view window) const = 0;
-  virtual std::string arguments(std::string_view window) const = 0;
-  virtual size_t size() const = 0;
-
-  // After kMalformed, or at the end of a text that is not a call yet, returns how much of the window is
+  // Returns the function's name in the same window; it is empty until it is complete.
+  std::string_view name(std::string_view window) const { return window.substr(name_begin_, name_size_); }
+  // Returns what was made of the arguments since the last call of this.
+  std::string take_arguments() { return std::exchange(made_, {}); }
+  // Tells whether all that was made is a whole JSON object.
+  bool is_whole() const { return is_whole_; }
+  // Returns how much of the window belongs to the call: its markers, its name, and the arguments that were
+  // made.
+  size_t size() const { return taken_; }
+  // After kBroken, or at the end of a text whose call is not complete, what lies between size() and this is
   // content without being read again.
-  virtual size_t resume(std::string_view window) const = 0;
+  size_t resume() const { return std::max(resume_, taken_); }
+
+ protected:
+  size_t at_ = 0;      // how much has been read
+  size_t taken_ = 0;   // how much of that belongs to the call for good
+  size_t resume_ = 0;  // where reading goes on if the call breaks here
+  size_t name_begin_ = 0;
+  size_t name_size_ = 0;
+  std::string made_;  // arguments that were not taken yet
+  bool is_whole_ = false;
 };
 
 // `format` is not kNone.
@@ -80,14 +95,6 @@ class JsonCallScan final : public CallScan {
   explicit JsonCallScan(bool fenced);
 
   Verdict advance(std::string_view window) override;
-  std::string_view name(std::string_view window) const override {
-    return window.substr(name_begin_, name_size_);
-  }
-  std::string arguments(std::string_view window) const override {
-    return std::string(window.substr(arguments_begin_, arguments_end_ - arguments_begin_));
-  }
-  size_t size() const override { return at_; }
-  size_t resume(std::string_view /*window*/) const override { return 0; }
 
  private:
   enum class Stage { kType, kName, kOpen, kObject, kFenceEnd, kEnd };
@@ -98,12 +105,7 @@ class JsonCallScan final : public CallScan {
 
   bool fenced_;
   Stage stage_;
-  size_t at_ = 0;          // how much has been read
   size_t head_begin_ = 0;  // where the type or name that is being read begins
-  size_t name_begin_ = 0;
-  size_t name_size_ = 0;
-  size_t arguments_begin_ = 0;
-  size_t arguments_end_ = 0;
   std::optional<boost::json::stream_parser> json_;
 };
 

@@ -31,7 +31,11 @@ def join(events):
         delta = choice["delta"]
         out["content"] += delta.get("content") or ""
         out["reasoning_content"] += delta.get("reasoning_content") or ""
-        out["tool_calls"] += [call["function"] for call in delta.get("tool_calls") or []]
+        for call in delta.get("tool_calls") or []:
+            if "id" in call:
+                out["tool_calls"].append(call["function"])
+            else:
+                out["tool_calls"][call["index"]]["arguments"] += call["function"]["arguments"]
         out["logprobs"] += (choice["logprobs"] or {}).get("content", [])
         out["finish_reason"] = choice["finish_reason"] or out["finish_reason"]
     return out

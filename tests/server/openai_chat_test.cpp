@@ -1,5 +1,6 @@
 // Tests /v1/chat/completions over an engine that generates a script's tokens: forms, streams, reasoning,
 // tools, logprobs, errors and clients that go away.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -62,7 +63,7 @@ int64_t prompt_tokens_of(const std::string& body, ChatFormat format) {
 struct Message {
   std::string content, reasoning, finish;
   std::vector<std::string> calls;  // "name arguments"
-  int num_events = 0;
+  int num_events = 0, num_call_deltas = 0;
   json::array logprobs;
   json::value usage;
 };
@@ -123,9 +124,17 @@ Message streamed_answer(TestServer& server, std::string body) {
     }
     if (delta.at("tool_calls").is_array()) {
       for (const json::value& call : delta.at("tool_calls").as_array()) {
-        EXPECT_EQ(call.at("index").to_number<size_t>(), out.calls.size());
-        out.calls.push_back(str(call.at("function").at("name")) + " " +
-                            str(call.at("function").at("arguments")));
+        const json::object& function = call.at("function").as_object();
+        if (function.contains("name")) {
+          EXPECT_TRUE(call.at("id").is_string() && call.at("type") == "function") << call;
+          out.calls.push_back(str(function.at("name")) + " ");
+        } else {
+          EXPECT_EQ(call.as_object().size(), 2U) << "later deltas have an index and a function: " << call;
+          EXPECT_EQ(function.size(), 1U) << call;
+        }
+        EXPECT_EQ(call.at("index").to_number<size_t>() + 1, out.calls.size());
+        out.calls.back() += str(function.at("arguments"));
+        ++out.num_call_deltas;
       }
     }
     if (choice.at("logprobs").is_object()) {
@@ -219,11 +228,43 @@ TEST(OpenAiChat, ToolCallsAreFoundAndStreamed) {
   EXPECT_EQ(none.content, "No call.");
 }
 
-TEST(OpenAiChat, ACallThatIsCutOffIsContentWithoutMarkers) {
+TEST(OpenAiChat, ArgumentsStreamAsTheyAreMade) {
+  const std::string body = body_of(kTools);
+  const std::string call =
+      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"words\": \"one two three four five "
+      "six\"}"
+      "<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+  TestServer server(answering(prompt_tokens_of(body, ChatFormat::kV31), call));
+  const Message streamed = streamed_answer(server, body);
+  EXPECT_EQ(streamed.calls, std::vector<std::string>{"add {\"words\": \"one two three four five six\"}"});
+  EXPECT_GT(streamed.num_call_deltas, 6) << "the words came in one lump";
+}
+
+TEST(OpenAiChat, ACallThatIsCutOffBeforeItsNameIsContentWithoutMarkers) {
   const Message message = ask(body_of(std::string(kTools) + R"(,"max_tokens":4)"), kCall);
   EXPECT_EQ(message.finish, "length");
   EXPECT_TRUE(message.calls.empty());
   EXPECT_EQ(message.content, "add");
+}
+
+TEST(OpenAiChat, ACallThatIsCutOffAfterItsNameEndsWithWhatWasSent) {
+  const std::string whole = "add {\"a\": 1}";
+  for (int max_tokens = 6; max_tokens < 9; ++max_tokens) {
+    const Message message =
+        ask(body_of(std::string(kTools) + fmt::format(R"(,"max_tokens":{})", max_tokens)), kCall);
+    EXPECT_EQ(message.finish, "length");
+    EXPECT_EQ(message.content, "");
+    ASSERT_EQ(message.calls.size(), 1U);
+    EXPECT_TRUE(whole.starts_with(message.calls[0]) && message.calls[0].size() > 4) << message.calls[0];
+  }
+}
+
+TEST(OpenAiChat, ACallWhoseArgumentsBreakIsNoneToExecute) {
+  const Message message =
+      ask(body_of(kTools), "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": oops}<｜tool▁call▁end｜>");
+  EXPECT_EQ(message.finish, "stop");
+  EXPECT_EQ(message.calls, std::vector<std::string>{"add {\"a\": "});
+  EXPECT_EQ(message.content, "oops}<｜tool▁call▁end｜>");
 }
 
 TEST(OpenAiChat, ACallAloneHasNullContent) {

@@ -82,22 +82,35 @@ TEST(OpenAiDsml, ReasoningContentAndCallsAreSeparatedAndStreamed) {
     if (delta.at("content").is_string()) content += str(delta.at("content"));
     if (delta.at("reasoning_content").is_string()) reasoning += str(delta.at("reasoning_content"));
     if (!delta.at("tool_calls").is_array()) continue;
-    for (const json::value& call : delta.at("tool_calls").as_array())
-      streamed.push_back(str(call.at("function").at("arguments")));
+    for (const json::value& call : delta.at("tool_calls").as_array()) {
+      const bool is_first = call.as_object().contains("id");
+      EXPECT_EQ(call.at("index").to_number<size_t>() + 1, streamed.size() + (is_first ? 1 : 0));
+      if (is_first) streamed.emplace_back();
+      streamed.back() += str(call.at("function").at("arguments"));
+    }
   }
   EXPECT_EQ(content, "I add.");
   EXPECT_EQ(reasoning, "Hm.");
   EXPECT_EQ(streamed, calls);
 }
 
-TEST(OpenAiDsml, ACallThatIsCutOffIsContentWithoutTheFormatsToken) {
+TEST(OpenAiDsml, ACallThatIsCutOffBeforeItsNameIsContentWithoutTheFormatsToken) {
   const std::string body = body_of(kQuestion, kTools);
-  const std::string_view cut = kCalls.substr(0, kCalls.find("x\n"));
+  const std::string_view cut = kCalls.substr(0, kCalls.find("d\">"));
   TestServer server(answering(prompt_tokens_of(body), cut));
   const json::value message = answer_of(server, body).at("choices").at(0).at("message");
   EXPECT_TRUE(message.at("tool_calls").is_null());
-  EXPECT_EQ(str(message.at("content")),
-            "\n\n<function_calls>\n<invoke name=\"add\">\n<parameter name=\"a\" string=\"true\"> ");
+  EXPECT_EQ(str(message.at("content")), "\n\n<function_calls>\n<invoke name=\"ad");
+}
+
+TEST(OpenAiDsml, ACallThatIsCutOffAfterItsNameHasWhatWasMadeOfItsArguments) {
+  const std::string body = body_of(kQuestion, kTools);
+  const std::string_view cut = kCalls.substr(0, kCalls.find("x\n"));
+  TestServer server(answering(prompt_tokens_of(body), cut));
+  const json::value choice = answer_of(server, body).at("choices").at(0);
+  EXPECT_EQ(str(choice.at("message").at("tool_calls").at(0).at("function").at("arguments")), R"({"a": " )");
+  EXPECT_TRUE(choice.at("message").at("content").is_null());
+  EXPECT_EQ(str(choice.at("finish_reason")), "stop") << "a broken call is none to execute";
 }
 
 TEST(OpenAiDsml, PromptsHaveTheDevelopersRoleAndTheReasoningOfATurn) {

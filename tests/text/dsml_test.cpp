@@ -67,6 +67,7 @@ Parsed expected(const std::string& content, const std::vector<std::pair<std::str
     const int index = static_cast<int>(out.calls.size());
     out.calls.push_back({index, "call_" + std::to_string(index), name, arguments});
   }
+  out.is_whole = tool_calls::are_objects(out.calls);
   return out;
 }
 
@@ -133,11 +134,13 @@ TEST(Dsml, AnswersAreReadAsByTheModelsDecoderHoweverTheyAreCut) {
   EXPECT_GT(num_calls, 15U);
 }
 
-TEST(Dsml, WhatTheModelsDecoderRefusesIsContentHoweverItIsCut) {
+TEST(Dsml, WhatTheModelsDecoderRefusesIsNoWholeCallHoweverItIsCut) {
   ASSERT_GT(vectors()["refused"].size(), 10U);
   for (const Json& item : vectors()["refused"]) {
     const std::string text = item;
-    expect_parsed(text, expected(text, {}), options_of());
+    const Parsed whole = parse(options_of(), text, {});
+    EXPECT_TRUE(whole.calls.empty() ? whole.content == text : !whole.is_whole) << text;
+    expect_parsed(text, whole, options_of());
   }
 }
 
@@ -166,16 +169,19 @@ TEST(Dsml, WhiteSpaceIsFreeBetweenTagsAndExactInValues) {
                 options_of());
 }
 
-TEST(Dsml, ValuesThatAreNoJsonMakeACallContent) {
+TEST(Dsml, AValueThatIsNoJsonBreaksItsCallBeforeItsKey) {
   for (const std::string value : {"", " ", "x", "{\"a\":1", "[1,]", "1 2", "NaN", "'a'", "\"\xff\"",
                                   "\"\\ud800\"", "tru", "01", "\"a\nb\"", "<b>"}) {
-    const std::string text = block(invoke("f", parameter("a", "false", value)));
-    expect_parsed(text, expected(text, {}), options_of());
+    const std::string bad = parameter("a", "false", value) + "\n</｜DSML｜invoke>";
+    expect_parsed(block("<｜DSML｜invoke name=\"f\">\n" + bad), expected("\n" + bad, {{"f", ""}}),
+                  options_of());
+    expect_parsed(block("<｜DSML｜invoke name=\"f\">\n" + parameter("s", "true", "é\"") + bad),
+                  expected(bad, {{"f", "{\"s\": \"é\\\"\""}}), options_of());
   }
   std::string deep = "1";
   for (int i = 0; i < 128; ++i) deep = "[" + deep + "]";
-  const std::string text = block(invoke("f", parameter("a", "false", deep)));
-  EXPECT_EQ(parse(options_of(), text, {}), expected(text, {})) << "arguments nest at most 128 deep";
+  EXPECT_FALSE(parse(options_of(), block(invoke("f", parameter("a", "false", deep))), {}).is_whole)
+      << "arguments nest at most 128 deep";
   const std::string allowed = deep.substr(1, deep.size() - 2);
   EXPECT_EQ(parse(options_of(), block(invoke("f", parameter("a", "false", allowed))), {}),
             expected("", {{"f", "{\"a\": " + allowed + "}"}}));
@@ -187,26 +193,31 @@ TEST(Dsml, AJsonStringMayContainTheEndOfAParameter) {
                 expected("", {{"f", "{\"a\": " + value + "}"}}), options_of());
 }
 
-TEST(Dsml, TextThatIsNoUtf8MakesACallContent) {
-  for (const std::string& bad : {invoke("f", parameter("a", "true", "\xff")),
-                                 invoke("f", parameter("\xff", "true", "a")), invoke("f\xff", "")}) {
-    const std::string text = block(bad) + " " + block(bad);
-    expect_parsed(text, expected(text, {}), options_of());
-  }
+TEST(Dsml, TextThatIsNoUtf8BreaksACallWhereItStands) {
+  const std::string name = block(invoke("f\xff", ""));
+  expect_parsed(name, expected(name, {}), options_of());
+  const std::string key = parameter("\xff", "true", "a") + "\n</｜DSML｜invoke>";
+  expect_parsed(block("<｜DSML｜invoke name=\"f\">" + key), expected(key, {{"f", ""}}), options_of());
+  const std::string rest = "\xe6</｜DSML｜parameter>\n</｜DSML｜invoke>";
+  expect_parsed("<｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"a\" string=\"true\">東" + rest,
+                expected(rest, {{"f", "{\"a\": \"東"}}), options_of());
 }
 
 TEST(Dsml, NamesMayContainQuotesButNoTags) {
   expect_parsed(block(invoke("f", parameter("a\" string=\"", "true", "x"))),
                 expected("", {{"f", "{\"a\\\" string=\\\"\": \"x\"}"}}), options_of());
   for (const std::string& bad :
-       {invoke("", ""), invoke(std::string(300, 'f'), ""),
-        invoke("f", parameter(std::string(2000, 'k'), "true", "")), invoke("f</｜DSML｜invoke>", ""),
-        invoke("f", parameter("a</｜DSML｜parameter>", "true", "x"))}) {
+       {invoke("", ""), invoke(std::string(300, 'f'), ""), invoke("f</｜DSML｜invoke>", "")}) {
     const std::string text = block(bad);
     EXPECT_EQ(parse(options_of(), text, {}), expected(text, {})) << text;
   }
+  for (const std::string& key : {std::string(2000, 'k'), std::string("a</｜DSML｜parameter>")}) {
+    const std::string rest = "\n" + parameter(key, "true", "") + "\n</｜DSML｜invoke>";
+    EXPECT_EQ(parse(options_of(), block("<｜DSML｜invoke name=\"f\">" + rest), {}),
+              expected(rest, {{"f", ""}}));
+  }
   const std::string longest(1024, 'k');
-  EXPECT_EQ(parse(options_of(), block(invoke("f", parameter(longest, "true", ""))), {}).calls.size(), 1U);
+  EXPECT_TRUE(parse(options_of(), block(invoke("f", parameter(longest, "true", ""))), {}).is_whole);
 }
 
 TEST(Dsml, UnknownFunctionsAndFurtherCallsAreDropped) {
@@ -220,21 +231,26 @@ TEST(Dsml, UnknownFunctionsAndFurtherCallsAreDropped) {
                 options_of(true, true));
 }
 
-TEST(Dsml, AGoodCallAfterAMalformedOneIsFound) {
+TEST(Dsml, AGoodCallAfterABrokenOneIsFound) {
   const std::string good = invoke("f", parameter("a", "true", "1"));
   const std::string open = good.substr(0, good.find("1"));
-  const std::vector<std::string> bad_calls = {
-      invoke("f", "text"),
-      std::string("<｜DSML｜invoke"),
-      std::string("<｜DSML｜invoke name=\"f\">"),
-      invoke("f", parameter("a", "false", "[") + parameter("b", "true", "")),
-      invoke("f", parameter("a", "true", "") + parameter("a", "true", "")),
-      "<｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"a\" string=\"false\">[\"",
-      "<｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"a\""};
-  for (const std::string& bad : bad_calls) {
-    const std::string begin = std::string(kBegin) + "\n";
-    expect_parsed(begin + bad + "\n" + good, expected(begin + bad, {{"f", "{\"a\": \"1\"}"}}), options_of());
+  const std::string head = "<｜DSML｜invoke name=\"f\">";
+  const struct {
+    std::string sent, rest;
+  } broken[] = {{"", "\ntext\n</｜DSML｜invoke>"},
+                {"", ""},
+                {"", parameter("a", "false", "[") + parameter("b", "true", "")},
+                {R"({"a": "")", parameter("a", "true", "")},
+                {"", "<｜DSML｜parameter name=\"a\" string=\"false\">[\""},
+                {"", "<｜DSML｜parameter name=\"a\""}};
+  const std::string begin = std::string(kBegin) + "\n";
+  for (const auto& [sent, rest] : broken) {
+    const std::string first = sent.empty() ? "" : parameter("a", "true", "");
+    expect_parsed(begin + head + first + rest + "\n" + good,
+                  expected(rest, {{"f", sent}, {"f", "{\"a\": \"1\"}"}}), options_of());
   }
+  const std::string nameless = begin + "<｜DSML｜invoke";
+  expect_parsed(nameless + "\n" + good, expected(nameless, {{"f", "{\"a\": \"1\"}"}}), options_of());
   // A string that does not end contains whatever follows.
   expect_parsed(open + good, expected("", {{"f", "{\"a\": " + Json(open + "1").dump() + "}"}}), options_of());
 }
@@ -285,7 +301,6 @@ TEST(Dsml, RandomMixturesOfTagsAreTheSameHoweverTheyAreCut) {
       ASSERT_EQ(parse(options_of(), text, cuts), whole)
           << "seed " << seed << ", round " << round << ": " << text;
     }
-    for (const Call& call : whole.calls) ASSERT_TRUE(Json::parse(call.arguments).is_object()) << text;
     if (whole.calls.empty() && whole.unknown.empty()) {
       ASSERT_EQ(whole.content, text);
     }
@@ -314,13 +329,15 @@ TEST(Dsml, ManyMalformedOverlappingCallsAreReadInLinearTime) {
     std::vector<size_t> cuts;
     for (size_t at = 0; at < text.size(); at += 4093) cuts.push_back(at);
     const Parsed whole = parse(options_of(), text, {});
-    ASSERT_EQ(whole.calls.size(), 1U) << text.substr(0, 200);
-    EXPECT_TRUE(whole.content + good == text) << text.substr(0, 200);
+    ASSERT_FALSE(whole.calls.empty()) << text.substr(0, 200);
+    EXPECT_EQ(whole.calls.back().arguments, "{}") << text.substr(0, 200);
     EXPECT_TRUE(parse(options_of(), text, cuts) == whole) << text.substr(0, 200);
   }
   // No parameter ends: what the first string contains is not read again.
   const std::string open = repeat(head + "true\">");
-  EXPECT_TRUE(parse(options_of(), open, {}) == expected(open, {}));
+  const Parsed first = parse(options_of(), open, {});
+  ASSERT_EQ(first.calls.size(), 1U);
+  EXPECT_EQ(first.content, "");
 }
 
 TEST(Dsml, TextStreamsUnlessItCouldBeginACall) {
@@ -328,11 +345,27 @@ TEST(Dsml, TextStreamsUnlessItCouldBeginACall) {
   EXPECT_EQ(parser.append("a <b> ").content, "a <b>");
   EXPECT_EQ(parser.append("c\n\n<｜DS").content, " c");
   EXPECT_EQ(parser.append("x").content, "\n\n<｜DSx");
-  const std::string call = "\n\n" + std::string(kBegin) + "\n" + invoke("now", "");
-  EXPECT_TRUE(parser.append(std::string_view(call).substr(0, call.size() - 1)).calls.empty());
-  const ToolCallParser::Piece piece = parser.append(">");
-  ASSERT_EQ(piece.calls.size(), 1U) << "a call is returned as soon as it is complete";
-  EXPECT_EQ(piece.content, "");
+}
+
+TEST(Dsml, ArgumentsStreamButForJsonThatIsNotWholeYet) {
+  ToolCallParser parser(options_of());
+  const auto append = [&](const std::string& text) {
+    const ToolCallParser::Piece piece = parser.append(text);
+    EXPECT_EQ(piece.content, "");
+    EXPECT_LE(piece.calls.size(), 1U);
+    return piece.calls.empty() ? std::string() : piece.calls[0].name + piece.calls[0].arguments;
+  };
+  EXPECT_EQ(append("\n\n" + std::string(kBegin) + "\n<｜DSML｜invoke name=\"f"), "");
+  EXPECT_EQ(append("\">"), "f");
+  EXPECT_EQ(append("\n<｜DSML｜parameter name=\"a\" string=\"true\">"), "{\"a\": \"");
+  EXPECT_EQ(append("say \"hi\"\n"), "say \\\"hi\\\"\\n");
+  EXPECT_EQ(append("1 <"), "1 ") << "the parameter may end here";
+  EXPECT_EQ(append(" 2"), "< 2");
+  EXPECT_EQ(append(std::string(kParameterEnd) + "<｜DSML｜parameter name=\"b\" string=\"false\">[1,"), "\"");
+  EXPECT_EQ(append("2]"), "");
+  EXPECT_EQ(append(kParameterEnd), ", \"b\": [1,2]");
+  EXPECT_EQ(append("</｜DSML｜invoke>"), "}");
+  EXPECT_TRUE(parser.calls_are_whole());
 }
 
 TEST(Dsml, PromptsMayLeaveTheLastTurnClosedOrUnfinished) {

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <boost/json/parse.hpp>
 
 #include "text/tool_call_parser.h"
 
@@ -27,11 +30,21 @@ struct Parsed {
   std::string content;
   std::vector<Call> calls;
   std::vector<std::string> unknown;
+  bool is_whole = true;  // every call has a whole object of arguments
   bool operator==(const Parsed&) const = default;
 };
 inline void PrintTo(const Parsed& parsed, std::ostream* out) {
-  *out << "content \"" << parsed.content << "\"";
+  *out << "content \"" << parsed.content << "\"" << (parsed.is_whole ? "" : ", broken");
   for (const Call& call : parsed.calls) PrintTo(call, &(*out << "\n  "));
+}
+
+inline bool are_objects(const std::vector<Call>& calls) {
+  return std::all_of(calls.begin(), calls.end(), [](const Call& call) {
+    boost::json::parse_options deep;
+    deep.max_depth = 128;
+    boost::system::error_code error;
+    return boost::json::parse(call.arguments, error, {}, deep).is_object() && !error;
+  });
 }
 
 // Parses `text` in pieces that end at `cuts`, which ascend; deltas are joined as a client joins them.
@@ -43,7 +56,11 @@ inline Parsed parse(ToolCallParser::Options options, std::string_view text, cons
   const auto take = [&](const ToolCallParser::Piece& piece) {
     out.content += piece.content;
     for (const ToolCallDelta& delta : piece.calls) {
-      if (static_cast<size_t>(delta.index) == out.calls.size()) out.calls.push_back({.index = delta.index});
+      const bool is_first = static_cast<size_t>(delta.index) == out.calls.size();
+      EXPECT_EQ(delta.name.empty(), !is_first) << "only a call's first delta has its name";
+      EXPECT_EQ(delta.id.empty(), !is_first) << "only a call's first delta has its id";
+      EXPECT_TRUE(is_first || !delta.arguments.empty()) << "no delta is empty";
+      if (is_first) out.calls.push_back({.index = delta.index});
       Call& call = out.calls.at(static_cast<size_t>(delta.index));
       call.id += delta.id;
       call.name += delta.name;
@@ -58,6 +75,8 @@ inline Parsed parse(ToolCallParser::Options options, std::string_view text, cons
   take(parser.append(text.substr(at)));
   take(parser.finish());
   out.unknown = parser.unknown_names();
+  out.is_whole = parser.calls_are_whole();
+  EXPECT_EQ(out.is_whole, are_objects(out.calls));
   EXPECT_EQ(parser.num_calls(), static_cast<int>(out.calls.size()));
   EXPECT_EQ(parser.num_calls(), minted);
   return out;

@@ -20,20 +20,46 @@ TEST(ToolCallParser, StreamsWhatCannotBeginACall) {
   EXPECT_EQ(parser.append("<").content, "");
   EXPECT_EQ(parser.append("b> <｜tool▁call").content, " \n<b>");
   EXPECT_EQ(parser.append("s▁begin｜>").content, "");
-  EXPECT_EQ(parser.append(v31("f", "{")).content, fmt::format(" {}{}", marks::kCallsBegin, v31("f", "{")));
+  const std::string nameless = v31("", "{}");
+  EXPECT_EQ(parser.append(nameless).content, fmt::format(" {}{}", marks::kCallsBegin, nameless));
 }
 
-TEST(ToolCallParser, ReturnsACallAsSoonAsItIsComplete) {
-  ToolCallParser parser({.format = Format::kDeepSeekV3, .tool_names = {"f"}, .make_id = [] { return "id"; }});
-  const std::string call = marks::kCallsBegin + v3("f", "{\"a\": 1}");
-  EXPECT_TRUE(parser.append(std::string_view(call).substr(0, call.size() - 1)).calls.empty());
-  const auto piece = parser.append(">");
-  ASSERT_EQ(piece.calls.size(), 1U);
-  EXPECT_EQ(piece.calls[0].index, 0);
-  EXPECT_EQ(piece.calls[0].id, "id");
-  EXPECT_EQ(piece.calls[0].name, "f");
-  EXPECT_EQ(piece.calls[0].arguments, "{\"a\": 1}");
-  EXPECT_EQ(piece.content, "");
+// Returns what a piece says about calls, as "index id name arguments" for each delta.
+std::vector<std::string> deltas_of(const ToolCallParser::Piece& piece) {
+  std::vector<std::string> out;
+  for (const ToolCallDelta& delta : piece.calls)
+    out.push_back(fmt::format("{} {} {} {}", delta.index, delta.id, delta.name, delta.arguments));
+  return out;
+}
+
+TEST(ToolCallParser, ReturnsTheNameAndTheArgumentsAsSoonAsTheyAreMade) {
+  using Deltas = std::vector<std::string>;
+  for (const Format format : {Format::kDeepSeekV3, Format::kDeepSeekV31}) {
+    ToolCallParser parser({.format = format, .tool_names = {"f"}, .make_id = [] { return "id"; }});
+    const std::string call = format == Format::kDeepSeekV3 ? v3("f", "{}") : v31("f", "{}");
+    const size_t object = call.find('{');
+    EXPECT_EQ(deltas_of(parser.append(marks::kCallsBegin + call.substr(0, object))), Deltas({"0 id f "}));
+    EXPECT_EQ(deltas_of(parser.append("{\"a")), Deltas({"0   {\"a"}));
+    EXPECT_EQ(deltas_of(parser.append("\": \"x")), Deltas({"0   \": \"x"}));
+    EXPECT_EQ(deltas_of(parser.append("<")), Deltas({"0   <"})) << "in a string it begins no marker";
+    EXPECT_EQ(deltas_of(parser.append("\"}" + call.substr(object + 2))), Deltas({"0   \"}"}));
+    // A call in one piece is one delta.
+    const ToolCallParser::Piece second = parser.append(call + " and");
+    EXPECT_EQ(deltas_of(second), Deltas({"1 id f {}"}));
+    EXPECT_EQ(second.content, "and");
+    EXPECT_TRUE(parser.calls_are_whole());
+  }
+}
+
+TEST(ToolCallParser, EndsACallThatBreaksWithWhatWasSent) {
+  ToolCallParser parser(
+      {.format = Format::kDeepSeekV31, .tool_names = {"f"}, .make_id = [] { return "id"; }});
+  parser.append(v31("f", "{").substr(0, v31("f", "{").find('{')));
+  const ToolCallParser::Piece broken = parser.append("{\"a\": oops");
+  EXPECT_EQ(deltas_of(broken), std::vector<std::string>({"0   {\"a\": "}));
+  EXPECT_EQ(broken.content, "oops");
+  EXPECT_FALSE(parser.calls_are_whole());
+  EXPECT_EQ(parser.append(" more").content, " more");
 }
 
 TEST(ToolCallParser, WithoutAFormatEverythingIsContent) {
@@ -55,12 +81,10 @@ TEST(ToolCallParser, ReadsTheReasoningParsersContent) {
       ToolCallParser tools(
           {.format = Format::kDeepSeekV31, .tool_names = {"f"}, .make_id = [] { return ""; }});
       std::string thought, content;
-      size_t num_calls = 0;
       const auto take = [&](const ReasoningParser::Piece& piece) {
         thought += piece.reasoning;
         const auto rest = tools.append(piece.content);
         content += rest.content;
-        num_calls += rest.calls.size();
       };
       take(reasoning.append(text.substr(0, first)));
       take(reasoning.append(text.substr(first, second - first)));
@@ -69,7 +93,7 @@ TEST(ToolCallParser, ReadsTheReasoningParsersContent) {
       content += tools.finish().content;
       ASSERT_EQ(thought, "I could " + call);
       ASSERT_EQ(content, "\n\nYes.");
-      ASSERT_EQ(num_calls, 1U);
+      ASSERT_EQ(tools.num_calls(), 1);
     }
   }
 }
