@@ -5,6 +5,13 @@ find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
+find_package(yaml-cpp REQUIRED)
+
+find_path(HADAL_LIBEDIT_INCLUDE histedit.h REQUIRED)
+find_library(HADAL_LIBEDIT_LIBRARY edit REQUIRED)
+add_library(hadal_libedit INTERFACE)
+target_include_directories(hadal_libedit SYSTEM INTERFACE ${HADAL_LIBEDIT_INCLUDE})
+target_link_libraries(hadal_libedit INTERFACE ${HADAL_LIBEDIT_LIBRARY})
 
 find_path(HADAL_HWY_INCLUDE hwy/highway.h REQUIRED)
 find_library(HADAL_HWY_LIBRARY hwy REQUIRED)

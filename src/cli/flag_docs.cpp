@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/version.h"
+#include "cli/flag_values.h"
+#include "cli/foreign_names.h"
 
 namespace hadal::cli {
 namespace {
@@ -98,8 +100,7 @@ std::vector<std::pair<std::string, std::string>> names_by_text(FlagClass wanted)
 
 std::string overview_help() {
   std::string out = fmt::format(
-      "hadal {} runs DeepSeek models\n\nusage: hadal COMMAND --model-path DIR [flags]\n\ncommands:\n",
-      version());
+      "hadal {} runs DeepSeek models\n\nusage: hadal COMMAND MODEL [flags]\n\ncommands:\n", version());
   for (const CommandInfo& info : commands()) out += fmt::format("  {:<16}{}\n", info.name, info.summary);
   out +=
       "\n  hadal COMMAND --help   lists the flags of a command\n"
@@ -149,7 +150,11 @@ std::string flags_markdown() {
       "# Flags\n\n"
       "`hadal --flags` writes this page from `src/cli/flag_table*.cpp`; a test compares the two.\n\n"
       "Names may be written with `-` or `_`, shortened as long as they stay unique (`--tp`, `--input`), and\n"
-      "given as `--name value` or `--name=value`. An unknown flag is an error that names the nearest one.\n\n"
+      "given as `--name value` or `--name=value`. An unknown flag is an error that names the nearest one. "
+      "All "
+      "that is\nwrong with a command line is one error. The model may come first without its flag: `hadal "
+      "serve "
+      "DIR`.\n\n"
       "## Honoured\n\n| flag | commands | meaning | default |\n|---|---|---|---|\n";
   for (const std::string_view group : flag_groups()) {
     for (const Flag& flag : flag_table()) {
@@ -170,6 +175,18 @@ std::string flags_markdown() {
   for (const Flag& flag : flag_table()) {
     if (flag.flag_class == FlagClass::kAlias)
       out += fmt::format("| `--{}` | `--{}` |\n", flag.name, flag.text);
+  }
+  out +=
+      "\n## Names of other engines\n\nUsers of other engines write these names out of habit. Each is an "
+      "error "
+      "that says what to use here.\n\n| engine | flags | here |\n|---|---|---|\n";
+  for (const ForeignFlag& foreign : foreign_flags()) {
+    std::string names;
+    for (const std::string_view name : split(foreign.names, " "))
+      names += fmt::format("{}`{}`", names.empty() ? "" : ", ", name);
+    const std::string here =
+        foreign.flag.empty() ? std::string(foreign.text) : fmt::format("`--{}`", foreign.flag);
+    out += fmt::format("| {} | {} | {} |\n", foreign.engine, markdown_cell(names), markdown_cell(here));
   }
   out +=
       "\n## Refused\n\nThese flags are errors that say what to do instead.\n\n| answer | flags "

@@ -1,199 +1,25 @@
 #include "cli/flag_parser.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <functional>
-#include <limits>
 #include <utility>
 
-#include "base/nearest_word.h"
+#include "cli/complaints.h"
+#include "cli/flag_names.h"
+#include "cli/flag_values.h"
+#include "cli/foreign_names.h"
 
 namespace hadal::cli {
 namespace {
 
-std::vector<std::string_view> split(std::string_view text, std::string_view separators) {
-  std::vector<std::string_view> parts;
-  size_t begin = text.find_first_not_of(separators);
-  while (begin != std::string_view::npos) {
-    const size_t end = text.find_first_of(separators, begin);
-    parts.push_back(text.substr(begin, end - begin));
-    begin = text.find_first_not_of(separators, end == std::string_view::npos ? text.size() : end);
-  }
-  return parts;
-}
-
-bool one_of(std::string_view value, std::string_view choices) {
-  const auto allowed = split(choices, "|");
-  return std::find(allowed.begin(), allowed.end(), value) != allowed.end();
-}
-
-std::string joined_choices(std::string_view choices) {
-  std::string out;
-  for (const std::string_view choice : split(choices, "|")) {
-    if (!out.empty()) out += ", ";
-    out += choice;
-  }
-  return out;
-}
-
-template <typename T>
-std::optional<T> number_from(std::string_view text) {
-  if (text.starts_with('+')) text.remove_prefix(1);
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-// Tells whether this is a whole number, which may have any length.
-bool is_whole_number(std::string_view text) {
-  if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-// Prints the end of a range exactly, although no double equals the largest 64-bit number.
-std::string bound(double value) {
-  if (value >= 9223372036854775807.0) return fmt::format("{}", std::numeric_limits<int64_t>::max());
-  return fmt::format("{:.0f}", value);
-}
-
-std::string range_of(const Flag& flag) {
-  if (flag.zero_is_out) return fmt::format("-1 or in [1, {}]", bound(flag.max));
-  return fmt::format("in [{}, {}]", bound(flag.min), bound(flag.max));
-}
-
-// Returns the choice that was probably meant: another name of it, one that begins with the word, or one that
-// differs from it in at most a third of its letters.
-std::string_view nearest_choice(std::string_view word, std::span<const std::string_view> choices) {
-  if (word.empty()) return {};
-  if (word == "gpu") word = "cuda";
-  for (const std::string_view choice : choices) {
-    if (choice.starts_with(word)) return choice;
-  }
-  const std::string_view nearest = nearest_word(word, choices);
-  if (nearest.empty() || 3 * edit_distance(word, nearest) > static_cast<int>(word.size())) return {};
-  return nearest;
-}
-
-// Tells whether a flag can be meant in a command. A flag that only other commands have must be written in
-// full.
-bool known_in(const Flag& flag, Command command) {
-  if (flag.flag_class != FlagClass::kHonoured || command == Command::kNone) return true;
-  return (flag.commands & static_cast<CommandSet>(command)) != 0;
-}
-
-const Flag* target_of(const Flag& flag, Command command) {
-  return flag.flag_class == FlagClass::kAlias ? find_flag(flag.text, command) : &flag;
-}
-
-std::string command_name(Command command) {
-  return command == Command::kNone ? "hadal" : fmt::format("hadal {}", info_of(command).name);
-}
-
-// Lists the commands that honour a flag of this name, in any of its rows.
-std::string commands_with(const Flag& flag) {
-  std::string out;
-  for (const CommandInfo& info : commands()) {
-    const Flag& row = *find_flag(flag.name, info.command);
-    if ((row.commands & static_cast<CommandSet>(info.command)) == 0) continue;
-    if (!out.empty()) out += ", ";
-    out += info.name;
-  }
-  return out;
-}
-
-Result<const Flag*> resolve_name(Command command, std::string_view spelled) {
-  std::string name(spelled.substr(2));
-  std::replace(name.begin(), name.end(), '_', '-');
-  if (const Flag* exact = find_flag(name, command)) {
-    const Flag* target = target_of(*exact, command);
-    if (known_in(*target, command)) return target;
-    // SGLang's one-batch benchmark accepts --output for its --output-len, but here another command has a flag
-    // --output. In no other case is a full name read as the beginning of a longer one.
-    if (command != Command::kBenchOneBatch || target->name != "output") {
-      return invalid_argument("{} does not apply to `{}`; it belongs to {}", spelled, command_name(command),
-                              commands_with(*target));
-    }
-  }
-  std::vector<const Flag*> targets;
-  if (!name.empty()) {
-    for (const Flag& flag : flag_table()) {
-      if (!flag.name.starts_with(name)) continue;
-      // Only the row that counts in this command is considered.
-      const Flag* target = find_flag(target_of(flag, command)->name, command);
-      if (known_in(*target, command) && std::find(targets.begin(), targets.end(), target) == targets.end()) {
-        targets.push_back(target);
-      }
-    }
-  }
-  // Flags that the command honours come before those that are only accepted or refused.
-  if (command != Command::kNone) {
-    const auto is_own = [](const Flag* flag) { return flag->flag_class == FlagClass::kHonoured; };
-    if (std::any_of(targets.begin(), targets.end(), is_own)) std::erase_if(targets, std::not_fn(is_own));
-  }
-  if (targets.size() == 1) return targets[0];
-  if (targets.size() > 1) {
-    std::string list;
-    for (size_t i = 0; i < targets.size() && i < 6; ++i)
-      list += fmt::format("{}--{}", i ? ", " : "", targets[i]->name);
-    if (targets.size() > 6) list += ", …";
-    return invalid_argument("{} may stand for any of {}; write more of its name", spelled, list);
-  }
-  std::vector<std::string_view> candidates = {"help"};
-  for (const Flag& flag : flag_table()) {
-    if (known_in(*target_of(flag, command), command)) candidates.push_back(flag.name);
-  }
-  const std::string_view nearest = nearest_word(name, candidates);
-  if (nearest.empty()) {
-    return invalid_argument("unknown flag {}; `{} --help` lists the flags", spelled, command_name(command));
-  }
-  return invalid_argument("unknown flag {}; the nearest one is --{}", spelled, nearest);
-}
-
-Result<void> check_value(const Flag& flag, const std::string& spelled, const std::string& given) {
-  const std::string_view value = given;
-  const std::string_view shown = value.empty() ? "''" : value;
-  if (!flag.choices.empty() && !one_of(value, flag.choices)) {
-    if (flag.flag_class == FlagClass::kAlready) {
-      return invalid_argument("{} {}: only {} is possible here: {}", spelled, shown,
-                              joined_choices(flag.choices), flag.text);
-    }
-    const auto allowed = split(flag.choices, "|");
-    const std::string_view nearest = nearest_choice(value, allowed);
-    return invalid_argument("{} {}: must be one of {}{}", spelled, shown, joined_choices(flag.choices),
-                            nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
-  }
-  if (flag.kind == ValueKind::kInteger) {
-    const auto parsed = number_from<int64_t>(value);
-    if (!parsed && !is_whole_number(value)) {
-      return invalid_argument("{} {}: must be a whole number", spelled, shown);
-    }
-    if (!parsed || static_cast<double>(*parsed) < flag.min || static_cast<double>(*parsed) > flag.max ||
-        (flag.zero_is_out && *parsed == 0)) {
-      return invalid_argument("{} {}: must be {}", spelled, shown, range_of(flag));
-    }
-  }
-  if (flag.kind == ValueKind::kNumber) {
-    const auto parsed = number_from<double>(value);
-    if (!parsed || std::isnan(*parsed)) {
-      return invalid_argument("{} {}: must be a number", spelled, shown);
-    }
-    if (std::isinf(*parsed)) return invalid_argument("{} {}: must be a finite number", spelled, shown);
-    if (*parsed < flag.min || *parsed > flag.max || (flag.min_open && *parsed == flag.min)) {
-      if (flag.max == std::numeric_limits<double>::infinity()) {
-        return invalid_argument("{} {}: must be {:g} or more", spelled, shown, flag.min);
-      }
-      return invalid_argument("{} {}: must be in {}{:g}, {:g}]", spelled, shown, flag.min_open ? "(" : "[",
-                              flag.min, flag.max);
-    }
-  }
-  return {};
-}
-
 // Tells whether a word is never a value. Values may be negative numbers, or texts that begin with one dash.
 bool is_flag_word(std::string_view word) {
   return (word.starts_with("--") && word.size() > 2) || word == "-h" || word == "-n";
+}
+
+// Tells whether a word that follows no flag with a value is meant as a flag, such as llama.cpp's -ngl.
+bool is_meant_as_flag(std::string_view word) {
+  return is_flag_word(word) ||
+         (word.size() > 1 && word[0] == '-' && word.find_first_not_of("0123456789.", 1) == 1);
 }
 
 bool is_help(std::string_view word) {
@@ -208,59 +34,197 @@ bool awaits_value(Command command, std::string_view word) {
   return flag.ok() && (*flag)->kind != ValueKind::kSwitch;
 }
 
-}  // namespace
-
-Result<std::vector<FlagUse>> resolve_flags(Command command, std::span<const std::string> words) {
-  std::vector<FlagUse> uses;
+bool asks_for_help(Command command, std::span<const std::string> words) {
   for (size_t i = 0; i < words.size(); ++i) {
-    std::string word = words[i];
-    if (word == "-n") word = "--n";
-    if (!is_flag_word(word)) {
-      return invalid_argument("unexpected argument '{}'; all arguments are flags, see `{} --help`", word,
-                              command_name(command));
+    // Where a value is missing, that is the error.
+    if (is_help(words[i])) return i == 0 || !awaits_value(command, words[i - 1]);
+  }
+  return false;
+}
+
+// Returns --model-path where it means the model that the command loads, and not one that a server has.
+const Flag* model_flag(Command command) {
+  if (command == Command::kNone || command == Command::kBenchServing) return nullptr;
+  return honours(command, "model-path") ? find_flag("model-path", command) : nullptr;
+}
+
+// Reads words from left to right.
+class WordReader {
+ public:
+  WordReader(Command command, std::span<const std::string> words, Complaints& complaints)
+      : command_(command), words_(words), complaints_(complaints) {}
+
+  std::vector<FlagUse> read() {
+    if (!words_.empty() && !words_[0].empty() && !is_meant_as_flag(words_[0])) read_model();
+    while (at_ < words_.size()) {
+      if (is_meant_as_flag(words_[at_])) {
+        read_flag();
+      } else {
+        refuse_values();
+      }
     }
+    return std::move(uses_);
+  }
+
+ private:
+  void read_model() {
+    const Flag* flag = model_flag(command_);
+    if (flag == nullptr) return;
+    uses_.push_back({.flag = flag, .spelled = "the model", .values = {words_[at_++]}});
+  }
+
+  bool value_follows() const { return at_ < words_.size() && !is_flag_word(words_[at_]); }
+
+  // Skips words that belong to no flag that could be resolved; they are no faults of their own.
+  void skip_values() {
+    while (at_ < words_.size() && !is_meant_as_flag(words_[at_])) ++at_;
+  }
+
+  void refuse_values() {
+    const size_t begin = at_;
+    std::string list;
+    for (; at_ < words_.size() && !is_meant_as_flag(words_[at_]); ++at_)
+      list += fmt::format("{}'{}'", list.empty() ? "" : ", ", words_[at_]);
+    complaints_.add(
+        "", fmt::format("unexpected argument{} {}; {}, see `{} --help`", at_ - begin > 1 ? "s" : "", list,
+                        model_flag(command_) == nullptr
+                            ? "all arguments are flags"
+                            : "all arguments but the model, which may come first, are flags",
+                        command_name(command_)));
+  }
+
+  void read_flag() {
+    std::string word = words_[at_++];
+    if (word == "-n" && (command_ == Command::kNone || honours(command_, "n"))) word = "--n";
     const size_t equals = word.find('=');
     FlagUse use;
     use.spelled = word.substr(0, equals);
-    HADAL_ASSIGN_OR_RETURN(use.flag, resolve_name(command, use.spelled));
+    const Result<const Flag*> flag = resolve_name(command_, use.spelled);
+    if (!flag.ok()) {
+      complaints_.add("", flag.status().message);
+      return skip_values();
+    }
+    use.flag = *flag;
     const bool has_value = equals != std::string::npos;
     if (use.flag->kind == ValueKind::kSwitch) {
-      if (has_value) return invalid_argument("{} takes no value", use.spelled);
+      if (has_value) return complaints_.add("", fmt::format("{} takes no value", use.spelled));
     } else if (has_value) {
       use.values.push_back(word.substr(equals + 1));
     } else {
-      do {
-        if (i + 1 >= words.size() || is_flag_word(words[i + 1])) break;
-        use.values.push_back(words[++i]);
-      } while (use.flag->kind == ValueKind::kList);
+      if (value_follows()) use.values.push_back(words_[at_++]);
+      while (use.flag->kind == ValueKind::kList && value_follows() && !is_meant_as_flag(words_[at_]))
+        use.values.push_back(words_[at_++]);
       if (use.values.empty()) {
-        return invalid_argument("{} needs a value (write {}=VALUE if it begins with -)", use.spelled,
-                                use.spelled);
+        return complaints_.add("", fmt::format("{} needs a value (write {}=VALUE if it begins with -)",
+                                               use.spelled, use.spelled));
       }
     }
-    uses.push_back(std::move(use));
+    uses_.push_back(std::move(use));
+  }
+
+  const Command command_;
+  const std::span<const std::string> words_;
+  Complaints& complaints_;
+  size_t at_ = 0;
+  std::vector<FlagUse> uses_;
+};
+
+// Reads what YAML 1.1 calls a boolean, as SGLang's parser does.
+std::optional<bool> boolean_from(const std::string& text) {
+  std::string word;
+  for (const char c : text) word += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  if (word == "true" || word == "yes" || word == "on") return true;
+  if (word == "false" || word == "no" || word == "off") return false;
+  return std::nullopt;
+}
+
+// Turns the entries of a --config file into uses of flags.
+std::vector<FlagUse> uses_of_file(Command command, std::span<const ConfigEntry> file,
+                                  Complaints& complaints) {
+  std::vector<FlagUse> uses;
+  for (const ConfigEntry& entry : file) {
+    const Result<const Flag*> flag = resolve_name(command, "--" + entry.key);
+    if (!flag.ok()) {
+      complaints.add("", fmt::format("{}: {}", entry.place, flag.status().message));
+      continue;
+    }
+    FlagUse use{.flag = *flag, .spelled = fmt::format("{}: {}", entry.place, entry.key), .values = {}};
+    if (use.flag->name == "config") {
+      complaints.add(use.spelled, "a file cannot name another one");
+    } else if (use.flag->kind == ValueKind::kSwitch) {
+      const auto value = entry.values.size() == 1 ? boolean_from(entry.values[0]) : std::nullopt;
+      if (!value) {
+        complaints.add(use.spelled + " " + entry.values[0], "is a switch; must be true or false");
+      } else if (*value) {
+        uses.push_back(std::move(use));
+      }
+    } else if (entry.values.size() > 1 && use.flag->kind != ValueKind::kList &&
+               use.flag->kind != ValueKind::kTexts) {
+      complaints.add(use.spelled, "is a list; must be one value");
+    } else {
+      use.values = entry.values;
+      uses.push_back(std::move(use));
+    }
   }
   return uses;
 }
 
-Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words) {
+void refuse_two_models(std::span<const FlagUse> uses, Complaints& complaints) {
+  if (uses.empty() || uses[0].spelled != "the model") return;
+  for (const FlagUse& use : uses.subspan(1)) {
+    if (use.flag != uses[0].flag) continue;
+    complaints.add("", fmt::format("'{}' and {} {} both name the model; leave one of them out",
+                                   uses[0].values[0], use.spelled, use.values[0]));
+  }
+}
+
+void check_use(const FlagUse& use, Complaints& complaints) {
+  const Flag& flag = *use.flag;
+  if (flag.flag_class == FlagClass::kError) return complaints.add(use.spelled, flag.text);
+  if (flag.kind == ValueKind::kList) return;
+  for (const std::string& value : use.values) {
+    if (auto fault = fault_of(flag, value))
+      complaints.add(fmt::format("{} {}", use.spelled, value.empty() ? "''" : value), *std::move(fault));
+  }
+}
+
+}  // namespace
+
+Result<std::vector<FlagUse>> resolve_flags(Command command, std::span<const std::string> words) {
+  Complaints complaints;
+  std::vector<FlagUse> uses = WordReader(command, words, complaints).read();
+  if (!complaints.empty()) return complaints.status();
+  return uses;
+}
+
+std::optional<std::string> config_path(Command command, std::span<const std::string> words) {
+  if (asks_for_help(command, words)) return std::nullopt;
+  Complaints ignored;
+  std::optional<std::string> path;
+  for (const FlagUse& use : WordReader(command, words, ignored).read()) {
+    if (use.flag->name == "config") path = use.values[0];
+  }
+  return path;
+}
+
+Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words,
+                                std::span<const ConfigEntry> file) {
   ParsedFlags parsed;
   parsed.command_ = command;
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (!is_help(words[i])) continue;
-    if (i > 0 && awaits_value(command, words[i - 1])) break;  // then the missing value is the error
-    parsed.help = true;
-    return parsed;
-  }
-  HADAL_ASSIGN_OR_RETURN(const std::vector<FlagUse> uses, resolve_flags(command, words));
+  parsed.help = asks_for_help(command, words);
+  if (parsed.help) return parsed;
+  Complaints complaints;
+  const std::vector<FlagUse> given = WordReader(command, words, complaints).read();
+  refuse_two_models(given, complaints);
+  std::vector<FlagUse> uses = uses_of_file(command, file, complaints);
+  std::erase_if(uses, [&](const FlagUse& use) {
+    return std::any_of(given.begin(), given.end(), [&](const FlagUse& own) { return own.flag == use.flag; });
+  });
+  uses.insert(uses.end(), given.begin(), given.end());
+  for (const FlagUse& use : uses) check_use(use, complaints);
+  if (!complaints.empty()) return complaints.status();
   for (const FlagUse& use : uses) {
     const Flag& flag = *use.flag;
-    if (flag.flag_class == FlagClass::kError) return invalid_argument("{}: {}", use.spelled, flag.text);
-    if (flag.kind != ValueKind::kList) {
-      for (const std::string& value : use.values) {
-        HADAL_RETURN_IF_ERROR(check_value(flag, use.spelled, value));
-      }
-    }
     if (flag.flag_class == FlagClass::kAlready) {
       parsed.notes.push_back(fmt::format("flag accepted flag={}{} note=\"{}\"", use.spelled,
                                          use.values.empty() ? "" : " value=" + use.values[0], flag.text));

@@ -1,6 +1,7 @@
-// Turns command line words into checked values, as argparse reads them: '-' or '_' inside names, --flag value
-// or --flag=value, unique prefixes. What may be given, and what each value may be, is in flag_table.h. The
-// functions are pure: nothing is run, printed or logged.
+// Turns command line words and the entries of a --config file into checked values, as argparse reads them:
+// '-' or '_' inside names, --flag value or --flag=value, unique prefixes; the model may come first without
+// its flag. What may be given, and what each value may be, is in flag_table.h. The functions are pure:
+// nothing is run, printed or logged.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cli/config_file.h"
 #include "cli/flag_table.h"
 
 namespace hadal::cli {
@@ -19,13 +21,14 @@ namespace hadal::cli {
 // FlagUse is one flag as it was given, after prefixes and aliases in its name are resolved.
 struct FlagUse {
   const Flag* flag = nullptr;  // never an alias row
-  std::string spelled;         // "--tp", as the user wrote it
+  std::string spelled;         // as the user wrote it: "--tp", or "FILE:LINE: tp" in a file
   std::vector<std::string> values;
 };
 
 // Resolves names and counts values, without looking at classes or at the values themselves. Command kNone
-// knows the flags of all commands. The errors are an unknown or ambiguous name (the nearest ones are named),
-// a missing value, and a word that belongs to no flag.
+// knows the flags of all commands. One error says all that is wrong: names as resolve_name refuses them,
+// missing values, and words that belong to no flag. A first word that is no flag is the value of --model-path
+// where the command has that flag for a model that it loads.
 Result<std::vector<FlagUse>> resolve_flags(Command command, std::span<const std::string> words);
 
 // ParsedFlags holds the values of a command's flags, which are all within what the table allows.
@@ -44,13 +47,21 @@ class ParsedFlags {
   std::vector<std::string> notes;  // a log line for each flag of the class kAlready
 
  private:
-  friend Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words);
+  friend Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words,
+                                         std::span<const ConfigEntry> file);
   std::map<std::string, std::vector<std::string>, std::less<>> values_;
   Command command_ = Command::kNone;
 };
 
-// Resolves and checks the flags. Errors (kInvalidArgument) name the flag, its value and what is allowed.
-Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words);
+// Resolves and checks the flags. Those of `words` win over the same ones of `file`, whose switches have true
+// or false as their value. One error (kInvalidArgument) says all that is wrong, each with the flag (for a
+// file: with its line and key), its value and what is allowed.
+Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words,
+                                std::span<const ConfigEntry> file = {});
+
+// Returns the value of --config, which names the file whose entries parse_flags wants; nullopt if there is
+// none, or if the words ask for help.
+std::optional<std::string> config_path(Command command, std::span<const std::string> words);
 
 // Reads token ids that are written as 1,2,3, as 1 2 3 or as a JSON list. `source` names them in errors.
 Result<std::vector<int32_t>> parse_ids(std::string_view text, std::string_view source);

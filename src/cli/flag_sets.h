@@ -33,6 +33,7 @@ inline constexpr CommandSet kConfig = kLoad | kInfo;              // they read c
 inline constexpr CommandSet kText = kRuns | kTok | kDetok;        // they may read a tokenizer
 inline constexpr CommandSet kSampled = kGen | kChat;              // they let the user choose the sampling
 inline constexpr CommandSet kAll = kConfig | kTok | kDetok;
+inline constexpr CommandSet kEvery = static_cast<CommandSet>(~CommandSet{0});
 
 inline constexpr ValueKind kSwitch = ValueKind::kSwitch;
 inline constexpr ValueKind kOne = ValueKind::kText;

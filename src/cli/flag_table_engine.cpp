@@ -276,6 +276,13 @@ void append_engine_rows(std::vector<Flag>& out) {
        .max = kMaxInt64,
        .default_text = "42",
        .text = "seed for requests without --seed, for dummy weights and for random prompts"},
+      {.name = "config",
+       .kind = kOne,
+       .commands = kEvery,
+       .group = "Running",
+       .value_name = "FILE",
+       .text = "YAML file whose keys are names of flags without the dashes; switches are true or false, and "
+               "flags of the command line win"},
       {.name = "log-level",
        .kind = kOne,
        .commands = kAll | kServing | kTune | kFetch,

@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/flag_docs.h"
 #include "cli/flag_parser.h"
+#include "cli/foreign_names.h"
 #include "cli/terminal.h"
 
 namespace hadal::cli {
@@ -84,7 +85,11 @@ Result<int> dispatch(Command command, const ParsedFlags& flags, const Environmen
 }
 
 Result<int> run_command(Command command, std::span<const std::string> words, const Environment& environment) {
-  HADAL_ASSIGN_OR_RETURN(const ParsedFlags flags, parse_flags(command, words));
+  std::vector<ConfigEntry> file;
+  if (const auto path = config_path(command, words)) {
+    HADAL_ASSIGN_OR_RETURN(file, read_config_file(*path));
+  }
+  HADAL_ASSIGN_OR_RETURN(const ParsedFlags flags, parse_flags(command, words, file));
   if (flags.help) {
     write_stdout(command_help(command));
     return kExitOk;
@@ -131,6 +136,9 @@ Status no_second(const std::string& first, std::span<const std::string> words) {
   if (words.size() < 2 || words[1].starts_with('-'))
     return invalid_argument("`hadal {}` needs a second word: {}", first, allowed);
   const std::string second = with_dashes(words[1]);
+  if (const std::string_view own = command_for_foreign(fmt::format("{} {}", first, second)); !own.empty())
+    return invalid_argument("unknown command '{} {}'; `hadal {}` is followed by {}; did you mean {}?", first,
+                            words[1], first, allowed, own);
   const auto begins = [&](std::string_view name) { return name.starts_with(second); };
   const auto longer = std::find_if(seconds.begin(), seconds.end(), begins);
   const std::string_view nearest = longer != seconds.end() ? *longer : nearest_word(second, seconds);
@@ -140,6 +148,16 @@ Status no_second(const std::string& first, std::span<const std::string> words) {
 
 // Returns the command that was probably meant by one word or by two; empty if none is near.
 std::string_view nearest_command(const std::string& one, const std::string& two) {
+  for (const std::string& word : {two, one}) {
+    if (const std::string_view own = command_for_foreign(word); !own.empty()) return own;
+  }
+  // The second word of a command may stand alone: "gsm8k", or "gsm9k".
+  for (const CommandInfo& info : commands()) {
+    const size_t space = info.name.find(' ');
+    if (space == info.name.npos) continue;
+    const std::string_view second = info.name.substr(space + 1);
+    if (one.size() > 3 && edit_distance(one, second) <= 1) return info.name;
+  }
   std::vector<std::string_view> names;
   for (const CommandInfo& info : commands()) names.push_back(info.name);
   const std::string_view by_two = nearest_word(two, names);
@@ -156,8 +174,12 @@ Result<std::pair<Command, size_t>> find_command(std::span<const std::string> wor
   if (words[0].starts_with('-'))
     return invalid_argument("'{}' is where the command should be; `hadal --help` lists the commands",
                             words[0]);
-  const std::string one = with_dashes(words[0]);
-  const bool has_second = words.size() > 1 && !words[1].starts_with('-');
+  constexpr std::string_view kPackage = "sglang.";
+  std::string one = with_dashes(words[0]);
+  if (one.starts_with(kPackage)) one.erase(0, kPackage.size());
+  // A path is the model, and no part of a command's name.
+  const bool has_second =
+      words.size() > 1 && !words[1].starts_with('-') && words[1].find('/') == std::string::npos;
   const std::string two = has_second ? one + " " + with_dashes(words[1]) : one;
   // Two words are tried before one, because "eval gsm8k" is not "eval".
   for (const CommandInfo& info : commands()) {

@@ -8,8 +8,11 @@
 #include "base/install_paths.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
+#include "base/printable.h"
+#include "cli/flag_values.h"
 #include "cli/model_source.h"
 #include "cli/terminal.h"
+#include "model/other_models.h"
 
 namespace hadal::cli {
 namespace {
@@ -21,6 +24,13 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 bool is_file(const std::filesystem::path& path) {
   std::error_code ignored;
   return std::filesystem::is_regular_file(path, ignored);
+}
+
+// Tells whether this is one of the template files that SGLang and vLLM publish for DeepSeek models with
+// tools. The built-in formats render tools as the models expect them, so those files are of no use here.
+bool is_published_template(std::string_view path) {
+  const std::string_view name = path.substr(path.find_last_of('/') + 1);
+  return name.starts_with("tool_chat_template_deepseek") && name.ends_with(".jinja");
 }
 
 // Ids that end an answer come from config.json, generation_config.json and the tokenizer.
@@ -56,10 +66,14 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
   HADAL_ASSIGN_OR_RETURN(session->options_, resolve_model_options(flags));
   HADAL_ASSIGN_OR_RETURN(session->device_options_, resolve_device_options(flags));
   const ModelOptions& options = session->options_;
+  HADAL_RETURN_IF_ERROR(refuse_gguf(options.model_path));
   HADAL_ASSIGN_OR_RETURN(session->model_dir_, find_model(options.model_path, flags, environment));
 
   const std::filesystem::path config_path = session->model_dir_ / "config.json";
+  HADAL_RETURN_IF_ERROR(refuse_gguf(session->model_dir_));
   HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(config_path, size_t{16} << 20));
+  if (options.config_overrides.empty())  // they may say what the model is
+    HADAL_RETURN_IF_ERROR(refuse_other_model(text, config_path.string()));
   auto config = parse_model_config(text, config_path.string(), options.config_overrides);
   if (!config.ok()) {
     // If config.json is right without the overrides, the flag is wrong and not the file.
@@ -153,10 +167,20 @@ Result<std::unique_ptr<Engine>> Session::make_engine(EngineOptions options) {
 }
 
 Result<ChatFormat> Session::chat_format(const ParsedFlags& flags) const {
-  if (const auto name = flags.text("chat-template")) return parse_chat_format(*name);
+  const auto name = flags.text("chat-template");
+  if (name && !is_template_file(*name)) return parse_chat_format(*name);
   auto format = detect_chat_format(tokenizer_->chat_template(), to_string(config_.architecture));
   if (!format.ok()) return blame_file(format.status());
-  return format;
+  if (!name) return format;
+  if (is_published_template(*name)) {
+    log_info("flag accepted flag=--chat-template value={} note=\"the model's format is built in, as {}\"",
+             printable(*name), to_string(*format));
+    return format;
+  }
+  return invalid_argument(
+      "--chat-template {}: chat formats are built in and not read from files; leave the flag out to use the "
+      "model's own, {}, or name one of v2, v2.5, r1, v3.1, v3.2",
+      *name, to_string(*format));
 }
 
 }  // namespace hadal::cli
