@@ -35,6 +35,7 @@ struct HttpRequest {
   std::string peer;  // "127.0.0.1:54321"
   std::string client;  // who is accounted for the request: "peer:127.0.0.1", "key:alice"; never empty
   int route = -1;      // HttpAdmission::route of the gate; -1: there was no gate
+  ErrorStyle style = ErrorStyle{};          // HttpAdmission::style of the gate
   std::shared_ptr<const void> body_charge;  // the body's memory is counted for the client while a copy exists
   std::shared_ptr<RequestTally> tally;      // what the request costs; null: nobody counts
   HeaderList answer_headers;                // HttpAdmission::answer_headers of the gate

@@ -209,13 +209,14 @@ void HttpConnection::dispatch() {
     if (exchange->streaming_)
       cut("handler failed");
     else
-      exchange->respond(exception_response(ErrorStyle::kSglang, error));
+      exchange->respond(exception_response(exchange->request_.style, error));
   }
 }
 
 HttpRequest HttpConnection::take_request() {
   HttpRequest request = std::move(parser_.request());
   request.route = admission_.route;
+  request.style = std::exchange(admission_.style, ErrorStyle{});
   request.always_logged = std::exchange(admission_.always_logged, false);
   request.tally = std::exchange(admission_.tally, nullptr);
   request.answer_headers = std::exchange(admission_.answer_headers, {});
@@ -230,9 +231,10 @@ HeadCharge HttpConnection::take_head() {
   return std::exchange(head_, HeadCharge(thread_->transport().memory()));
 }
 
-// Sends an answer of the transport itself, after which the connection cannot continue.
+// Sends an answer of the transport itself, after which the connection cannot continue. Its style is that of
+// the route whose body arrives.
 void HttpConnection::fail(Refusal reason, int status, std::string_view message) {
-  refuse(reason, error_response(ErrorStyle::kSglang, status, message));
+  refuse(reason, error_response(admission_.style, status, message));
 }
 
 void HttpConnection::refuse(Refusal reason, HttpResponse response) {

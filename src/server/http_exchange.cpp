@@ -65,7 +65,7 @@ void Exchange::released() noexcept {
     if (streaming_)
       connection_->cut("the handler gave up");
     else
-      respond(error_response(ErrorStyle::kSglang, 500, "the request was dropped without an answer"));
+      respond(error_response(request_.style, 500, "the request was dropped without an answer"));
   } catch (const std::exception& error) {
     if (const auto connection = connection_) connection->on_fault(error);
   }
@@ -97,7 +97,7 @@ void Exchange::respond(HttpResponse response) {
   constexpr size_t kSmall = size_t{64} << 10;
   const size_t size = response.body.size();
   if (size > kSmall && !connection_->unread_.try_add(MemoryKind::kOutput, size)) {
-    response = error_response(ErrorStyle::kSglang,
+    response = error_response(request_.style,
                               memory_exhausted(*thread_->transport().memory(), MemoryKind::kOutput, size));
   }
   Appending appending(connection_->buffer());

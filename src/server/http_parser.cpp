@@ -188,6 +188,7 @@ class BeastParser final : public http::basic_parser<true> {
         expect_continue_ = true;
         break;
       default:
+        if (beast::iequals(name, "x-api-key")) ++num_api_keys_;
         break;
     }
     request_.headers.emplace_back(lower(name), std::string(value));
@@ -206,6 +207,7 @@ class BeastParser final : public http::basic_parser<true> {
     // A proxy in front of this server may look at another of them than this server. The keys are secret, so
     // the error does not show them.
     if (num_authorizations_ > 1) return fail(ec, 400, "more than one Authorization header");
+    if (num_api_keys_ > 1) return fail(ec, 400, "more than one x-api-key header");
     if (http11 && num_hosts_ == 0) return fail(ec, 400, "no Host header, which HTTP/1.1 requires");
     if (!http11 && num_encodings_ > 0)
       return fail(ec, 400,
@@ -286,6 +288,7 @@ class BeastParser final : public http::basic_parser<true> {
   int num_hosts_ = 0;
   int num_encodings_ = 0;
   int num_authorizations_ = 0;
+  int num_api_keys_ = 0;
   bool version_11_ = true;
   bool in_body_ = false;
   bool body_unread_ = false;

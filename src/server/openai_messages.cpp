@@ -12,8 +12,6 @@ namespace hadal::server {
 namespace json = boost::json;
 namespace {
 
-constexpr size_t kMaxTools = 1024;
-
 // Returns what the client gave, or null.
 json::value given(std::string_view name, const FieldReader& reader) {
   const json::value* value = reader.find(name);

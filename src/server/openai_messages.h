@@ -9,6 +9,8 @@
 
 namespace hadal::server {
 
+inline constexpr size_t kMaxTools = 1024;  // of one request
+
 // Reads `messages`. A role is system, developer, user, assistant or tool; content is a string or a list of
 // parts, whose texts are joined by a space as SGLang does for templates of one string. Images, sound and
 // files are errors.

@@ -1,21 +1,20 @@
 #include "server/random_id.h"
 
 #include <fmt/format.h>
+#include <openssl/rand.h>
 
 #include <cstdint>
-#include <random>
+
+#include "base/check.h"
 
 namespace hadal::server {
 
 std::string random_id() {
-  thread_local std::mt19937_64 engine = [] {
-    std::random_device device;
-    std::seed_seq seed{device(), device(), device(), device(), device(), device()};
-    return std::mt19937_64(seed);
-  }();
-  const uint64_t high = engine();
-  const uint64_t low = engine();
-  return fmt::format("{:016x}{:016x}", high, low);
+  uint64_t words[2];
+  // A client that knows many ids must not be able to guess another's.
+  HADAL_CHECK(::RAND_bytes(reinterpret_cast<unsigned char*>(words), sizeof(words)) == 1,
+              "there are no random bytes");
+  return fmt::format("{:016x}{:016x}", words[0], words[1]);
 }
 
 }  // namespace hadal::server

@@ -5,7 +5,7 @@
 
 namespace hadal::server {
 
-// Returns 32 hexadecimal digits, unique for all practical purposes. Any thread may call it.
+// Returns 32 hexadecimal digits, which are unique and cannot be guessed. Any thread may call it.
 std::string random_id();
 
 }  // namespace hadal::server

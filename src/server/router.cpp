@@ -23,20 +23,29 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
                     [](char x, char y) { return lower(x) == lower(y); });
 }
 
-// Returns the key of "Authorization: Bearer KEY"; the scheme may have any case.
-std::string_view bearer_key(const HttpRequest& request) {
+// Returns the key of "Authorization: Bearer KEY", whose scheme may have any case, or else that of "x-api-key:
+// KEY", which Anthropic's clients send.
+std::string_view given_key(const HttpRequest& request) {
   const std::string_view header = request.header("authorization").value_or("");
   constexpr std::string_view kScheme = "bearer ";
-  if (!equal_ignoring_case(header.substr(0, kScheme.size()), kScheme)) return {};
-  return header.substr(kScheme.size());
+  if (equal_ignoring_case(header.substr(0, kScheme.size()), kScheme)) return header.substr(kScheme.size());
+  return request.header("x-api-key").value_or("");
+}
+
+// Returns the style of errors about a path that has no route.
+ErrorStyle style_of(std::string_view path) {
+  if (path == "/v1/messages" || path.starts_with("/v1/messages/")) return ErrorStyle::kAnthropic;
+  return path.starts_with("/v1/") ? ErrorStyle::kOpenAi : ErrorStyle::kSglang;
 }
 
 bool matches(std::string_view pattern, std::string_view path) {
   const size_t brace = pattern.find('{');
   if (brace == std::string_view::npos) return pattern == path;
-  if (!path.starts_with(pattern.substr(0, brace)) || path.size() == brace) return false;
+  const std::string_view tail = pattern.substr(pattern.find('}') + 1);
+  if (!path.starts_with(pattern.substr(0, brace)) || !path.ends_with(tail)) return false;
+  if (path.size() <= brace + tail.size()) return false;
   const bool takes_rest = pattern.ends_with("...}");
-  return takes_rest || path.find('/', brace) == std::string_view::npos;
+  return takes_rest || path.substr(0, path.size() - tail.size()).find('/', brace) == std::string_view::npos;
 }
 
 // Tells whether a browser sent the request for a page of another site. A page of this server has the origin
@@ -125,16 +134,17 @@ HttpResponse Router::no_access(const Route& route, const HttpRequest& request,
                                       route.path));
   }
   const bool needs_admin = changes_state(route.access) && keys_->has_admin_key();
-  return error_response(route.style, 401,
-                        fmt::format("{}: send the header Authorization: Bearer <{} key>",
-                                    needs_admin                   ? "this path needs the admin key"
-                                    : bearer_key(request).empty() ? "a key is needed"
-                                                                  : "the key is wrong",
-                                    needs_admin ? "admin" : "api"));
+  return error_response(
+      route.style, 401,
+      fmt::format("{0}: send the header Authorization: Bearer <{1} key>, or x-api-key: <{1} key>",
+                  needs_admin                  ? "this path needs the admin key"
+                  : given_key(request).empty() ? "a key is needed"
+                                               : "the key is wrong",
+                  needs_admin ? "admin" : "api"));
 }
 
 HttpAdmission Router::check(const HttpRequest& request) const {
-  const KeyRing::Match match = keys_->find(bearer_key(request));
+  const KeyRing::Match match = keys_->find(given_key(request));
   HttpAdmission out = decide(request, match);
   out.has_key = match.rights != KeyRing::Rights::kNone;
   out.is_admin = match.rights == KeyRing::Rights::kAdmin;
@@ -157,9 +167,7 @@ HttpAdmission Router::decide(const HttpRequest& request, const KeyRing::Match& m
     if (!methods.empty()) methods += ", ";
     methods += route.method;
   }
-  const ErrorStyle style = found != nullptr           ? found->style
-                           : path.starts_with("/v1/") ? ErrorStyle::kOpenAi
-                                                      : ErrorStyle::kSglang;
+  const ErrorStyle style = found != nullptr ? found->style : style_of(path);
   if (!host_allowed(request)) {
     return refused(
         Refusal::kOrigin,

@@ -21,7 +21,8 @@ enum class Access { kOpen, kUser, kOwn, kAdmin };
 
 struct Route {
   std::string_view method;
-  std::string_view path;  // exact; a last part "{name}" matches one path segment, "{name...}" all that follow
+  std::string_view
+      path;  // exact; a part "{name}" matches one segment, "{name...}" at the end all that follow
   Access access = Access::kUser;
   ErrorStyle style = ErrorStyle::kSglang;
   size_t max_body_bytes = SIZE_MAX;  // 0, and always for GET: no body is needed, so none is read

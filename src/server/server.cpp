@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "server/anthropic_answer.h"
 #include "server/background_pool.h"
 #include "server/chunk_router.h"
 #include "server/metrics.h"
@@ -84,6 +85,7 @@ struct Server::Impl {
     add_native_admin_routes(router, context, profiler);
     add_native_info_routes(router, context);
     add_openai_routes(router, context);
+    add_anthropic_routes(router, context);
     add_page_routes(router);
   }
 

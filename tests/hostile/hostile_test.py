@@ -27,6 +27,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from serving import Server  # noqa: E402
 
 from attack import GRACE_S, Attack  # noqa: E402
+import cases_dialects  # noqa: E402
 import cases_memory  # noqa: E402
 import cases_requests  # noqa: E402
 import cases_texts  # noqa: E402
@@ -35,7 +36,8 @@ from case import MIB, Case, post  # noqa: E402
 from known import KNOWN_UNTIL  # noqa: E402
 
 CASES = [dataclasses.replace(case, expected_after=KNOWN_UNTIL.get(case.full_name, ""))
-         for case in cases_requests.CASES + cases_texts.CASES + cases_transport.CASES + cases_memory.CASES]
+         for case in cases_requests.CASES + cases_texts.CASES + cases_transport.CASES + cases_memory.CASES +
+         cases_dialects.CASES]
 KEY = "the-key"
 GROUPS = {"plain": ["--enable-metrics"], "keys": ["--api-key", KEY, "--admin-api-key", "the-admin-key"], "tls": [],
           "memory": ["--enable-metrics", "--max-request-memory", "64"],
