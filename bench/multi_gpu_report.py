@@ -6,7 +6,7 @@ import argparse
 import pathlib
 import sys
 
-from report_rows import NUMBER, POSITIVE, add_pages_option, machine_of, rows_of, table, write_part
+from report_rows import NUMBER, POSITIVE, Table, add_pages_option, machine_of, rows_of, table, write_part
 
 PROGRAM = "bench/multi_gpu_report.py"
 PAGE = "multi-gpu.md"
@@ -15,15 +15,18 @@ DECODE = {**SHAPE, "median_decode_latency": POSITIVE, "median_decode_gpu_latency
           "decode_exchanges": NUMBER, "decode_exchanged_bytes": NUMBER, "decode_exchange_latency_modelled": NUMBER}
 PREFILL = {**SHAPE, "prefill_latency": POSITIVE, "prefill_throughput": POSITIVE}
 SERVING = {"max_concurrency": POSITIVE, "output_throughput": POSITIVE, "median_ttft_ms": POSITIVE, "median_tpot_ms": POSITIVE}
-# Files, the model, and one GPU's milliseconds (docs/measurements/decode.md) or tokens per second (prefill.md, server.md).
-MODELS = [(("lite-bf16", "lite-bf16.4k"), "V2-Lite, bf16", {(1, 1024): 1.90, (16, 1024): 7.05, (64, 1024): 9.16, (128, 4096): 13.2}),
-          (("v3-fp8",), "V3 cut to six layers, FP8", {(1, 1024): 1.52, (64, 1024): 8.47}),
-          (("v2",), "V2's dims, `--quantization fp8`, FP8 cache", {}),
-          (("v3-22",), "V3 cut to 22 layers, FP8", {})]
-PREFILLS = [("prefill.lite-bf16", "V2-Lite, bf16", 114678), ("prefill.v3-fp8", "V3 cut to six layers, FP8", 120499)]
-ONE_GPU_SERVER = {1: 497, 64: 5559}
+# Files, the model, and the part of docs/measurements/decode.md with one GPU's rows; None if the model does not fit on one.
+MODELS = [(("lite-bf16", "lite-bf16.4k"), "V2-Lite, bf16", "lite-bf16"),
+          (("v3-fp8",), "V3 cut to six layers, FP8", "v3-fp8"),
+          (("v2",), "V2's dims, `--quantization fp8`, FP8 cache", None),
+          (("v3-22",), "V3 cut to 22 layers, FP8", None)]
+PREFILLS = [("prefill.lite-bf16", "V2-Lite, bf16"), ("prefill.v3-fp8", "V3 cut to six layers, FP8")]
 BANDWIDTH, EXCHANGE_S, LINK = 4.3e12, 3e-6, 400e9
 RANKS = 2
+
+
+def figure(cell):
+    return float(cell.replace(",", ""))
 
 
 def floor_ms(row, ranks):
@@ -34,12 +37,14 @@ def floor_ms(row, ranks):
 
 def decode_table(directory):
     out = []
-    for names, title, one_gpu in MODELS:
+    for names, title, part in MODELS:
+        one_gpu = Table(PROGRAM, "decode.md", part) if part else None
         for row in (row for name in names for row in rows_of(PROGRAM, directory / f"{name}.jsonl", DECODE)):
             ms = 1e3 * row["median_decode_gpu_latency"]
-            alone = one_gpu.get((row["batch_size"], row["input_len"]))
+            shape = f"{row['batch_size']} × {row['input_len']}"
+            alone = float(one_gpu.row(shape)["GPU ms"]) if one_gpu else None
             floor = floor_ms(row, RANKS)
-            out.append([title, f"{row['batch_size']} × {row['input_len']}", f"{ms:.3f}", f"{row['batch_size'] / ms * 1e3:,.0f}",
+            out.append([title, shape, f"{ms:.3f}", f"{row['batch_size'] / ms * 1e3:,.0f}",
                         f"{floor:.2f}", f"{floor / ms:.0%}", f"{alone:.2f}" if alone else "does not fit",
                         f"{alone / ms:.2f}" if alone else ""])
     return table(["model", "batch × context", "GPU ms", "tok/s", "floor ms", "share of floor", "one H200, ms", "ratio"],
@@ -56,17 +61,20 @@ def lone_table(directory):
 
 def prefill_table(directory):
     out = []
-    for name, title, one_gpu in PREFILLS:
+    for name, title in PREFILLS:
         for row in rows_of(PROGRAM, directory / f"{name}.jsonl", PREFILL):
-            rate = row["prefill_throughput"]
-            out.append([title, f"{row['batch_size']} × {row['input_len']}", f"{1e3 * row['prefill_latency']:.1f}", f"{rate:,.0f}",
-                        f"{one_gpu:,}", f"{rate / one_gpu:.2f}"])
+            rate, shape = row["prefill_throughput"], f"{row['batch_size']} × {row['input_len']}"
+            one_gpu = figure(Table(PROGRAM, "prefill.md", "prefill").row(title, shape)["tok/s"])
+            out.append([title, shape, f"{1e3 * row['prefill_latency']:.1f}", f"{rate:,.0f}",
+                        f"{one_gpu:,.0f}", f"{rate / one_gpu:.2f}"])
     return table(["model", "batch × prompt", "ms", "tok/s", "one H200, tok/s", "ratio"], out) if out else ""
 
 
 def serving_table(directory):
     rows = rows_of(PROGRAM, directory / "serving.jsonl", SERVING)
-    out = [[f"{row['max_concurrency']}", f"{row['output_throughput']:,.0f}", f"{ONE_GPU_SERVER[row['max_concurrency']]:,}",
+    one_gpu = Table(PROGRAM, "server.md", "serving")
+    out = [[f"{row['max_concurrency']}", f"{row['output_throughput']:,.0f}",
+            one_gpu.row(f"{row['max_concurrency']}")["output tok/s"],
             f"{row['median_ttft_ms']:.1f}", f"{row['median_tpot_ms']:.2f}"] for row in rows]
     return table(["concurrency", "output tok/s", "one H200, tok/s", "median TTFT ms", "median TPOT ms"], out) if out else ""
 

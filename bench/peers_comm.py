@@ -9,6 +9,7 @@ import argparse
 import os
 import socket
 import statistics
+import sys
 
 CALLS, REPLAYS = 20, 9
 
@@ -53,9 +54,9 @@ def worker(rank, options, port):
         print(f"{'rows':>6} {'bytes':>11} {'NCCL':>9} {'one-shot':>9} {'two-shot':>9} {'norm':>9} "
               f"{'NCCL gather':>12} {'NCCL scatter':>13} {'NCCL to-all':>12}  (µs)")
     for rows in options.rows:
-        count = rows * options.width
+        elements = rows * options.width
         plain = torch.ones(rows, options.width, dtype=torch.bfloat16, device="cuda")
-        gathered = torch.empty(options.ranks * count, dtype=torch.bfloat16, device="cuda")
+        gathered = torch.empty(options.ranks * elements, dtype=torch.bfloat16, device="cuda")
         shared = symmetric.empty(rows, options.width, dtype=torch.bfloat16, device="cuda")
         symmetric.rendezvous(shared, group.group_name)
         shared.fill_(0)
@@ -75,26 +76,38 @@ def worker(rank, options, port):
 
         times["norm"] = measure(torch, dist, norm)
         flat = plain.flatten()
-        part = torch.empty(count // options.ranks, dtype=torch.bfloat16, device="cuda")
+        part = torch.empty(elements // options.ranks, dtype=torch.bfloat16, device="cuda")
         even = flat[:part.numel() * options.ranks]
         times["gather"] = measure(torch, dist, lambda: dist.all_gather_into_tensor(gathered, flat))
         times["scatter"] = measure(torch, dist, lambda: dist.reduce_scatter_tensor(part, even))
         other = torch.empty_like(even)
         times["all"] = measure(torch, dist, lambda: dist.all_to_all_single(other, even))
         if rank == 0:
-            print(f"{rows:>6} {count * 2:>11} {times['nccl']:>9.2f} {times['one']:>9.2f} {times['two']:>9.2f} "
+            print(f"{rows:>6} {elements * 2:>11} {times['nccl']:>9.2f} {times['one']:>9.2f} {times['two']:>9.2f} "
                   f"{times['norm']:>9.2f} {times['gather']:>12.2f} {times['scatter']:>13.2f} {times['all']:>12.2f}", flush=True)
     dist.destroy_process_group()
 
 
+def count(text):
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0")
+    return int(text)
+
+
+def counts(text):
+    return [count(part) for part in text.split(",")]
+
+
 def main():
-    numbers = lambda text: [int(part) for part in text.split(",")]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rows", type=numbers, default=numbers("1,8,64,128,1024,8192"))
-    parser.add_argument("--width", type=int, default=7168)
+    parser.add_argument("--ranks", type=count, default=2)
+    parser.add_argument("--rows", type=counts, default=counts("1,8,64,128,1024,8192"))
+    parser.add_argument("--width", type=count, default=7168)
     options = parser.parse_args()
-    import torch.multiprocessing
+    try:
+        import torch.multiprocessing
+    except ModuleNotFoundError:
+        sys.exit("bench/peers_comm.py: torch is missing; it is what is measured here")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -3,6 +3,7 @@ the parts of docs/measurements that --pages replaces."""
 import json
 import math
 import pathlib
+import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -95,6 +96,33 @@ def write_part(program, pages, page, name, text, machine, title=None):
     said = (f"### {title}\n\n" if title else "") + (f"This was measured on {machine}.\n\n" if machine else "")
     path.write_text(replaced_part(program, path, path.read_text(encoding="utf-8"), name, said + text, "--pages writes this part"),
                     encoding="utf-8")
+
+
+def part_of(program, page, name):
+    """Returns the text between the markers of a part, or below a heading up to the next one."""
+    text = (PAGES / page).read_text(encoding="utf-8")
+    found = re.search(rf"<!-- begin {re.escape(name)}: [^\n]*-->\n(.*?)<!-- end ", text, re.DOTALL) or \
+        re.search(rf"^#+ {re.escape(name)}\n(.*?)(?=^#|\Z)", text, re.DOTALL | re.MULTILINE)
+    if not found:
+        sys.exit(f"{program}: {PAGES / page} has no part '{name}'")
+    return found.group(1)
+
+
+class Table:
+    """Holds the first table of a part of a committed page."""
+
+    def __init__(self, program, page, name):
+        self.place = f"{program}: {page}, {name}"
+        lines = [line for line in part_of(program, page, name).splitlines() if line.startswith("|")]
+        cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+        self.head, self.rows = cells[0] if cells else [], cells[2:]  # both empty where nothing has been measured yet
+
+    def row(self, *first):
+        """Returns the row that begins with these cells, as {column: cell} without bold."""
+        for cells in self.rows:
+            if cells[:len(first)] == list(first):
+                return {name: cell.replace("**", "") for name, cell in zip(self.head, cells)}
+        sys.exit(f"{self.place}: no row '{' | '.join(first)}'")
 
 
 def machine_of(directory):

@@ -12,41 +12,15 @@
 set -euo pipefail
 
 all_sections=(kernels lite-bf16 lite-fp8 v3-fp8 large prefill serving serving-large ablation profile start)
-usage_error() {
-  echo "bench/run_h200.sh: $1; see --help" >&2
-  exit 2
-}
-fail() {
-  echo "bench/run_h200.sh: $1" >&2
-  exit 1
-}
-root=$(cd "$(dirname "$0")/.." && pwd)
-build=
-out=$root/build/h200
-quick=
-sections=()
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --build-dir | --out)
-      [[ -n ${2:-} ]] || usage_error "$1 needs a directory"
-      if [[ $1 == --out ]]; then out=$(realpath -m -- "$2"); else build=$(realpath -m -- "$2"); fi
-      shift 2 ;;
-    --quick) quick=1; shift ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *)
-      [[ " ${all_sections[*]} " == *" $1 "* ]] ||
-        usage_error "unknown option or section '$1' (sections: ${all_sections[*]})"
-      sections+=("$1")
-      shift ;;
-  esac
-done
+script=bench/run_h200.sh
+has_quick=1
+# shellcheck source=bench/h200_sections.sh
+. "$(dirname "$0")/h200_sections.sh"
+parse_options "$root/build/h200" "$@"
 cd "$root"
-[[ ${#sections[@]} -gt 0 ]] || sections=("${all_sections[@]}")
 
 # Checks that there is a GPU to measure before anything is built or written. A build gives the best answer; until there
 # is one, the driver's own tool is asked.
-if [[ -n $build && ! -x $build/hadal ]]; then fail "--build-dir $build holds no hadal"; fi
-check_gpu() { "$1/hadal" info --device cuda --model-path models/hadal-tiny >/dev/null || exit 1; }
 if [[ -n $build ]]; then
   check_gpu "$build"
 else
@@ -78,16 +52,6 @@ concurrencies=(1 16 64 128)
 large_concurrencies=(256 512 1024)
 if [[ -n $quick ]]; then batches=(1 64); contexts=(1024); prefills=(1); v3_prefills=(1); concurrencies=(16); large_batches=(256); large_concurrencies=(256); fi
 
-failed=()
-# one_batch NAME ARGS…: rows of $out/NAME.jsonl, which it begins anew.
-one_batch() {
-  local name=$1
-  shift
-  echo "== $name"
-  rm -f "$out/$name.jsonl"
-  "$hadal" bench one-batch --log-level warning --run-name "$name" --result-filename "$out/$name.jsonl" "$@" |
-    tee "$out/$name.txt" || failed+=("$name")
-}
 decode() { one_batch "$@" --batch-size "${batches[@]}" --input-len "${contexts[@]}" --output-len 33; }
 prefill() { one_batch "$@" --input-len 4096 --output-len 1; }
 
@@ -133,7 +97,4 @@ for section in "${sections[@]}"; do
 done
 python3 bench/h200_report.py "$out" >"$out/report.md"
 cat "$out/report.md"
-if [[ ${#failed[@]} -gt 0 ]]; then
-  echo "failed: ${failed[*]}" >&2
-  exit 1
-fi
+finish

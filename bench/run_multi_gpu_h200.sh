@@ -7,37 +7,19 @@
 set -euo pipefail
 
 all_sections=(comm peers lite-bf16 v3-fp8 v2 v3-22 prefill serving lone)
-usage_error() {
-  echo "bench/run_multi_gpu_h200.sh: $1; see --help" >&2
-  exit 2
-}
-root=$(cd "$(dirname "$0")/.." && pwd)
-build=
-out=$root/build/multi-gpu
-sections=()
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --build-dir | --out)
-      [[ -n ${2:-} ]] || usage_error "$1 needs a directory"
-      if [[ $1 == --out ]]; then out=$(realpath -m -- "$2"); else build=$(realpath -m -- "$2"); fi
-      shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *)
-      [[ " ${all_sections[*]} " == *" $1 "* ]] ||
-        usage_error "unknown option or section '$1' (sections: ${all_sections[*]})"
-      sections+=("$1")
-      shift ;;
-  esac
-done
+script=bench/run_multi_gpu_h200.sh
+has_quick=
+# shellcheck source=bench/h200_sections.sh
+. "$(dirname "$0")/h200_sections.sh"
+parse_options "$root/build/multi-gpu" "$@"
 cd "$root"
-[[ ${#sections[@]} -gt 0 ]] || sections=("${all_sections[@]}")
 if [[ -z $build ]]; then
   build=$root/build/cuda-release
   if [[ ! -f $build/build.ninja ]]; then cmake --preset cuda-release >/dev/null; fi
   cmake --build "$build"
 fi
 hadal=$build/hadal
-"$hadal" info --device cuda --model-path models/hadal-tiny >/dev/null || exit 1
+check_gpu "$build"
 mkdir -p "$out"
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader >"$out/machine.txt" 2>/dev/null || true
 
@@ -46,17 +28,6 @@ v3=(--model-path bench/configs/v3-6-layers --load-format dummy --device cuda)
 v2=(--model-path bench/configs/v2 --load-format dummy --device cuda --quantization fp8 --kv-cache-dtype fp8_e4m3)
 layers() { echo "{\"num_hidden_layers\": $1}"; }
 two=(--tp-size 2)
-failed=()
-
-# one_batch NAME ARGS…: rows of $out/NAME.jsonl, which it begins anew.
-one_batch() {
-  local name=$1
-  shift
-  echo "== $name"
-  rm -f "$out/$name.jsonl"
-  "$hadal" bench one-batch --log-level warning --run-name "$name" --result-filename "$out/$name.jsonl" "$@" |
-    tee "$out/$name.txt" || failed+=("$name")
-}
 decode() { one_batch "$@" --output-len 33; }
 
 for section in "${sections[@]}"; do
@@ -81,7 +52,4 @@ for section in "${sections[@]}"; do
         --input-len 1024 ;;
   esac
 done
-if [[ ${#failed[@]} -gt 0 ]]; then
-  echo "failed: ${failed[*]}" >&2
-  exit 1
-fi
+finish

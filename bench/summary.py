@@ -6,37 +6,10 @@ import argparse
 import re
 import sys
 
-from report_rows import PAGES, ROOT, replaced_part, table
+from report_rows import PAGES, ROOT, Table, part_of, replaced_part, table
 
 PROGRAM = "bench/summary.py"
 DECODE = (("lite-bf16", "V2-Lite, bf16"), ("lite-fp8", "V2-Lite, `--quantization fp8`"), ("v3-fp8", "V3 cut to six of 61 layers, FP8"))
-
-
-def part_of(page, name):
-    """Returns the text between the markers of a part, or below a heading up to the next one."""
-    text = (PAGES / page).read_text(encoding="utf-8")
-    found = re.search(rf"<!-- begin {re.escape(name)}: [^\n]*-->\n(.*?)<!-- end ", text, re.DOTALL) or \
-        re.search(rf"^#+ {re.escape(name)}\n(.*?)(?=^#|\Z)", text, re.DOTALL | re.MULTILINE)
-    if not found:
-        sys.exit(f"{PROGRAM}: {PAGES / page} has no part '{name}'")
-    return found.group(1)
-
-
-class Table:
-    """Holds the first table of a part."""
-
-    def __init__(self, page, name):
-        self.place = f"{page}, {name}"
-        lines = [line for line in part_of(page, name).splitlines() if line.startswith("|")]
-        cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-        self.head, self.rows = cells[0] if cells else [], cells[2:]  # both empty where nothing has been measured yet
-
-    def row(self, *first):
-        """Returns the row that begins with these cells, as {column: cell} without bold."""
-        for cells in self.rows:
-            if cells[:len(first)] == list(first):
-                return {name: cell.replace("**", "") for name, cell in zip(self.head, cells)}
-        sys.exit(f"{PROGRAM}: {self.place}: no row '{' | '.join(first)}'")
 
 
 def pair(cell):
@@ -47,7 +20,7 @@ def pair(cell):
 def decode():
     rows = []
     for part, model in DECODE:
-        measured, large = Table("decode.md", part), Table("decode.md", f"large-{part}")
+        measured, large = Table(PROGRAM, "decode.md", part), Table(PROGRAM, "decode.md", f"large-{part}")
         for batch in (1, 16, 64, 128, 512):
             if batch > 128 and not large.rows:
                 continue
@@ -58,7 +31,7 @@ def decode():
 
 
 def prefill():
-    measured = Table("prefill.md", "prefill")
+    measured = Table(PROGRAM, "prefill.md", "prefill")
     rows = [measured.row(*shape) for shape in (("V2-Lite, bf16", "1 × 4096"), ("V2-Lite, `--quantization fp8`", "1 × 4096"),
                                                ("V3 cut to six layers, FP8", "1 × 4096"), ("V3 cut to six layers, FP8", "4 × 4096"))]
     return table(["model", "prompts", "ms", "tok/s", "SGLang tok/s", "ratio"],
@@ -67,7 +40,7 @@ def prefill():
 
 
 def server():
-    measured, large = Table("server.md", "serving"), Table("server.md", "serving-large")
+    measured, large = Table(PROGRAM, "server.md", "serving"), Table(PROGRAM, "server.md", "serving-large")
     columns = ["concurrency", "output tok/s", "median TTFT ms", "median TPOT ms"]
     rows = []
     for of, lengths in ((measured, "1,024 in, 256 out"), (large, "256 in, 128 out")):
@@ -80,25 +53,25 @@ def server():
 def kernels():
     rows = []
     for i, (heads, batch) in enumerate((("16", "1"), ("16", "128"), ("128", "128"))):
-        us, ratio = pair(Table("mla.md", "mla-flash-mla").row(heads, "1", "4096")[f"batch {batch}"])
+        us, ratio = pair(Table(PROGRAM, "mla.md", "mla-flash-mla").row(heads, "1", "4096")[f"batch {batch}"])
         rows.append(["" if i else "MLA decode, bf16, batch × q × keys", f"{batch} × 1 × 4096, {heads} heads", us, "FlashMLA", ratio])
-    row = Table("mla.md", "mla-prefill").row("1 × 4096", "128")
+    row = Table(PROGRAM, "mla.md", "mla-prefill").row("1 × 4096", "128")
     rows.append(["attention of a prompt, bf16", "1 × 4096, 128 heads", row["µs"], "cuDNN", row["ratio"]])
     for i, shape in enumerate(("1 × 2112 × 7168", "64 × 4096 × 7168", "4096 × 7168 × 16384", "4096 × 4096 × 7168")):
-        row = Table("gemm.md", "fp8").row(shape)
+        row = Table(PROGRAM, "gemm.md", "fp8").row(shape)
         rows.append(["" if i else "FP8 product, m × n × k", shape, row["µs"], "DeepGEMM", pair(row["DeepGEMM µs"])[1]])
-    row = Table("gemm.md", "bf16").row("1 × 2048 × 2048")
+    row = Table(PROGRAM, "gemm.md", "bf16").row("1 × 2048 × 2048")
     rows.append(["bf16 product", "1 × 2048 × 2048", row["µs"], "torch", pair(row["torch µs"])[1]])
-    row = Table("experts.md", "grouped_fp8").row("32 × 128 × 4096 × 7168")
+    row = Table(PROGRAM, "experts.md", "grouped_fp8").row("32 × 128 × 4096 × 7168")
     rows.append(["32 experts, FP8, rows × n × k", "128 × 4096 × 7168", row["µs"], "DeepGEMM", pair(row["DeepGEMM µs"])[1]])
-    row = Table("experts.md", "moe_v3_fp8").row("16")
+    row = Table(PROGRAM, "experts.md", "moe_v3_fp8").row("16")
     rows.append(["a layer's experts, V3 at TP 8, FP8", "16 tokens", row["µs"], "the floor", f"{row['times the floor']} times it"])
     return table(["kernel", "shape", "µs", "peer", "ratio"], rows)
 
 
 def cpu():
-    large = Table("cpu.md", "V2-Lite's dimensions cut to 9 layers (5.2 B parameters, 10.4 GB in bf16)")
-    small = Table("cpu.md", "Small model (hidden 512, 8 layers, 8 heads, 16 experts of 256 top-4, vocabulary 8192; 156 MB in bf16)")
+    large = Table(PROGRAM, "cpu.md", "V2-Lite's dimensions cut to 9 layers (5.2 B parameters, 10.4 GB in bf16)")
+    small = Table(PROGRAM, "cpu.md", "Small model (hidden 512, 8 layers, 8 heads, 16 experts of 256 top-4, vocabulary 8192; 156 MB in bf16)")
     rows = []
     for name, measured, works in (("9 layers", large, ("decode, batch 1, empty context", "decode, batch 1, 1k context", "prefill 512")),
                                   ("small", small, ("decode, batch 1, 1k context", "decode, batch 16"))):
@@ -114,13 +87,13 @@ def results():
     def page(name):
         return f"[{name}](docs/measurements/{name}.md)"
 
-    one = Table("decode.md", "lite-bf16").row("1 × 1024")
-    v3 = Table("decode.md", "v3-fp8").row("64 × 1024")
-    served = Table("server.md", "serving").row("64")
+    one = Table(PROGRAM, "decode.md", "lite-bf16").row("1 × 1024")
+    v3 = Table(PROGRAM, "decode.md", "v3-fp8").row("64 × 1024")
+    served = Table(PROGRAM, "server.md", "serving").row("64")
     mean = re.search(r"Beside FlashMLA \d+ of (\d+) rows are slower;\s+the geometric mean of the\s+ratios is ([\d.]+),",
-                     part_of("mla.md", "mla-summary"))
-    product = Table("gemm.md", "fp8").row("64 × 4096 × 7168")
-    cores = Table("cpu.md", "V2-Lite's dimensions cut to 9 layers (5.2 B parameters, 10.4 GB in bf16)").row("decode, batch 1, 1k context")
+                     part_of(PROGRAM, "mla.md", "mla-summary"))
+    product = Table(PROGRAM, "gemm.md", "fp8").row("64 × 4096 × 7168")
+    cores = Table(PROGRAM, "cpu.md", "V2-Lite's dimensions cut to 9 layers (5.2 B parameters, 10.4 GB in bf16)").row("decode, batch 1, 1k context")
     theirs, ratio = pair(product["DeepGEMM µs"])
     return table(["work", "machine", "Hadal", "peer", "ratio", "page"], [
         ["V2-Lite bf16, decode, batch 1, 1k context", "H200", f"{one['GPU ms']} ms", f"SGLang, {one['SGLang ms']} ms", one["ratio"],

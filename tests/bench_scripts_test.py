@@ -125,6 +125,75 @@ def test_h200_report(work):
     expect("h200 page without markers", [*command, "--pages", pages], 1, ["prefill.md has no part 'prefill'"])
 
 
+MULTI_GPU = {"batch_size": 1, "input_len": 1024, "median_decode_latency": 0.0025, "median_decode_gpu_latency": 0.002,
+             "bandwidth_gb_s": 2150.0, "decode_exchanges": 101, "decode_exchanged_bytes": 4000000,
+             "decode_exchange_latency_modelled": 0.0005, "prefill_latency": 0.1, "prefill_throughput": 10240.0}
+
+
+def test_multi_gpu_report(work):
+    command = [sys.executable, ROOT / "bench/multi_gpu_report.py", work]
+    expect("multi-GPU report of nowhere", [*command[:2], work / "none"], 1, ["none is no directory"])
+    expect("multi-GPU report of nothing", command, 1, ["holds no results"])
+    one_gpu = first_row("lite-bf16").split(" | ")[1]
+    for name in ("lite-bf16", "v2", "lone"):
+        (work / f"{name}.jsonl").write_text(json.dumps(MULTI_GPU) + "\n")
+    (work / "prefill.v3-fp8.jsonl").write_text(json.dumps({**MULTI_GPU, "batch_size": 4, "input_len": 4096}) + "\n")
+    serving = {"max_concurrency": 64, "output_throughput": 9000.0, "median_ttft_ms": 14.4, "median_tpot_ms": 1.5}
+    (work / "serving.jsonl").write_text(json.dumps(serving) + "\n")
+    (work / "comm.txt").write_text("".join(f"{name} 14336 {us} 1 1\n" for name, us in (
+        ("small", 2.5), ("one-shot", 4.0), ("two-shot", 9.0), ("norm", 5.3), ("all-gather", 4.8), ("reduce-scatter", 3.4),
+        ("all-to-all", 4.9))))
+    (work / "peers.txt").write_text("1 14336 6.7 8.0 9.0 15.9 9.8 9.2 10.6\n")
+    (work / "machine.txt").write_text("NVIDIA H200, 580\nNVIDIA H200, 580\n")
+    # A step reads 5.375 GB, half of them on each of two ranks: 0.625 ms at 4.3 TB/s. The exchanges add 0.303 ms, and their
+    # 4 MB 0.01 ms.
+    decode = [f"| V2-Lite, bf16 | 1 × 1024 | 2.000 | 500 | 0.94 | 47% | {float(one_gpu):.2f} | {float(one_gpu) / 2:.2f} |",
+              "| V2's dims, `--quantization fp8`, FP8 cache | 1 × 1024 | 2.000 | 500 | 0.94 | 47% | does not fit |  |"]
+    lone, comm = "| 1 × 1024 | 2.00 | 0.50 | 2.50 |", "| 14,336 | 2.50 / 6.70 | 5.30 / 15.90 | 4.80 / 9.80 | 3.40 / 9.20 | 4.90 / 10.60 |"
+    expect("multi-GPU report", command, 0, [*decode, lone, comm, "| 4 × 4096 | 100.0 | 10,240 |", "| 64 | 9,000 |"], on_stdout=True)
+    pages = copy_of_pages(work)
+    expect("multi-GPU pages", [*command, "--pages", pages], 0, [], on_stdout=True)
+    has_parts("multi-gpu.md", pages, ["measured on 2 NVIDIA H200 of one host with driver 580", *decode, lone, comm])
+    (work / "comm.txt").unlink()
+    (work / "lite-bf16.jsonl").write_text(json.dumps({**MULTI_GPU, "batch_size": 3}) + "\n")
+    expect("multi-GPU row that one GPU has not", command, 1, ["decode.md, lite-bf16: no row '3 × 1024'"])
+
+
+def test_sections(work):
+    """Both scripts that measure sections of models, with a stand-in for hadal."""
+    hadal = executable(work / "hadal", "exit 3\n")
+    out = work / "out"
+    for script, section, report in (("run_h200.sh", "v3-fp8", "h200_report.py"), ("run_multi_gpu_h200.sh", "v2", "multi_gpu_report.py")):
+        command = [ROOT / "bench" / script]
+        for option in ("--out", "--build-dir"):
+            expect(f"{script} {option}", [*command, option], 2, [f"{script}: {option} needs a directory"])
+        expect(f"{script} --bogus", [*command, "--bogus"], 2, [f"{script}: unknown option or section '--bogus'", section])
+        expect(f"{script} --help", [*command, "--help"], 0, ["Sections:", section], on_stdout=True)
+        expect(f"{script} no build", [*command, "--build-dir", work / "none"], 1, ["none holds no hadal"])
+        own = [*command, "--build-dir", work, "--out", out, section]
+        executable(hadal, "exit 3\n")
+        expect(f"{script} no GPU", own, 1, [])
+        COUNTS["failed" if out.exists() else "passed"] += 1
+        executable(hadal, 'test "$1" = info || exit 3\n')
+        expect(f"{script} failed run", own, 1, [f"failed: {section}"])
+        # Each row replaces those of the failed run; the report reads them.
+        row = json.dumps({**MULTI_GPU, "run_name": section, "distinct_experts": 6.0})
+        executable(hadal, f"""while test $# -gt 1; do test "$1" != --result-filename || echo '{row}' >>"$2"; shift; done\n""")
+        expect(f"{script} run", own, 0, [f"== {section}"], on_stdout=True)
+        expect(f"{script} report", [sys.executable, ROOT / "bench" / report, out], 0, ["| 1 × 1024 | 2.000 |"], on_stdout=True)
+        shutil.rmtree(out)
+    expect("run_multi_gpu_h200.sh --quick", [ROOT / "bench/run_multi_gpu_h200.sh", "--quick"], 2, ["unknown option '--quick'"])
+
+
+def test_peers_comm(work):
+    command = [sys.executable, ROOT / "bench/peers_comm.py"]
+    expect("peers_comm.py --help", [*command, "--help"], 0, ["--ranks"], on_stdout=True)
+    for words, said in ((["--rows", "1,x"], "--rows"), (["--ranks", "0"], "--ranks"), (["--width", "-1"], "--width")):
+        expect(f"peers_comm.py {words}", [*command, *words], 2, [said, "is not a number above 0"])
+    (work / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+    expect("peers_comm.py without torch", command, 1, ["torch"], {"PYTHONPATH": str(work)})
+
+
 def test_summary(work):
     for name in ("docs/measurements", "bench"):
         shutil.copytree(ROOT / name, work / name)

@@ -11,14 +11,14 @@ namespace hadal {
 enum class CollectiveOp : uint8_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll };
 const char* to_string(CollectiveOp op);
 
-// One-shot: one exchange, after which each rank reads all that it needs from all others. Two-shot: each rank
-// adds one slice over all ranks, and a second exchange gathers the sums.
+// kOneShot is one exchange, after which each rank reads all that it needs from all others. Two-shot: each
+// rank adds one slice over all ranks, and a second exchange gathers the sums.
 enum class CollectiveAlgorithm : uint8_t { kNothing, kOneShot, kTwoShot };
 const char* to_string(CollectiveAlgorithm algorithm);
 
-// The measured figures of the model. Source: two H200s of one host, connected by 18 links of NVLink 4, inside
-// CUDA graphs, 2026-11-22: an exchange of flags in peer memory takes 3.3 µs; one GPU reads the memory of
-// another at 372 to 392 GB/s.
+// Holds the measured figures of the model, from two H200s of one host, connected by 18 links of NVLink 4,
+// inside CUDA graphs, 2026-11-22: an exchange of flags in peer memory takes 3.3 µs; one GPU reads the memory
+// of another at 372 to 392 GB/s.
 struct LinkFigures {
   double exchange_us = 3.3;        // a
   double gigabytes_per_s = 380.0;  // b

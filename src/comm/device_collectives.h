@@ -1,7 +1,7 @@
-// The collectives of ranks on GPUs: each is one or two exchanges of a DeviceCommunicator and the kernels that
-// read the parts. Like these, they are launched by the rank's thread, on all ranks in the same order, and can
-// be captured where comm.graphs(). Only builds with CUDA have them. Sizes and offsets are in bytes unless a
-// name says otherwise.
+// Declares the collectives of ranks on GPUs. Each is one or two exchanges of a DeviceCommunicator and the
+// kernels that read the parts. Like these, they are launched by the rank's thread, on all ranks in the same
+// order, and can be captured where comm.graphs(). Only builds with CUDA have them. Sizes and offsets are in
+// bytes unless a name says otherwise.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace hadal {
 
-// Rows of partial sums in 16 bits: [m, n], dense, n a multiple of 8.
+// Describes rows of partial sums in 16 bits: [m, n], dense, n a multiple of 8.
 struct PartialRows {
   int64_t m = 0, n = 0;
   bool f16 = false;  // otherwise bf16

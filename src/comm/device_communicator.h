@@ -12,10 +12,10 @@
 //   const auto parts = comm.exchange(launch, m * n * 2);
 //   …                                                  // a norm adds parts.parts[0] + parts.parts[1] + …
 //
-// Why no part is overwritten while it is read: a rank has two places and uses them in turn, and each step
+// No part is overwritten while it is read, because a rank has two places and uses them in turn, and each step
 // begins with place 0. Let exchange k use place k mod 2. A rank arrives at exchange k + 1 after its readers
 // of the parts of k have ended, because they are ahead of it on its stream. Once all ranks have arrived at
-// exchange k + 1, nobody reads the parts of k any more, and what a rank writes next, part k + 2, may replace
+// exchange k + 1, no rank reads the parts of k any more, and what a rank writes next, part k + 2, may replace
 // its part k. A step with an odd number of exchanges would end with place 0, and so would the next begin;
 // end_step() therefore makes one more exchange, without a part. Thus the places of a step do not depend on
 // the steps before it, and graphs of steps can be replayed in any order.
@@ -37,14 +37,14 @@ namespace hadal {
 
 inline constexpr int64_t kPlaceAlignment = 256;  // bytes
 
-// The memory of all ranks in which parts are exchanged, as the device of one rank addresses it.
+// Holds the memory of all ranks in which parts are exchanged, as the device of one rank addresses it.
 struct DevicePlaces {
   std::array<std::byte*, cuda::kMaxRanks>
       memory{};             // [num_ranks] of 2 · place_bytes each, on kPlaceAlignment
   int64_t place_bytes = 0;  // a multiple of kPlaceAlignment
 };
 
-// What the exchanges of a step move and cost by the model of comm/collective_choice.h, for profiles.
+// Holds what the exchanges of a step move and cost by the model of comm/collective_choice.h, for profiles.
 struct ExchangeTally {
   int64_t num_exchanges = 0;
   int64_t bytes_received = 0;  // by this rank, from others
@@ -60,7 +60,7 @@ class DeviceCommunicator {
   int rank() const { return rank_; }
   int num_ranks() const { return num_ranks_; }
 
-  // True if a graph may capture exchanges.
+  // Returns true if a graph may capture exchanges.
   virtual bool graphs() const = 0;
 
   // These begin and end the launches of a step. Where ranks share one GPU in turns, begin_step() waits for

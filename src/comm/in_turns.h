@@ -27,7 +27,7 @@ class InTurns final : public DeviceCommunicator {
   InTurns(Communicator& host, const DevicePlaces& places, std::function<void(StreamHandle)> synchronize);
 
   bool graphs() const override { return false; }
-  void check() override {}  // what fails has been thrown
+  void check() override {}  // a failure has already been thrown
   // The caller's thread throws as well, and RankThreads then fails the group of `host`.
   void fail(std::string_view /*why*/) noexcept override {}
 

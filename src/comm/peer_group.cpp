@@ -26,7 +26,7 @@ constexpr int64_t kFlagBytes = 4096;
 static_assert(sizeof(cuda::ExchangeFlags) <= kFlagBytes &&
               (kFlagBytes + cuda::kLinesMemory) % kPlaceAlignment == 0);
 
-// What the host and the devices tell each other, in page-locked memory.
+// Holds what the host and the devices tell each other, in page-locked memory.
 struct HostWords {
   uint32_t stop = 0;
   cuda::LateReport reports[cuda::kMaxRanks] = {};
@@ -63,7 +63,7 @@ void PeerGroup::Shared::fail(int rank, std::string_view why) noexcept {
 }
 
 void PeerGroup::Shared::check() {
-  // A failure that a rank has told comes first, because others may be late because of it.
+  // A failure that a rank has reported comes first, because others may be late because of it.
   if (stopped()) {
     std::lock_guard lock(mutex);
     throw RankFailed(std::string(reason.text()));

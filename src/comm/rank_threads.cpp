@@ -48,7 +48,7 @@ struct RankThreads::Shared {
   std::exception_ptr failure;  // the first one of this step
 };
 
-// This is a rank's thread.
+// Runs on a rank's thread until the group ends.
 void RankThreads::Shared::work(std::shared_ptr<Shared> reference, int rank) {
   const MemoryReserve::Scope reserve;                           // what runs here belongs to several requests
   const std::shared_ptr<Shared> shared = std::move(reference);  // released inside the scope

@@ -8,7 +8,7 @@
 
 namespace hadal {
 
-// A deadline counts in slices: one that took longer, because the process was stopped, counts as one slice.
+// A deadline is counted in slices; a slice that took longer, because the process was stopped, counts as one.
 inline constexpr std::chrono::milliseconds kWaitSlice{1000};
 
 // Returns how often one of `num_threads` threads that wait for each other looks before it sleeps. It does not

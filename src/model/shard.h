@@ -44,7 +44,7 @@ int64_t mlp_unit(WeightType gate, WeightType up, WeightType down);
 inline constexpr int64_t kGpuMlpUnit = 128;
 
 // Returns true if the shared MLP of a layer is a product of its own on a GPU, cut as mlp_width_of says.
-// Otherwise it is n_shared_experts experts behind the routed ones, and each of them is cut as those are
+// Otherwise it is n_shared_experts experts after the routed ones, and each of them is cut as those are
 // (expert_width_of). It is apart if ep > 1, because then the routed experts are cut by tp / ep, and if its
 // matrices have block scales (`type`) that its experts' borders would cut.
 bool shared_is_apart(const ModelConfig& config, ModelSplit split, WeightType type);

@@ -75,6 +75,66 @@ void append_openai_error(std::string& out, int status, std::string_view message,
   out += fmt::format(",\"code\":{}}}", openai_code(status));
 }
 
+// Returns Anthropic's class of error by status.
+std::string_view anthropic_type_name(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    default:
+      return status < 500 ? "invalid_request_error" : "api_error";
+  }
+}
+
+// The field's name is not in these objects, so it begins the message, unless the message begins with it.
+std::string message_with_field(std::string_view message, std::string_view param) {
+  if (param.empty() || message.starts_with(param)) return std::string(message);
+  return fmt::format("{}: {}", param, message);
+}
+
+void append_anthropic_error(std::string& out, int status, std::string_view message, std::string_view param) {
+  out += fmt::format("{{\"type\":\"error\",\"error\":{{\"type\":\"{}\",\"message\":",
+                     anthropic_type_name(status));
+  append_json_string(out, message_with_field(message, param));
+  out += "}}";
+}
+
+void append_ollama_error(std::string& out, std::string_view message, std::string_view param) {
+  out += "{\"error\":";
+  append_json_string(out, message_with_field(message, param));
+  out += '}';
+}
+
+void append_error(std::string& out, ErrorStyle style, int status, std::string_view message,
+                  std::string_view param) {
+  if (style == ErrorStyle::kAnthropic) return append_anthropic_error(out, status, message, param);
+  if (style == ErrorStyle::kOllama) return append_ollama_error(out, message, param);
+  out += '{';
+  if (style == ErrorStyle::kOpenAi) {
+    append_openai_error(out, status, message, param);
+    out += ',';
+  }
+  out += "\"object\":\"error\",\"message\":";
+  append_json_string(out, message);
+  out += fmt::format(",\"type\":\"{}\"", type_name(status));
+  append_param(out, param);
+  out += fmt::format(",\"code\":{}", status);
+  if (style == ErrorStyle::kSglang) {
+    out += ',';
+    append_openai_error(out, status, message, param);
+  }
+  out += '}';
+}
+
 // Longer messages are cut. This leaves room for a value or two and for what is allowed instead.
 constexpr size_t kMaxMessageChars = 1000;
 // A field's name has a prefix that the server makes, and at most kShownChars of the client's.
@@ -123,22 +183,7 @@ HttpResponse error_response(ErrorStyle style, int status, std::string_view whole
   const std::string param = cut_text(whole_param, kMaxParamChars);
   HttpResponse response;
   response.status = status;
-  std::string& out = response.body;
-  out += '{';
-  if (style == ErrorStyle::kOpenAi) {
-    append_openai_error(out, status, message, param);
-    out += ',';
-  }
-  out += "\"object\":\"error\",\"message\":";
-  append_json_string(out, message);
-  out += fmt::format(",\"type\":\"{}\"", type_name(status));
-  append_param(out, param);
-  out += fmt::format(",\"code\":{}", status);
-  if (style == ErrorStyle::kSglang) {
-    out += ',';
-    append_openai_error(out, status, message, param);
-  }
-  out += '}';
+  append_error(response.body, style, status, message, param);
   if (status == 503) response.headers.emplace_back("Retry-After", "1");
   if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
@@ -154,10 +199,16 @@ Status status_of(const std::exception& error) {
   return {StatusCode::kInternal, std::string(kInternalError)};
 }
 
-std::string error_event(int status, std::string_view message) {
-  std::string out(1, '{');
-  append_openai_error(out, status, cut_text(message, kMaxMessageChars), {});
-  out += "}";
+std::string error_event(ErrorStyle style, int status, std::string_view message) {
+  const std::string cut = cut_text(message, kMaxMessageChars);
+  std::string out;
+  if (style == ErrorStyle::kAnthropic || style == ErrorStyle::kOllama) {
+    append_error(out, style, status, cut, {});
+  } else {
+    out += '{';
+    append_openai_error(out, status, cut, {});
+    out += '}';
+  }
   return out;
 }
 

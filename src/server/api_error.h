@@ -16,7 +16,9 @@ enum class ErrorStyle {
   // Writes {"object": "error", "message", "type", "param", "code"}, then OpenAI's object, which clients of
   // SGLang read too.
   kSglang,
-  kOpenAi,  // {"error": {"message", "type", "param", "code"}}, then SGLang's fields beside it
+  kOpenAi,     // {"error": {"message", "type", "param", "code"}}, then SGLang's fields beside it
+  kAnthropic,  // {"type": "error", "error": {"type", "message"}}
+  kOllama,     // {"error": message}
 };
 
 // Returns the HTTP status of a Status code: 400 for kInvalidArgument and kUnsupported; 404 for kNotFound; 503
@@ -26,9 +28,9 @@ int http_status(StatusCode code);
 
 // Returns the HTTP status with which a client learns that its generation was aborted before its answer began,
 // or nothing: then the answer is a 200 with the finish_reason "abort", and on /generate with the reason in
-// its `message`. In a stream that has begun the same aborts are an error event on OpenAI's paths.
+// its `message`. In a stream that has begun the same aborts are an error event in the other styles.
 //
-// | reason    | OpenAI's paths (kOpenAi) | /generate (kSglang)                           |
+// | reason    | other styles             | /generate (kSglang)                           |
 // |-----------|--------------------------|-----------------------------------------------|
 // | kClient   | answer                   | answer                                        |
 // | kShutdown | 503                      | answer, which is SGLang's form of every abort |
@@ -54,7 +56,8 @@ inline HttpResponse exception_response(ErrorStyle style, const std::exception& e
   return error_response(style, status_of(error));
 }
 
-// Returns the JSON of an error event inside a stream: {"error": {…}}, which is the same in both styles.
-std::string error_event(int status, std::string_view message);
+// Returns the JSON of an error inside a stream that has begun: {"error": {…}} with the styles of SGLang and
+// OpenAI, otherwise what error_response() has as its body.
+std::string error_event(ErrorStyle style, int status, std::string_view message);
 
 }  // namespace hadal::server

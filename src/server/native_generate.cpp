@@ -22,7 +22,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   GenerateCall(ServerContext& context, std::shared_ptr<HttpExchange> exchange, NativeRequest request)
       : context_(context),
         io_(exchange->io()),
-        stream_(SseStream::create(std::move(exchange))),
+        stream_(SseStream::create(std::move(exchange), ErrorStyle::kSglang)),
         request_(std::move(request)),
         grammar_memory_(context.memory) {}
 
@@ -34,17 +34,17 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
       specs.push_back(std::move(item.grammar));
     }
     if (const Result<void> charged = charge_grammars(grammar_memory_, specs); !charged.ok())
-      return stream_->fail(ErrorStyle::kSglang, charged.status(), field);
+      return stream_->fail(charged.status(), field);
     compile_grammars(context_, io_, stream_->exchange().request().client, std::move(specs),
                      stream_->cancelled(),
                      [self = shared_from_this(), field](Result<CompiledGrammars> grammars) {
                        self->guarded([&] {
                          if (self->stream_->disconnected()) return;
                          if (!grammars.ok()) {
-                           return self->stream_->fail(ErrorStyle::kSglang, grammars.status(), field);
+                           return self->stream_->fail(grammars.status(), field);
                          }
                          const Result<void> charged = charge_grammars(self->grammar_memory_, *grammars);
-                         if (!charged.ok()) return self->stream_->fail(ErrorStyle::kSglang, charged.status());
+                         if (!charged.ok()) return self->stream_->fail(charged.status());
                          self->start(std::move(grammars).value());
                        });
                      });
@@ -56,7 +56,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
     try {
       work();
     } catch (const std::exception& error) {
-      stream_->fail_internal(ErrorStyle::kSglang, error);
+      stream_->fail_internal(error);
     }
   }
 
@@ -94,7 +94,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
                                        self->guarded([&] { self->on_delta(i, std::move(delta)); });
                                      });
     if (!started.ok()) {
-      stream_->fail(ErrorStyle::kSglang, started.status());
+      stream_->fail(started.status());
       return false;
     }
     stream_->attach(std::move(started).value());

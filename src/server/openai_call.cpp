@@ -21,7 +21,7 @@ struct Failure {
 
 // Returns the failure if an abort of this kind is an error for the client.
 std::optional<Failure> failure_of(const GenerationDelta& delta) {
-  if (const auto status = abort_status(ErrorStyle::kOpenAi, delta.abort_reason))
+  if (const auto status = abort_status(ErrorStyle::kOpenAi, delta.abort_reason))  // as in every other style
     return Failure{*status, delta.matched};
   return std::nullopt;
 }
@@ -33,7 +33,7 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
              std::unique_ptr<OpenAiAnswer> answer)
       : context_(context),
         io_(exchange->io()),
-        stream_(SseStream::create(std::move(exchange))),
+        stream_(SseStream::create(std::move(exchange), answer->error_style(), answer->event_form())),
         request_(std::move(request)),
         grammar_memory_(context.memory),
         answer_(std::move(answer)) {}
@@ -43,7 +43,7 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
     specs.reserve(request_.items.size());
     for (OpenAiItem& item : request_.items) specs.push_back(item.grammar);
     if (const Result<void> charged = charge_grammars(grammar_memory_, specs); !charged.ok())
-      return stream_->fail(ErrorStyle::kOpenAi, charged.status());
+      return stream_->fail(charged.status());
     compile_grammars(context_, io_, stream_->exchange().request().client, std::move(specs),
                      stream_->cancelled(), [self = shared_from_this()](Result<CompiledGrammars> grammars) {
                        self->guarded([&] { self->on_grammars(std::move(grammars)); });
@@ -56,7 +56,7 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
     try {
       work();
     } catch (const std::exception& error) {
-      stream_->fail_internal(ErrorStyle::kOpenAi, error);
+      stream_->fail_internal(error);
     }
   }
 
@@ -67,10 +67,10 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
       for (const OpenAiItem& item : request_.items) {
         if (field.empty() && item.grammar) field = item.grammar->field;
       }
-      return stream_->fail(ErrorStyle::kOpenAi, grammars.status(), field);
+      return stream_->fail(grammars.status(), field);
     }
     if (const Result<void> charged = charge_grammars(grammar_memory_, *grammars); !charged.ok())
-      return stream_->fail(ErrorStyle::kOpenAi, charged.status());
+      return stream_->fail(charged.status());
     start(std::move(grammars).value());
   }
 
@@ -100,7 +100,7 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
                                        self->guarded([&] { self->on_delta(i, std::move(delta)); });
                                      });
     if (!started.ok()) {
-      stream_->fail(ErrorStyle::kOpenAi, started.status());
+      stream_->fail(started.status());
       return false;
     }
     stream_->attach(std::move(started).value());
@@ -114,7 +114,7 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
       if (!stream_->started()) {  // the status can still report the error
         stream_->cancel_all();
         return stream_->exchange().respond(
-            error_response(ErrorStyle::kOpenAi, failure->status, failure->message));
+            error_response(answer_->error_style(), failure->status, failure->message));
       }
       if (!failure_) failure_ = std::move(failure);
     }
@@ -122,8 +122,11 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
     answer_->add(i, std::move(delta), *stream_);
     if (num_open_ > 0) return;
     if (request_.stream) {
-      answer_->end_stream(*stream_);
-      if (failure_) stream_->event(error_event(failure_->status, failure_->message));
+      if (failure_) {
+        answer_->fail_stream(failure_->status, failure_->message, *stream_);
+      } else {
+        answer_->end_stream(*stream_);
+      }
       stream_->done();
     } else {
       HttpResponse response;
@@ -158,6 +161,11 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
 };
 
 }  // namespace
+
+void OpenAiAnswer::fail_stream(int status, std::string_view message, SseStream& stream) {
+  end_stream(stream);
+  stream.event("error", error_event(error_style(), status, message));
+}
 
 void run_openai_call(ServerContext& context, std::shared_ptr<HttpExchange> exchange, OpenAiRequest request,
                      std::unique_ptr<OpenAiAnswer> answer) {

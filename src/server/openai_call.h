@@ -1,5 +1,5 @@
-// Processes one request to an OpenAI endpoint: grammars, generations, deltas and the answer. The form of the
-// answer belongs to the endpoint (OpenAiAnswer). Only the I/O thread uses it.
+// Processes one request of a client, whatever its dialect: grammars, generations, deltas and the answer. The
+// form of the answer belongs to the endpoint (OpenAiAnswer). Only the I/O thread uses it.
 #pragma once
 
 #include <memory>
@@ -22,11 +22,18 @@ class OpenAiAnswer {
   virtual void add(size_t i, GenerationDelta delta, SseStream& stream) = 0;
   // Writes a stream's last event, if there is one (usage).
   virtual void end_stream(SseStream& stream) = 0;
+  // Writes the end of a stream in which a choice has failed: end_stream(), then an error event. An endpoint
+  // whose last event says that all went well writes only the error.
+  virtual void fail_stream(int status, std::string_view message, SseStream& stream);
   // Returns the answer in one piece, once every choice has ended.
   virtual std::string whole() = 0;
+
+  // Tell how errors and events are written.
+  virtual ErrorStyle error_style() const { return ErrorStyle::kOpenAi; }
+  virtual EventForm event_form() const { return EventForm::kData; }
 };
 
-// Answers the exchange, including every error in OpenAI's form.
+// Answers the exchange, including every error in the answer's style.
 void run_openai_call(ServerContext& context, std::shared_ptr<HttpExchange> exchange, OpenAiRequest request,
                      std::unique_ptr<OpenAiAnswer> answer);
 

@@ -7,33 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "server/chat_choice_text.h"
 #include "server/openai_call.h"
 #include "server/openai_chat_request.h"
 #include "server/openai_json.h"
 #include "server/router.h"
 
 namespace hadal::server {
-
-// Separates a choice's text into reasoning, content and calls. The result does not depend on how the text was
-// cut into pieces.
-class ChatChoiceText {
- public:
-  struct Piece {
-    std::string reasoning;
-    std::string content;
-    std::vector<ToolCallDelta> calls;
-  };
-  explicit ChatChoiceText(const ChatParsing& parsing);
-  // Adds new text; `last` tells that it is the end.
-  Piece append(std::string text, bool last);
-  int num_calls() const { return tools_ ? tools_->num_calls() : 0; }
-
- private:
-  void take(ReasoningParser::Piece part, Piece& out);
-
-  std::optional<ReasoningParser> reasoning_;  // none: everything is content
-  std::optional<ToolCallParser> tools_;
-};
 
 class ChatAnswer final : public OpenAiAnswer {
  public:

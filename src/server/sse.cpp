@@ -7,8 +7,9 @@
 
 namespace hadal::server {
 
-std::shared_ptr<SseStream> SseStream::create(std::shared_ptr<HttpExchange> exchange) {
-  std::shared_ptr<SseStream> stream(new SseStream(std::move(exchange)));
+std::shared_ptr<SseStream> SseStream::create(std::shared_ptr<HttpExchange> exchange, ErrorStyle style,
+                                             EventForm form) {
+  std::shared_ptr<SseStream> stream(new SseStream(std::move(exchange), style, form));
   // The pointer is weak because the exchange must not keep its owner alive.
   stream->exchange_->on_disconnect([weak = std::weak_ptr(stream)] {
     if (const auto self = weak.lock()) self->cancel_all();
@@ -24,19 +25,25 @@ void SseStream::attach(std::shared_ptr<Generation> generation) {
 
 void SseStream::start() {
   HttpResponse head;
-  head.content_type = "text/event-stream; charset=utf-8";
+  head.content_type =
+      form_ == EventForm::kLines ? "application/x-ndjson" : "text/event-stream; charset=utf-8";
   head.headers.emplace_back("Cache-Control", "no-cache");
   head.headers.emplace_back("X-Accel-Buffering", "no");  // a proxy must not buffer events
   exchange_->start_stream(std::move(head));
   started_ = true;  // until now, a failure can still have a status
 }
 
-void SseStream::event(std::string_view json) {
+void SseStream::event(std::string_view name, std::string_view json) {
   if (!started_) start();
   scratch_.clear();
-  scratch_ += "data: ";
+  if (form_ == EventForm::kNamed) {
+    scratch_ += "event: ";
+    scratch_ += name;
+    scratch_ += '\n';
+  }
+  if (form_ != EventForm::kLines) scratch_ += "data: ";
   scratch_ += json;
-  scratch_ += "\n\n";
+  scratch_ += form_ == EventForm::kLines ? "\n" : "\n\n";
   write(scratch_);
 }
 
@@ -64,28 +71,28 @@ void SseStream::resume() {
       generation->resume();
     }
   } catch (const std::exception& error) {
-    fail_internal(ErrorStyle::kSglang, error);  // the stream has begun, so every style is the same
+    fail_internal(error);
   }
 }
 
 void SseStream::done() {
   if (!started_) start();
-  exchange_->write("data: [DONE]\n\n");
+  if (form_ == EventForm::kData) exchange_->write("data: [DONE]\n\n");
   exchange_->finish();
   generations_.clear();
 }
 
-void SseStream::fail(ErrorStyle style, const Status& status, std::string_view field) {
+void SseStream::fail(const Status& status, std::string_view field) {
   cancel_all();
-  if (!started_) return exchange_->respond(error_response(style, status, field));
-  event(error_event(http_status(status.code), status.message));
+  if (!started_) return exchange_->respond(error_response(style_, status, field));
+  event("error", error_event(style_, http_status(status.code), status.message));
   done();
 }
 
-void SseStream::fail_internal(ErrorStyle style, const std::exception& error) {
+void SseStream::fail_internal(const std::exception& error) {
   const MemoryReserve::Scope reserve;
   log_error("request failed path={} error=\"{}\"", exchange_->request().path, error.what());
-  fail(style, status_of(error));
+  fail(status_of(error));
 }
 
 void SseStream::cancel_all() {

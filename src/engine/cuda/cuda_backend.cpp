@@ -105,7 +105,7 @@ class CudaBackend final : public Backend {
         });
   }
 
-  // The bytes of all ranks here. Each group of ranks that holds an expert reads it once between them.
+  // Returns the bytes of all ranks. Each group of ranks that holds an expert reads it once between them.
   int64_t weight_bytes_read(std::span<const int32_t> distinct_experts, bool /*selects_keys*/) const override {
     int64_t total = sum_over(ranks_, [](const DeviceWeights& w) { return matrix_bytes(w.lm_head); });
     const int64_t num_groups = ranks_[0]->weights.split.ep;
@@ -174,7 +174,7 @@ class CudaBackend final : public Backend {
   // are those that reduce it.
   template <typename Made, typename Group, typename BytesOf, typename MakeRank>
   Result<std::unique_ptr<Made>> make(const char* flags, const BytesOf& bytes_of, const MakeRank& make_rank) {
-    const auto short_of_memory = std::make_shared<std::atomic<int>>(-1);  // the first rank that was
+    const auto short_of_memory = std::make_shared<std::atomic<int>>(-1);  // the first rank without enough
     try {
       std::vector<size_t> workspaces;
       int64_t part_bytes = 0;

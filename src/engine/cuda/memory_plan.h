@@ -11,7 +11,7 @@ namespace hadal {
 
 struct DeviceMemoryPlan {
   int64_t total_bytes = 0;  // the device's memory
-  // part of it that may be used; the rest is for graphs' padding and growth of libraries
+  // the part of it that may be used; the rest is left for padding of graphs and for what libraries allocate
   double fraction = 0.88;
   int64_t weight_bytes = 0;
   int64_t context_bytes = 0;     // used by others: CUDA itself, libraries, other processes
@@ -27,7 +27,7 @@ struct DeviceMemoryPlan {
   void fill_cache(int64_t kv_bytes_per_token);
 };
 
-// default_running_requests is the number of requests that run together when no flag says it, before memory
+// default_running_requests is the number of requests that run together when no flag sets it, before memory
 // for their state is considered. This is SGLang's rule, by the number of requests of the longest context that
 // the cache holds: clamp(tokens / context · 512, 2,048, kMostDefaultRequests), at least 1, but at most one
 // for each page, because every running request has its own page.

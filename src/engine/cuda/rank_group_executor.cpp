@@ -111,7 +111,7 @@ StepOutput RankGroupExecutor::wait() {
   HADAL_CHECK(!in_flight_.empty(), "no step is in flight");
   Pending pending = std::move(in_flight_.front());
   in_flight_.pop_front();
-  // A later step's failure is one of this step, too: its ranks are waited for in vain.
+  // A later step's failure is one of this step, too: its ranks will not come.
   if (pending.error.empty()) pending.error = broken_;
   if (pending.error.empty()) {
     run(pending, [](Exchange& exchange, int rank, StepExecutor& executor) {

@@ -13,7 +13,7 @@
 namespace hadal {
 namespace {
 
-// How long an exchange waits on the device for another rank. Ranks launch the same work at the same time, so
+// An exchange waits this long on the device for another rank. Ranks launch the same work at the same time, so
 // a rank that is so late will not come.
 constexpr std::chrono::seconds kExchangeDeadline{10};
 

@@ -14,7 +14,7 @@
 
 namespace hadal {
 
-// What a rank uses to exchange data with the others; both are null with one rank.
+// Holds what a rank uses to exchange data with the others; both are null with one rank.
 struct RankEnd {
   DeviceCommunicator* device = nullptr;
   Communicator* host = nullptr;  // barriers between the ranks' threads

@@ -1,5 +1,5 @@
 // Implements the attention half of a layer. Prompt rows attend un-absorbed over keys and values expanded from
-// the cache; decode rows, and a few prompt rows behind a long prefix, attend absorbed over the cache itself.
+// the cache; decode rows, and a few prompt rows after a long prefix, attend absorbed over the cache itself.
 // Every key is read back from the cache after rounding to its format.
 #include <algorithm>
 
@@ -212,7 +212,8 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
     double pairs = 0.0;
     for (int i = 0; i < pass.num_segment_runs; ++i) {
       const cuda::PrefillSegmentRun& run = plan.segment_runs[pass.first_segment_run + i];
-      const double hidden = run.k_pos + run.k_len > run.q_pos ? run.q_len / 2.0 : 0.0;  // above the diagonal
+      // Pairs above the diagonal are hidden.
+      const double hidden = run.k_pos + run.k_len > run.q_pos ? run.q_len / 2.0 : 0.0;
       pairs += static_cast<double>(run.q_len) * std::max(0.0, static_cast<double>(run.k_len) - hidden);
     }
     op("mla_prefill", static_cast<double>(m * heads_) * 640.0 + static_cast<double>(keys * heads_) * 512.0,

@@ -120,7 +120,7 @@ class DeviceForward {
   cuda::NormInput exchanged(int64_t m);
   // Computes this rank's columns of the logits of x [num_rows, hidden], and gathers those of all ranks.
   void gather_logits(Value16* x, int64_t num_rows, float* logits);
-  friend class ExpertsRun;  // one layer's plan being carried out
+  friend class ExpertsRun;  // runs one layer's plan
   // Returns true if the kernel that computes the heads' outputs of decode rows also quantises them: a head is
   // one group of e4m3.
   bool expands_to_codes(const MatrixWeight& o) const {

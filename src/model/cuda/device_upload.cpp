@@ -101,7 +101,7 @@ class Lane {
     int index;
     CudaStream stream;
     DeviceBuffer staging;
-    std::array<CudaEvent, kNumSlots> copied;  // the copies of a pinned buffer; complete if never recorded
+    std::array<CudaEvent, kNumSlots> copied;  // recorded after the copies of a pinned buffer
   };
 
   // Writes what a target wants of the piece. `raw` has the piece's values in pinned memory, or is null if

@@ -1,6 +1,7 @@
 // Cuts the placements of one or several ranks into pieces: rows of a stored tensor, a few MB each, with every
-// placement that wants some of them. A piece is read or generated once, whoever wants it. The functions are
-// pure, and any thread may call them; every build has them. Only the upload of device weights includes this.
+// placement that wants some of them. A piece is read or generated once, however many placements want it. The
+// functions are pure, and any thread may call them; every build has them. Only the upload of device weights
+// includes this.
 #pragma once
 
 #include <cstdint>

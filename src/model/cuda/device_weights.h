@@ -66,8 +66,8 @@ struct DeviceMlp {
 struct DeviceMoe {
   MatrixWeight gate;                       // [n_routed_experts, hidden]
   const float* correction_bias = nullptr;  // [n_routed_experts], or null if there is none
-  // Those of the rank's first expert. With intermediate 0 the rank holds nothing of its experts, nor of the
-  // shared ones behind them.
+  // These are the rank's first expert's. With intermediate 0 the rank holds nothing of its experts, nor of
+  // the shared ones behind them.
   DeviceMlp experts;
   int64_t gate_up_stride = 0, down_stride = 0;              // elements between experts
   int64_t gate_up_scale_stride = 0, down_scale_stride = 0;  // scales between experts

@@ -21,7 +21,8 @@ struct WeightPlacement {
   const TensorSource* source = nullptr;
   int64_t row = 0, col = 0;    // where the window begins in the source
   int64_t rows = 0, cols = 0;  // size of the window
-  // The type at the destination: the stored type, or F32, BF16, F16 (converted), F8_E4M3, I8 (quantised).
+  // This is the type at the destination: the stored type, or F32, BF16, F16 (converted), F8_E4M3, I8
+  // (quantised).
   DType type = DType::kBF16;
   std::byte* dst = nullptr;
   int64_t stride = 0;                        // elements between rows at the destination

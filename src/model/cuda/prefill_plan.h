@@ -29,7 +29,7 @@ struct AbsorbedPass {
 };
 
 struct PrefillPlan {
-  // The un-absorbed path.
+  // These belong to the un-absorbed path.
   std::vector<cuda::KeyRun> key_runs;
   std::vector<cuda::PrefillSegmentRun> segment_runs;
   std::vector<PrefillPass> passes;

@@ -1,7 +1,7 @@
-// The device side of exchanges between ranks, and the kernels that read what was exchanged. Each function is
-// launched by one rank, on its stream; docs/kernels/cuda-comm.md explains the protocol. The rules of
-// kernels/cuda/launch.h hold, with one exception: exchange_flags waits for other ranks' kernels. This header
-// includes no CUDA header.
+// Declares the device side of exchanges between ranks, and the kernels that read what was exchanged. Each
+// function is launched by one rank, on its stream; docs/kernels/cuda-comm.md explains the protocol. The rules
+// of kernels/cuda/launch.h hold, with one exception: exchange_flags waits for other ranks' kernels. This
+// header includes no CUDA header.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 
 namespace hadal::cuda {
 
-// What a rank keeps about exchanges, in device memory that all ranks of its group can write. It is zero
+// Holds what a rank keeps about exchanges, in device memory that all ranks of its group can write. It is zero
 // before the first exchange. Only exchange_flags uses it.
 struct ExchangeFlags {
-  uint64_t arrived[kMaxRanks];  // arrived[r]: to how many exchanges rank r has come; rank r writes it
+  uint64_t arrived[kMaxRanks];  // arrived[r]: how many exchanges rank r has reached; rank r writes it
   // The rest is this rank's own.
   uint64_t num_exchanges;  // to how many it has come
   uint32_t given_up;       // not 0: a wait has failed, and later ones do not wait
@@ -27,8 +27,8 @@ inline constexpr int64_t kMaxLinesBytes = 64 << 10;  // of a part
 inline constexpr int64_t kLinesMemory =
     2 * 2 * kMaxRanks * kMaxLinesBytes;  // two slots; a line doubles the bytes
 
-// What a rank says about the first wait that passed its deadline, in page-locked memory of the host. It is
-// zero before.
+// Holds what a rank says about the first wait that passed its deadline, in page-locked memory of the host. It
+// is zero before.
 struct LateReport {
   uint32_t is_late;   // the other fields are valid; written last
   int32_t missing;    // the first rank that had not come
@@ -76,8 +76,8 @@ struct SumLinesParams {
 };
 void sum_lines(const SumLinesParams& params, const Launch& launch);
 
-// Which rows of a part CopyParts copies: all of them; those whose owner is this rank; or those whose owner is
-// the part's rank.
+// Says which rows of a part CopyParts copies: all of them; those whose owner is this rank; or those whose
+// owner is the part's rank.
 enum class PartRows : uint8_t { kAll, kOwnersOnly, kFromOwners };
 
 // Copies a rectangle of bytes out of each part. Fields with an index per rank describe that rank's part.

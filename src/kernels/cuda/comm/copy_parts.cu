@@ -1,8 +1,8 @@
 // Copies rectangles of bytes out of the parts of all ranks.
 //
-// Grid: x has blocks of columns, y the rows (or fewer blocks, which then have several), z the parts. A thread
-// copies one element of a row at a time: 16 bytes where all addresses and sizes allow it, else 4 bytes or
-// one.
+// Grid: x has blocks of columns, y the rows, z the parts; with fewer blocks than rows, a block has several. A
+// thread copies one element of a row at a time: 16 bytes where all addresses and sizes allow it, else 4 bytes
+// or one.
 #include <algorithm>
 
 #include "kernels/cuda/comm/comm.h"

@@ -1,4 +1,4 @@
-// Brings all ranks together: each writes into every rank's flags to how many exchanges it has come, and waits
+// Brings all ranks together: each writes into every rank's flags how many exchanges it has reached, and waits
 // until its own flags show that all others have come to as many.
 //
 // Grid: one block of one warp; lane r signals rank r and waits for it. The count of exchanges is kept on the

@@ -1,6 +1,6 @@
-// Accesses to memory that several devices read and write. They are made at system scope (PTX ISA, "Memory
-// Consistency Model"): a release makes everything that this thread has written or observed visible to the
-// thread, on any device, whose acquire reads the released value.
+// Declares accesses to memory that several devices read and write. They are made at system scope (PTX ISA,
+// "Memory Consistency Model"): a release makes everything that this thread has written or observed visible to
+// the thread, on any device, whose acquire reads the released value.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Declares the row-wise ops of a layer: embedding, fused norms, quantisation, RoPE, the KV write. This header
-// includes no CUDA header.
+// Declares the row-wise ops of a layer: embedding, fused norms, quantisation, RoPE and the KV write. This
+// header includes no CUDA header.
 //
 // Rows of 16 bits are bf16, or float16 in all rows of an op whose parameter f16 says so. Rows of codes are
 // made only from bf16 rows.
@@ -40,7 +40,8 @@ void feed_tokens(const FeedTokensParams& params, const Launch& launch);
 struct NormInput {
   const void* dense = nullptr;  // [m, n] rows x_stride apart; null: none
   int64_t x_stride = 0;
-  // Instead: Σ_j weights[t, j] · expert_rows[row_of[t, j], :], in float32, j ascending.
+  // If expert_rows is set, the input is Σ_j weights[t, j] · expert_rows[row_of[t, j], :], in float32, j
+  // ascending.
   const void* expert_rows = nullptr;  // [m · top_k, n]
   const int32_t* row_of = nullptr;    // [m, top_k]; negative only in combine_rows
   const float* weights = nullptr;     // [m, top_k]

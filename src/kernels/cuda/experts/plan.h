@@ -23,7 +23,7 @@ struct ExpertsFlags {
 
 enum class ExpertsOp : uint8_t {
   kFewRouter,   // few_experts, its first kernel
-  kFewExperts,  // few_experts, its second kernel: everything behind the router's product
+  kFewExperts,  // few_experts, its second kernel: everything after the router's product
   kRouter,      // the router's product, a linear in float32
   kRoute,       // the gate, and the permutation that sorts rows by expert
   kSpread,      // spread_rows: the rows of routed experts in order of expert; shared ones read the tokens

@@ -13,7 +13,7 @@ namespace hadal::cuda {
 struct ExpertsShape {
   int64_t tokens = 0;
   int num_experts = 0;  // routed
-  int num_shared = 0;   // experts behind the routed ones that every token uses
+  int num_shared = 0;   // experts after the routed ones; every token uses them
   int top_k = 0;        // routed experts of a token
   int num_held = 0;     // routed experts that this rank holds, 0: all; with fewer, num_shared is 0
   int num_groups = 1;

@@ -42,7 +42,7 @@ struct QuantizeWeightParams {
   int64_t scale_stride = 0;
   int64_t rows = 0, cols = 0;
   int64_t code_rows = 0;                      // blocks: of the rows whose codes are wanted; channels: rows
-  int64_t first_code_col = 0, code_cols = 0;  // blocks: 0 and cols
+  int64_t first_code_col = 0, code_cols = 0;  // with block scales these are 0 and cols
 };
 void quantize_weight(const QuantizeWeightParams& params, const Launch& launch);
 

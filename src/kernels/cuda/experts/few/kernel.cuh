@@ -25,7 +25,7 @@
 //   empty[slot]  four arrivals, one from each warp of the tile's warpgroup
 //   x_full       the tokens' rows have been loaded
 //   activated    one arrival from each consumer warp whose rows are activated; after it the producer keeps
-//                more loads in flight. It has one phase.
+//                more loads in flight. `activated` has one phase.
 // A warpgroup waits for the first slot of a tile only after the other warpgroup has seen the last slot of the
 // previous tile (named barriers kTurnBarrier and kTurnBarrier + 1). Otherwise it could be more than one round
 // of a slot ahead, which the parity of a barrier cannot show. If a ring holds a whole number of down's tiles,

@@ -18,7 +18,7 @@ __global__ void plain_grouped_kernel(GroupedLinearParams p) {
   for (int64_t row = blockIdx.y; row < p.num_rows; row += gridDim.y) {
     int expert = 0;
     while (expert < p.num_experts && p.expert_offsets[expert + 1] <= row) ++expert;
-    if (expert == p.num_experts) return;  // rows behind the last expert's belong to no expert
+    if (expert == p.num_experts) return;  // rows after the last expert's belong to no expert
     MatrixWeight w = p.w;
     w.data = static_cast<const char*>(w.data) + expert * p.expert_stride * weight_element_bytes(w.type);
     if (w.scales != nullptr) w.scales += expert * p.expert_scale_stride;

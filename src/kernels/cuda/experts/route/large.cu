@@ -154,7 +154,7 @@ template <int kValues>
 void launch_large(const RouteParams& p, const Run& run, const Launch& launch) {
   const size_t bytes =
       (static_cast<size_t>(kThreads) * kValues + size_t{2} * run.columns * run.words) * sizeof(uint32_t);
-  allow_shared_memory<route_large_kernel<kValues>>(bytes);  // below 48 KB too: fixed arrays come on top
+  allow_shared_memory<route_large_kernel<kValues>>(bytes);  // below 48 KB too, because fixed arrays are added
   launch_kernel<route_large_kernel<kValues>>(
       launch, static_cast<unsigned>((p.m + run.tokens - 1) / run.tokens), kThreads, bytes, p, run);
 }

@@ -1,0 +1,79 @@
+#include "server/chat_choice_text.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "text/chat_markers.h"
+
+namespace hadal::server {
+namespace {
+
+// A call that the end of the answer cuts off is content; the special tokens in it are not meant for readers.
+std::string without_markers(std::string_view text) {
+  constexpr std::string_view kMarkers[] = {kCallsBegin, kCallsEnd, kCallBegin, kCallEnd, kSep, dsml::kToken};
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const auto* const marker = std::find_if(std::begin(kMarkers), std::end(kMarkers),
+                                            [&](std::string_view m) { return text.starts_with(m); });
+    if (marker != std::end(kMarkers)) {
+      text.remove_prefix(marker->size());
+    } else {
+      out += text.front();
+      text.remove_prefix(1);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+ChatChoiceText::ChatChoiceText(const ChatParsing& parsing) {
+  if (parsing.reasoning != ReasoningFormat::kNone) {
+    reasoning_.emplace(ReasoningParser::Options{.format = parsing.reasoning,
+                                                .starts_in_reasoning = parsing.starts_in_reasoning,
+                                                .stream_reasoning = parsing.stream_reasoning});
+  }
+  if (parsing.tool_calls != ToolCallFormat::kNone) {
+    ToolCallParser::Options options;
+    options.format = parsing.tool_calls;
+    options.tool_names = parsing.tool_names;
+    options.parallel = parsing.parallel_tool_calls;
+    tools_.emplace(std::move(options));
+  }
+}
+
+void ChatChoiceText::take(ReasoningParser::Piece part, Piece& out) {
+  out.reasoning += part.reasoning;
+  if (!tools_) {
+    out.content += part.content;
+  } else if (!part.content.empty()) {
+    ToolCallParser::Piece piece = tools_->append(part.content);
+    out.content += piece.content;
+    for (ToolCallDelta& call : piece.calls) out.calls.push_back(std::move(call));
+  }
+}
+
+ChatChoiceText::Piece ChatChoiceText::append(std::string text, bool last) {
+  Piece out;
+  if (reasoning_) {
+    take(reasoning_->append(text), out);
+    if (last) take(reasoning_->finish(), out);
+  } else {
+    ReasoningParser::Piece all;
+    all.content = std::move(text);
+    take(std::move(all), out);
+  }
+  if (last && tools_) {
+    ToolCallParser::Piece rest = tools_->finish();
+    out.content += without_markers(rest.content);
+    for (ToolCallDelta& call : rest.calls) out.calls.push_back(std::move(call));
+    for (const std::string& name : tools_->unknown_names()) {
+      log_info("tool call dropped function=\"{}\" reason=\"not among the tools of the request\"", name);
+    }
+  }
+  return out;
+}
+
+}  // namespace hadal::server
