@@ -153,7 +153,7 @@ TEST(QueueLimit, AClientThatLeavesWhileItsChoicesAreStartedStartsNoMoreAndReturn
     // There are places for this request only if those of the other are free again.
     ASSERT_TRUE(server.io().run_until([&] {
       server.engine().check_integrity();
-      return server.engine().stats().num_aborted == started;
+      return server.engine().stats().num_aborted == started && server.io().is_empty();
     }));
     const auto stays = server.send("POST", path, body);
     ASSERT_TRUE(server.wait(*stays));
