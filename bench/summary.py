@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 
-from report_rows import PAGES, ROOT, Table, part_of, replaced_part, table
+from report_rows import ROOT, Table, part_of, replaced_part, table
 
 PROGRAM = "bench/summary.py"
 DECODE = (("lite-bf16", "V2-Lite, bf16"), ("lite-fp8", "V2-Lite, `--quantization fp8`"), ("v3-fp8", "V3 cut to six of 61 layers, FP8"))
