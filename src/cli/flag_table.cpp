@@ -22,7 +22,7 @@ constexpr CommandInfo kCommands[] = {
     {Command::kDetokenize, "detokenize", "turn token ids into text",
      "hadal detokenize --model-path models/hadal-tiny --input-ids 17,42"},
     {Command::kFetch, "fetch", "fetch a model from the Hugging Face hub into the local cache",
-     "hadal fetch --model-path deepseek-ai/DeepSeek-V2-Lite-Chat"},
+     "hadal fetch deepseek-ai/DeepSeek-V2-Lite-Chat"},
     {Command::kInfo, "info",
      "show what a model needs and whether it fits: parameters, bytes, KV cache capacity",
      "hadal info --model-path models/hadal-tiny --json"},

@@ -26,9 +26,9 @@ Status cannot_write(const fs::path& path, const std::error_code& error) {
   return make_status(StatusCode::kInternal, "cannot write {}: {}", path.string(), error.message());
 }
 
-// Returns a name beside `path` that no other process uses, for what is then renamed to it.
+// Returns a name beside `path` that no other thread or process uses, for what is then renamed to it.
 fs::path temporary_name(const fs::path& path) {
-  return path.parent_path() / fmt::format(".{}.{}", path.filename().string(), ::getpid());
+  return path.parent_path() / fmt::format(".{}.{}", path.filename().string(), ::gettid());
 }
 
 Result<void> create_parent(const fs::path& path) {

@@ -34,8 +34,6 @@ Status explained(Status status, const ModelId& id, bool has_token) {
     status.message += has_token
                           ? "; the token of HF_TOKEN or of the token file has no access to this model"
                           : "; there is no such model, or it needs a token (HF_TOKEN) that has access to it";
-  } else if (status.code == StatusCode::kNotFound) {
-    status.message += "; there is no such model or revision";
   }
   return status;
 }
@@ -60,8 +58,13 @@ Result<fs::path> cache_of(const ModelId& id, const HubEnvironment& environment) 
 Result<fs::path> fetch(const ModelId& id, FetchScope scope, const HubAccess& access,
                        const CachedRepository& cache, const FetchCallbacks& callbacks) {
   const std::string url = info_url(access.endpoint, id.repository, id.revision);
-  HADAL_ASSIGN_OR_RETURN(const std::string answer, download_text(url, access, kMaxInfoBytes, callbacks));
-  HADAL_ASSIGN_OR_RETURN(const RepositoryInfo info, parse_repository_info(answer, url));
+  const Result<std::string> answer = download_text(url, access, kMaxInfoBytes, callbacks);
+  if (!answer.ok()) {
+    Status status = answer.status();
+    if (status.code == StatusCode::kNotFound) status.message += "; there is no such model or revision";
+    return status;
+  }
+  HADAL_ASSIGN_OR_RETURN(const RepositoryInfo info, parse_repository_info(*answer, url));
   const RemoteCommit from{.repository = id.repository, .commit = info.commit};
   HADAL_ASSIGN_OR_RETURN(const auto small_files, choose_small_files(info, scope));
   HADAL_RETURN_IF_ERROR(download_files(small_files, from, access, cache, callbacks));
@@ -121,7 +124,7 @@ Result<fs::path> locate_model(const std::string& model_path, FetchScope scope,
                                 : fmt::format("its snapshot {} lacks {}", snapshot.string(), listed(missing));
   return not_found(
       "{0}: no such directory, and {1}; it is not fetched because --offline or HF_HUB_OFFLINE is set. "
-      "`hadal fetch --model-path {0}` fetches it",
+      "`hadal fetch {0}` fetches it",
       model_path, lacks);
 }
 

@@ -141,6 +141,7 @@ struct HttpClient::Transfer {
     set(curl, CURLOPT_HTTP_VERSION, long{CURL_HTTP_VERSION_1_1});  // a connection for each client
     set(curl, CURLOPT_USERAGENT, fmt::format("hadal/{}", version()).c_str());
     set(curl, CURLOPT_NOSIGNAL, 1L);
+    set(curl, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);  // they are the proxy's
     set(curl, CURLOPT_CONNECTTIMEOUT, kConnectTimeoutS);
     set(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
     set(curl, CURLOPT_LOW_SPEED_TIME, kSilenceTimeoutS);

@@ -75,7 +75,7 @@ class Cache:
             return process.returncode, out.decode(), err.decode("utf-8", "replace")
 
     def fetch(self, hub, *words, model="org/name", **options):
-        return self.run(hub.url, "fetch", "--model-path", model, *words, **options)
+        return self.run(hub.url, "fetch", model, *words, **options)
 
     def content(self, repo, name):
         return (self.folder / "snapshots" / repo.commit / name).read_bytes()
@@ -166,7 +166,9 @@ def test_refusals():
         ("redirects without end", answers(302, headers={"Location": "/again"}), ["more than 5 redirects"]),
     ]:
         with HubServer(repo, fault) as hub, Cache() as cache:
-            check_fails(name, cache.fetch(hub), *wanted)
+            outcome = cache.fetch(hub)
+            check_fails(name, outcome, *wanted)
+            check(f"{name}: only a model that is not there is called so", ("no such model or revision" in outcome[2]) == (name == "404"), outcome)
             check(f"{name}: it is asked only once",
                   all(request.number == 0 or request.path == "/again" for request in hub.requests), hub.requests)
     with Cache() as cache:

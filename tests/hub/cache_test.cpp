@@ -174,7 +174,7 @@ TEST(LocateModel, OfflineTheErrorSaysWhatIsMissingAndHowToFetchIt) {
     return dir.status().message;
   };
   EXPECT_THAT(message("org/name", offline(cache.path())),
-              AllOf(HasSubstr(cache.path().string()), HasSubstr("hadal fetch --model-path org/name"),
+              AllOf(HasSubstr(cache.path().string()), HasSubstr("hadal fetch org/name"),
                     HasSubstr("HF_HUB_OFFLINE")));
   EXPECT_THAT(message("org/name", {}), HasSubstr("HF_HUB_CACHE, HF_HOME and HOME are unset"));
   EXPECT_THAT(message("/no/such/dir", offline(cache.path())), HasSubstr("no such directory, nor a hub id"));
