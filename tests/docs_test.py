@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "python/README.md",
                 *ROOT.glob("models/*/README.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench/lab").rglob("*.md")])
-TOP_FOLDERS = ("src", "tests", "tools", "scripts", "bench", "docs", "cmake", "share", "python", "models", ".ci")
+TOP_FOLDERS = ("src", "tests", "tools", "scripts", "bench", "docs", "cmake", "share", "python", "models", "packaging", ".ci")
 FILE_NAME = re.compile(r"[\w.-]+(/[\w.-]+)*\.(h|cpp|cu|cuh|c|py|sh|md|json|txt|inc)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 COMMANDS = "serve|fetch|generate|chat|logits|tokenize|detokenize|info|bench|tune|eval"
