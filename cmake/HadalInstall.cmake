@@ -1,11 +1,15 @@
 # `cmake --install` and a relocatable tarball (`cpack`) have bin/hadal, lib/ (portable only), share/hadal/models/…,
-# share/hadal/kernel-configs/…. The binary finds these relative to itself (base/install_paths.h), so the tree may be
-# moved.
+# share/hadal/kernel-configs/…, manual pages and completions for shells. The binary finds its data relative to itself
+# (base/install_paths.h), so the tree may be moved.
 include(GNUInstallDirs)
 install(TARGETS hadal RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/hadal-tiny DESTINATION ${CMAKE_INSTALL_DATADIR}/hadal/models OPTIONAL)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/share/kernel-configs DESTINATION ${CMAKE_INSTALL_DATADIR}/hadal)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(CODE "set(HADAL_BINARY [[$<TARGET_FILE:hadal>]])
+              set(HADAL_MANDIR [[${CMAKE_INSTALL_MANDIR}]])
+              set(HADAL_DATADIR [[${CMAKE_INSTALL_DATADIR}]])")
+install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/InstallDocs.cmake)
 
 if(HADAL_PORTABLE)
   # Every shared library except glibc's own goes into lib/: glibc must be the host's, which therefore needs at least the

@@ -5,12 +5,12 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <memory>
 #include <mutex>
 #include <string>
 
 #include "base/log_writer.h"
+#include "base/status_line.h"
 
 namespace hadal {
 namespace {
@@ -41,12 +41,7 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
       line.insert(message.color_range_end, "\x1b[m");
       line.insert(message.color_range_start, colour(message.level));
     }
-    std::string_view rest = line;
-    while (!rest.empty()) {
-      const ssize_t count = ::write(STDERR_FILENO, rest.data(), rest.size());
-      if (count < 0 && errno != EINTR) return;  // there is nowhere to report this error
-      if (count > 0) rest.remove_prefix(static_cast<size_t>(count));
-    }
+    write_above_status_line(line);
   }
   void flush_() override {}
 };

@@ -1,4 +1,6 @@
 // `hadal generate` prints the continuation of one prompt while it is generated.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdio>
 
@@ -143,14 +145,20 @@ json choice_json(const Choice& choice, const Tokenizer* tokenizer, const Logprob
   return out;
 }
 
-// Waits for the end of one choice; with `show`, its text is printed as it arrives.
-void finish_choice(Engine& engine, Choice& choice, bool show, const InterruptGuard& guard) {
+// Waits for the end of one choice; with `show`, its text is printed as it arrives, or its ids as 1,2,3 where
+// there is no tokenizer.
+void finish_choice(Engine& engine, Choice& choice, const Tokenizer* tokenizer, bool show,
+                   const InterruptGuard& guard) {
   choice.last = drain(
       engine, choice.id, [&guard] { return guard.interrupted(); },
       [&](const TokenChunk& chunk) {
         const std::string text = choice.stream.append(chunk);
         choice.text += text;
-        if (show) write_stdout(text);
+        if (show && tokenizer != nullptr) write_stdout(text);
+        if (show && tokenizer == nullptr && !chunk.token_ids.empty()) {
+          write_stdout(
+              fmt::format("{}{}", choice.output_ids.empty() ? "" : ",", fmt::join(chunk.token_ids, ",")));
+        }
         choice.output_ids.insert(choice.output_ids.end(), chunk.token_ids.begin(), chunk.token_ids.end());
         choice.logprobs.insert(choice.logprobs.end(), chunk.logprobs.begin(), chunk.logprobs.end());
         choice.prompt_logprobs.insert(choice.prompt_logprobs.end(), chunk.prompt_logprobs.begin(),
@@ -220,6 +228,7 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
   HADAL_ASSIGN_OR_RETURN(SamplingOptions sampling,
                          resolve_sampling(flags, session->generation_config(),
                                           flags.has("chat") ? kDefaultAnswerTokens : kDefaultMaxNewTokens));
+  log_sampling_defaults(sampling);
   if (!sampling.stop.empty() && tokenizer == nullptr) {
     return invalid_argument("--stop needs a tokenizer; use --stop-token-ids");
   }
@@ -260,7 +269,7 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
     if (!as_json && num_choices > 1) write_stdout(fmt::format("{}[choice {}]\n", i > 0 ? "\n" : "", i));
     if (!as_json && prompt.starts_in_reasoning)
       write_stdout("<think>");  // because the model writes the end tag alone
-    finish_choice(*engine, choices[i], !as_json, guard);
+    finish_choice(*engine, choices[i], tokenizer, !as_json, guard);
     if (!as_json) write_stdout("\n");
   }
 

@@ -15,34 +15,6 @@
 namespace hadal::cli {
 namespace {
 
-// Returns the headings in the order in which they are shown; groups that are not named here come last.
-std::vector<std::string_view> flag_groups() {
-  std::vector<std::string_view> groups = {"Server", "Load",     "Input", "Batch",
-                                          "Output", "Sampling", "Model", "Running"};
-  for (const Flag& flag : flag_table()) {
-    if (flag.flag_class == FlagClass::kHonoured &&
-        std::find(groups.begin(), groups.end(), flag.group) == groups.end()) {
-      groups.push_back(flag.group);
-    }
-  }
-  return groups;
-}
-
-// Returns a flag as help shows it: "--top-p X", "--dtype auto|float32", "--json".
-std::string signature(const Flag& flag) {
-  std::string out = "--" + flag.name;
-  if (flag.kind == ValueKind::kSwitch) return out;
-  if (!flag.choices.empty()) return out + " " + flag.choices;
-  if (!flag.value_name.empty()) out += fmt::format(" {}", flag.value_name);
-  if (flag.kind == ValueKind::kList) out += " …";
-  return out;
-}
-
-std::string help_text(const Flag& flag) {
-  if (flag.default_text.empty()) return flag.text;
-  return fmt::format("{} [{}]", flag.text, flag.default_text);
-}
-
 // Breaks `text` at spaces into lines of at most `width` bytes; all but the first begin at column `indent`.
 std::string wrapped(std::string_view text, size_t width, size_t indent) {
   std::string out;
@@ -98,6 +70,33 @@ std::vector<std::pair<std::string, std::string>> names_by_text(FlagClass wanted)
 
 }  // namespace
 
+// Groups that are not named here come last.
+std::vector<std::string_view> flag_groups() {
+  std::vector<std::string_view> groups = {"Server", "Load",     "Input", "Batch",
+                                          "Output", "Sampling", "Model", "Running"};
+  for (const Flag& flag : flag_table()) {
+    if (flag.flag_class == FlagClass::kHonoured &&
+        std::find(groups.begin(), groups.end(), flag.group) == groups.end()) {
+      groups.push_back(flag.group);
+    }
+  }
+  return groups;
+}
+
+std::string signature(const Flag& flag) {
+  std::string out = "--" + flag.name;
+  if (flag.kind == ValueKind::kSwitch) return out;
+  if (!flag.choices.empty()) return out + " " + flag.choices;
+  if (!flag.value_name.empty()) out += fmt::format(" {}", flag.value_name);
+  if (flag.kind == ValueKind::kList) out += " …";
+  return out;
+}
+
+std::string help_text(const Flag& flag) {
+  if (flag.default_text.empty()) return flag.text;
+  return fmt::format("{} [{}]", flag.text, flag.default_text);
+}
+
 std::string overview_help() {
   std::string out = fmt::format(
       "hadal {} runs DeepSeek models\n\nusage: hadal COMMAND MODEL [flags]\n\ncommands:\n", version());
@@ -105,6 +104,9 @@ std::string overview_help() {
   out +=
       "\n  hadal COMMAND --help   lists the flags of a command\n"
       "  hadal --flags          lists all flags, and those of SGLang that are accepted or refused\n"
+      "  hadal --flags --json   prints them as JSON\n"
+      "  hadal --completion SHELL   prints completions for bash, zsh or fish\n"
+      "  hadal --man [COMMAND]  prints a manual page, as in: hadal --man serve | man -l -\n"
       "  hadal --version        prints the version\n";
   return out;
 }

@@ -50,17 +50,17 @@ Status ambiguous(std::string_view spelled, const std::vector<const Flag*>& targe
   return invalid_argument("{} may stand for any of {}; write more of its name", spelled, list);
 }
 
-// The nearest flag is one that the command honours, unless one of SGLang's that is accepted is nearer. If none
-// of these is near, it is one of another command.
+// The nearest flag is one that the command honours, unless one of SGLang's that is accepted is nearer. If
+// none of these is near, it is one of another command.
 Status unknown(Command command, std::string_view spelled, std::string_view name) {
   std::vector<std::string_view> own = {"help"};
   std::vector<std::string_view> accepted, elsewhere;
   for (const Flag& flag : flag_table()) {
     const Flag& target = *target_of(flag, command);
     if (target.flag_class == FlagClass::kError) continue;
-    (!known_in(target, command)                     ? elsewhere
-     : target.flag_class == FlagClass::kHonoured    ? own
-                                                    : accepted)
+    (!known_in(target, command)                  ? elsewhere
+     : target.flag_class == FlagClass::kHonoured ? own
+                                                 : accepted)
         .push_back(flag.name);
   }
   std::string_view nearest = nearest_word(name, own);

@@ -262,6 +262,10 @@ std::vector<std::string> ParsedFlags::texts(std::string_view name) const {
   return at == values_.end() ? std::vector<std::string>() : at->second;
 }
 
+void ParsedFlags::override_with(const ParsedFlags& other) {
+  for (const auto& [name, values] : other.values_) values_[name] = values;
+}
+
 Result<std::vector<int32_t>> parse_ids(std::string_view text, std::string_view source) {
   constexpr std::string_view kSpace = " \t\r\n";
   const size_t begin = text.find_first_not_of(kSpace);

@@ -42,6 +42,8 @@ class ParsedFlags {
   // Returns every value of a flag that is repeated or a list, in order; values are not split at commas.
   std::vector<std::string> texts(std::string_view name) const;
   Command command() const { return command_; }
+  // Takes the values of all flags that `other` has.
+  void override_with(const ParsedFlags& other);
 
   bool help = false;
   std::vector<std::string> notes;  // a log line for each flag of the class kAlready

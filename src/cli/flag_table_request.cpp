@@ -71,6 +71,11 @@ void append_request_rows(std::vector<Flag>& out) {
        .group = "Input",
        .text = "let the model think before it answers, if its chat format has a switch for that (generate: "
                "needs --chat)"},
+      {.name = "no-history",
+       .commands = kChat,
+       .group = "Input",
+       .text = "do not keep what is typed in hadal/chat_history of the folder for state ($XDG_STATE_HOME, or "
+               "~/.local/state)"},
       {.name = "chat-template",
        .kind = kOne,
        .commands = kRuns,

@@ -53,8 +53,8 @@ constexpr ForeignFlag kForeignFlags[] = {
      "chat formats are built in, and the model's is used; leave the flag out"},
     {kLlama, "--reasoning-format", "reasoning-parser", "only `hadal serve` has it"},
     {kLlama, "--reasoning-budget", "", "nothing here limits how long a model thinks; leave the flag out"},
-    {kLlama, "--slots --no-slots --props --no-webui --path --slot-save-path --sps --slot-prompt-similarity", "",
-     "nothing here corresponds to it; leave the flag out"},
+    {kLlama, "--slots --no-slots --props --no-webui --path --slot-save-path --sps --slot-prompt-similarity",
+     "", "nothing here corresponds to it; leave the flag out"},
     {kLlama, "--embedding --embeddings --reranking --rerank --pooling", "",
      "DeepSeek's language models generate text alone"},
     {kLlama, "--log-disable --log-file --log-colors --verbose -v --verbosity", "log-level", ""},
@@ -64,7 +64,8 @@ constexpr ForeignFlag kForeignFlags[] = {
     {kLlama, "-s", "seed", kPerRequest},
     {kLlama, "--repeat-penalty", "repetition-penalty", kPerRequest},
     {kLlama, "-p", "prompt", kNoTokens},
-    {kLlama, "-f --file", "", "`hadal generate` reads the prompt from standard input where --prompt is absent"},
+    {kLlama, "-f --file", "",
+     "`hadal generate` reads the prompt from standard input where --prompt is absent"},
     {kLlama, "-sys --system-prompt", "system", kPerRequest},
     {kLlama, "-cnv --conversation -i --interactive -if --interactive-first -no-cnv", "",
      "`hadal chat` holds a conversation"},
@@ -123,8 +124,11 @@ constexpr ForeignFlag kForeignFlags[] = {
     {kOllama, "--format", "", "each request to the server says it, as response_format"},
 };
 
-// Several engines have commands of these names.
-constexpr std::pair<std::string_view, std::string_view> kForeignCommands[] = {
+struct ForeignCommand {
+  std::string_view name;     // with '-' between words
+  std::string_view command;  // the command here
+};
+constexpr ForeignCommand kForeignCommands[] = {
     {"llama-server", "serve"},
     {"server", "serve"},
     {"api-server", "serve"},
@@ -141,7 +145,8 @@ constexpr std::pair<std::string_view, std::string_view> kForeignCommands[] = {
     {"bench serve", "bench serving"},
     {"bench-one-batch-server", "bench serving"},
     {"llama-perplexity", "eval"},
-    {"run-eval", "eval"},
+    {"run-eval", "eval gpqa"},
+    {"test.run-eval", "eval gpqa"},
     {"bench-sglang", "eval gsm8k"},
     {"llama-tokenize", "tokenize"},
     {"show", "info"},
@@ -149,6 +154,13 @@ constexpr std::pair<std::string_view, std::string_view> kForeignCommands[] = {
     {"llama-gguf", "info"},
     {"pull", "fetch"},
     {"download", "fetch"},
+};
+
+// Nothing here corresponds to these commands, because of the reason beside them.
+constexpr ForeignCommand kNeedlessCommands[] = {
+    {"compile-deep-gemm", "all kernels are compiled ahead of time, so that nothing is left to compile"},
+    {"launch-router",
+     "one process runs all GPUs of a machine; an HTTP proxy can stand before several servers"},
 };
 
 bool is_command_name(std::string_view name) {
@@ -203,6 +215,13 @@ std::optional<std::string> foreign_flag_advice(Command command, std::string_view
 std::string_view command_for_foreign(std::string_view name) {
   for (const auto& [foreign, own] : kForeignCommands) {
     if (foreign == name && is_command_name(own)) return own;
+  }
+  return {};
+}
+
+std::string_view why_needless(std::string_view name) {
+  for (const auto& [foreign, reason] : kNeedlessCommands) {
+    if (foreign == name) return reason;
   }
   return {};
 }

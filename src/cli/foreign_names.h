@@ -27,6 +27,9 @@ std::optional<std::string> foreign_flag_advice(Command command, std::string_view
 // separated by blanks. Empty: no other engine has it, or nothing corresponds to it.
 std::string_view command_for_foreign(std::string_view name);
 
+// Says why nothing here corresponds to another engine's command; empty: it is not known.
+std::string_view why_needless(std::string_view name);
+
 // Lists the commands that honour a flag of this name, in any of its rows.
 std::string commands_with(std::string_view flag_name);
 

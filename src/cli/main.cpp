@@ -40,6 +40,8 @@ int main(int argc, char** argv) {
       .ssl_cert_file = variable("SSL_CERT_FILE"),
       .offline = hadal::hub::is_on(first_variable({"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"})),
   };
+  environment.term = variable("TERM");
+  environment.xdg_state_home = variable("XDG_STATE_HOME");
   if (const char* key = std::getenv("HADAL_API_KEY")) environment.api_key = key;
   if (const char* key = std::getenv("HADAL_ADMIN_API_KEY")) environment.admin_api_key = key;
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);

@@ -312,7 +312,7 @@ Result<SamplingOptions> resolve_sampling(const ParsedFlags& flags, const Generat
   SamplingOptions options;
   SamplingParams& params = options.params;
   if (flags.text_or("sampling-defaults", "model") == "model") {
-    std::string changed;
+    std::string& changed = options.from_file;
     const auto take = [&](const char* name, const char* flag, const std::optional<double>& value,
                           float& field) {
       if (!value || flags.has(flag)) return;
@@ -327,7 +327,6 @@ Result<SamplingOptions> resolve_sampling(const ParsedFlags& flags, const Generat
       params.top_k = *file.top_k;
       changed += fmt::format(" top_k={}", *file.top_k);
     }
-    if (!changed.empty()) log_info("sampling defaults from=generation_config.json{}", changed);
   }
   const auto set = [&](const char* flag, float& field) {
     if (const auto value = flags.number(flag)) field = static_cast<float>(*value);
@@ -362,6 +361,11 @@ Result<SamplingOptions> resolve_sampling(const ParsedFlags& flags, const Generat
     return invalid_argument("--stop '': must not be empty");
   }
   return options;
+}
+
+void log_sampling_defaults(const SamplingOptions& options) {
+  if (!options.from_file.empty())
+    log_info("sampling defaults from=generation_config.json{}", options.from_file);
 }
 
 void fit_to_context(SamplingOptions& options, int64_t prompt_tokens, const Engine& engine) {

@@ -24,6 +24,8 @@ namespace hadal::cli {
 // Environment holds the variables that matter; main alone reads them.
 struct Environment {
   hub::HubEnvironment hub;
+  std::string term;                          // TERM
+  std::string xdg_state_home;                // XDG_STATE_HOME
   std::optional<std::string> api_key;        // HADAL_API_KEY
   std::optional<std::string> admin_api_key;  // HADAL_ADMIN_API_KEY
 };
@@ -96,10 +98,14 @@ struct SamplingOptions {
   SamplingParams params;
   std::vector<std::string> stop;       // strings
   bool max_new_tokens_is_set = false;  // a flag sets it, so that it is not lowered to fit the context
+  std::string from_file;               // what generation_config.json changed: " temperature=0.6 …"
 };
-// Logs what generation_config.json changed. default_max_new_tokens is the default of the command.
+// default_max_new_tokens is the default of the command.
 Result<SamplingOptions> resolve_sampling(const ParsedFlags& flags, const GenerationConfig& file,
                                          int64_t default_max_new_tokens);
+
+// Logs what generation_config.json changed, if it changed anything.
+void log_sampling_defaults(const SamplingOptions& options);
 
 // Lowers max_new_tokens to the room that context and cache have after the prompt, unless a flag set it.
 void fit_to_context(SamplingOptions& options, int64_t prompt_tokens, const Engine& engine);

@@ -10,9 +10,12 @@
 #include "base/printable.h"
 #include "base/version.h"
 #include "cli/commands.h"
+#include "cli/completions.h"
 #include "cli/flag_docs.h"
+#include "cli/flag_json.h"
 #include "cli/flag_parser.h"
 #include "cli/foreign_names.h"
+#include "cli/man_pages.h"
 #include "cli/terminal.h"
 
 namespace hadal::cli {
@@ -174,9 +177,9 @@ Result<std::pair<Command, size_t>> find_command(std::span<const std::string> wor
   if (words[0].starts_with('-'))
     return invalid_argument("'{}' is where the command should be; `hadal --help` lists the commands",
                             words[0]);
-  constexpr std::string_view kPackage = "sglang.";
   std::string one = with_dashes(words[0]);
-  if (one.starts_with(kPackage)) one.erase(0, kPackage.size());
+  for (const std::string_view package : {"sglang.", "sglang-router."})
+    if (one.starts_with(package)) one.erase(0, package.size());
   // A path is the model, and no part of a command's name.
   const bool has_second =
       words.size() > 1 && !words[1].starts_with('-') && words[1].find('/') == std::string::npos;
@@ -193,6 +196,8 @@ Result<std::pair<Command, size_t>> find_command(std::span<const std::string> wor
     if (module == one) return std::pair(command, size_t{1});
   }
   if (is_group(one)) return no_second(one, words);
+  if (const std::string_view reason = why_needless(one); !reason.empty())
+    return invalid_argument("unknown command '{}': {}; `hadal --help` lists the commands", words[0], reason);
   const std::string_view nearest = nearest_command(one, two);
   return invalid_argument("unknown command '{}'{}; `hadal --help` lists the commands", words[0],
                           nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
@@ -223,6 +228,32 @@ int print_help(std::span<const std::string> words) {
   return kExitOk;
 }
 
+// Returns what --flags, --completion and --man print, which is made from the flag table.
+Result<std::string> generated_text(std::string_view what, std::span<const std::string> words) {
+  if (what == "--flags") {
+    if (words.empty()) return flags_markdown();
+    if (words.size() == 1 && words[0] == "--json") return flags_json();
+    return invalid_argument("--flags {}: may be followed by --json alone", words[0]);
+  }
+  if (what == "--completion") {
+    if (words.size() != 1) return invalid_argument("--completion needs one value: bash, zsh or fish");
+    return completion_script(words[0]);
+  }
+  if (words.empty()) return man_page();
+  HADAL_ASSIGN_OR_RETURN(const auto found, find_command(words));
+  return man_page(found.first);
+}
+
+int print_generated(std::string_view what, std::span<const std::string> words) {
+  const auto text = generated_text(what, words);
+  if (text.ok()) {
+    write_stdout(*text);
+    return kExitOk;
+  }
+  print_error("", text.status().message);
+  return exit_code(text.status().code);
+}
+
 }  // namespace
 
 int run(std::span<const std::string> words, const Environment& environment) {
@@ -234,10 +265,8 @@ int run(std::span<const std::string> words, const Environment& environment) {
         return kExitOk;
       }
       if (asks_for_help(words[0])) return print_help(words.subspan(1));
-      if (words[0] == "--flags") {
-        write_stdout(flags_markdown());
-        return kExitOk;
-      }
+      if (words[0] == "--flags" || words[0] == "--completion" || words[0] == "--man")
+        return print_generated(words[0], words.subspan(1));
     }
     if (words.size() > 1 &&
         (words[1] == "help" || (asks_for_help(words[1]) && is_group(with_dashes(words[0])))))

@@ -3,12 +3,15 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <cstring>
 
 #include "base/log.h"
+#include "base/status_line.h"
 
 namespace hadal::cli {
 namespace {
@@ -39,7 +42,7 @@ InterruptGuard::InterruptGuard() {
 InterruptGuard::~InterruptGuard() {
   --guards;
 }
-bool InterruptGuard::interrupted() const {
+bool InterruptGuard::seen() {
   return signals_seen.load() > 0;
 }
 void InterruptGuard::reset() {
@@ -85,7 +88,7 @@ std::optional<std::string> LineReader::next_line() {
     constexpr int kWaitMs = 100;
     pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
     const int ready = ::poll(&input, 1, kWaitMs);
-    if (signals_seen.load() > 0) return std::nullopt;
+    if (InterruptGuard::seen()) return std::nullopt;
     if (ready <= 0) continue;
     char buffer[4096];
     const ssize_t count = ::read(STDIN_FILENO, buffer, sizeof(buffer));
@@ -115,13 +118,24 @@ Progress::~Progress() {
   finish();
 }
 
+std::string time_left(size_t done, size_t total, double elapsed_s) {
+  constexpr double kTooEarly = 1.0;  // seconds
+  if (done == 0 || done >= total || elapsed_s < kTooEarly) return {};
+  const double left = elapsed_s * static_cast<double>(total - done) / static_cast<double>(done);
+  const auto seconds = static_cast<int64_t>(std::min(std::ceil(left), 1e9));
+  if (seconds < 60) return fmt::format("{} s", seconds);
+  if (seconds < 3600) return fmt::format("{} min {} s", seconds / 60, seconds % 60);
+  return fmt::format("{} h {} min", seconds / 3600, seconds % 3600 / 60);
+}
+
 void Progress::update(size_t done, size_t total, std::string_view what) {
   const auto now = std::chrono::steady_clock::now();
   const int percent =
       total == 0 ? 100 : static_cast<int>(100.0 * static_cast<double>(done) / static_cast<double>(total));
+  const std::string left = time_left(done, total, std::chrono::duration<double>(now - begin_).count());
   if (!bar_) {
     if (percent < next_percent_ || percent >= 100 || now - begin_ < std::chrono::seconds(1)) return;
-    log_info("{} progress={}% what=\"{}\"", title_, percent, what);
+    log_info("{} progress={}% what=\"{}\" left=\"{}\"", title_, percent, what, left);
     while (next_percent_ <= percent) next_percent_ += 25;
     return;
   }
@@ -130,15 +144,13 @@ void Progress::update(size_t done, size_t total, std::string_view what) {
   last_draw_ = now;
   constexpr int kWidth = 30;
   const int filled = percent * kWidth / 100;
-  std::string line = fmt::format("\r{} [{}{}] {:3d}% {}\x1b[K", title_, std::string(filled, '='),
-                                 std::string(kWidth - filled, ' '), percent, what);
-  [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, line.data(), line.size());
+  set_status_line(fmt::format("{} [{}{}] {:3d}% {}{}", title_, std::string(filled, '='),
+                              std::string(kWidth - filled, ' '), percent, what,
+                              left.empty() ? "" : fmt::format(", {} left", left)));
 }
 
 void Progress::finish() {
-  if (drawn_) {
-    [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, "\r\x1b[K", 4);
-  }
+  if (drawn_) set_status_line("");
   drawn_ = false;
 }
 

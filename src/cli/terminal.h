@@ -42,15 +42,21 @@ class InterruptGuard {
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
-  bool interrupted() const;
+  bool interrupted() const { return seen(); }
   void reset();
+  // Tells whether a signal has come since the guard was made or reset.
+  static bool seen();
 };
 
 // Makes SIGINT end the process with exit code 130 while no guard exists. main calls this once.
 void install_signal_handlers();
 
-// Shows progress: as a bar on a terminal, else as log lines at 25 %, 50 %, … if it takes longer than a
-// second. Any thread may call it, but one at a time.
+// Says how long work will still take if it goes on as fast as until now: "12 s", "3 min 20 s", "1 h 5 min".
+// The text is empty at the beginning and at the end, when nothing can be said.
+std::string time_left(size_t done, size_t total, double elapsed_s);
+
+// Shows progress and the time left: as a bar on a terminal, else as log lines at 25 %, 50 %, … if it takes
+// longer than a second. Any thread may call it, but one at a time.
 class Progress {
  public:
   explicit Progress(std::string_view title);

@@ -1,0 +1,39 @@
+// Holds how the answers of `hadal chat` are sampled, which /set changes. Only the main thread uses it.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "cli/options.h"
+
+namespace hadal::cli {
+
+class ChatSettings {
+ public:
+  // `flags` and `file` must outlive this object.
+  static Result<ChatSettings> make(const ParsedFlags& flags, const GenerationConfig& file, int64_t vocab_size);
+
+  // Applies what follows /set: "NAME VALUE" or "NAME=VALUE" sets a flag of the group Sampling, and "NAME" alone
+  // gives it the value back that it had at the start, or turns a switch on. After an error, which names the flag, its value and what
+  // is allowed, everything is as before.
+  Result<void> set(std::string_view text);
+
+  const SamplingOptions& sampling() const { return sampling_; }
+  // Shows the values in force, one per line.
+  std::string describe() const;
+
+ private:
+  ChatSettings(const ParsedFlags& flags, const GenerationConfig& file, int64_t vocab_size)
+      : flags_(&flags), file_(&file), vocab_size_(vocab_size) {}
+  Result<SamplingOptions> resolve(const std::map<std::string, std::string>& changes) const;
+
+  const ParsedFlags* flags_;
+  const GenerationConfig* file_;
+  int64_t vocab_size_;
+  std::map<std::string, std::string> changes_;  // by name of the flag: the word "--name=value"
+  SamplingOptions sampling_;
+};
+
+}  // namespace hadal::cli
