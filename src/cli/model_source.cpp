@@ -1,5 +1,8 @@
 #include "cli/model_source.h"
 
+#include <algorithm>
+#include <cstdint>
+
 #include "cli/terminal.h"
 #include "hub/transfer_rate.h"
 
@@ -14,7 +17,10 @@ Result<std::filesystem::path> with_progress(const std::string& model, const Get&
   const hub::FetchCallbacks callbacks{
       .progress =
           [&](const hub::FetchProgress& at) {
-            progress.update(static_cast<size_t>(at.done_bytes), static_cast<size_t>(at.total_bytes),
+            // The bar derives the time that is left from what this command has fetched. What was there before
+            // may turn out to be wrong, and is then fetched again.
+            progress.update(static_cast<size_t>(std::max<int64_t>(at.done_bytes - at.cached_bytes, 0)),
+                            static_cast<size_t>(at.total_bytes - at.cached_bytes),
                             hub::describe_progress(at.done_bytes, at.total_bytes, at.bytes_per_s));
           },
       .is_cancelled = [&] { return interrupt.interrupted(); }};

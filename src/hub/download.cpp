@@ -149,6 +149,7 @@ class Download {
       total_bytes_ += static_cast<double>(file.size);
       done_bytes_ += file.size - bytes;
     }
+    cached_bytes_ = done_bytes_;
     struct statvfs disk = {};
     const std::filesystem::path folder = to_.blob("any").parent_path();
     if (::statvfs(folder.c_str(), &disk) != 0) return {};  // the write itself will fail
@@ -167,7 +168,10 @@ class Download {
       const int64_t done = done_bytes_;
       rate.note(std::chrono::steady_clock::now(), done);
       lock.unlock();
-      callbacks_.progress({done, static_cast<int64_t>(total_bytes_), rate.bytes_per_s()});
+      callbacks_.progress({.done_bytes = done,
+                           .cached_bytes = cached_bytes_,
+                           .total_bytes = static_cast<int64_t>(total_bytes_),
+                           .bytes_per_s = rate.bytes_per_s()});
       lock.lock();
     }
   }
@@ -262,6 +266,7 @@ class Download {
   StopSignal stop_;
   std::atomic<size_t> next_{0};
   std::atomic<int64_t> done_bytes_{0};
+  int64_t cached_bytes_ = 0;
   double total_bytes_ = 0.0;
   std::mutex mutex_;
   std::condition_variable ended_;

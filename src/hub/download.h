@@ -15,7 +15,8 @@
 namespace hadal::hub {
 
 struct FetchProgress {
-  int64_t done_bytes = 0;  // those that were there before included
+  int64_t done_bytes = 0;    // those that were there before included
+  int64_t cached_bytes = 0;  // those that were there before
   int64_t total_bytes = 0;
   double bytes_per_s = 0.0;  // 0 while it is unknown
 };

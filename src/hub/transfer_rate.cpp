@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 namespace hadal::hub {
 
 void TransferRate::note(Time now, int64_t bytes) {
@@ -24,14 +22,7 @@ std::string describe_progress(int64_t done_bytes, int64_t total_bytes, double by
   std::string text = fmt::format("{:.1f} of {:.1f} {}", static_cast<double>(done_bytes) / unit,
                                  static_cast<double>(total_bytes) / unit, is_large ? "GB" : "MB");
   if (!(bytes_per_s > 0.0)) return text;
-  text += fmt::format(" at {:.{}f} MB/s", bytes_per_s / 1e6, bytes_per_s < 1e7 ? 1 : 0);
-  constexpr double kLongest = 99.0 * 3600.0;
-  const double seconds = std::ceil(static_cast<double>(total_bytes - done_bytes) / bytes_per_s);
-  if (seconds > kLongest) return text;
-  const auto whole = static_cast<int64_t>(seconds);
-  if (whole >= 3600)
-    return text + fmt::format(", {}:{:02}:{:02} left", whole / 3600, whole / 60 % 60, whole % 60);
-  return text + fmt::format(", {}:{:02} left", whole / 60, whole % 60);
+  return text + fmt::format(" at {:.{}f} MB/s", bytes_per_s / 1e6, bytes_per_s < 1e7 ? 1 : 0);
 }
 
 }  // namespace hadal::hub

@@ -26,8 +26,8 @@ class TransferRate {
   std::deque<Sample> samples_;
 };
 
-// Returns "3.2 of 12.0 GB at 512 MB/s, 0:17 left". GB and MB are powers of ten, as on the hub's pages. The
-// end is left out while the rate is 0.
+// Returns "3.2 of 12.0 GB at 512 MB/s". GB and MB are powers of ten, as on the hub's pages. The rate is left
+// out while it is 0.
 std::string describe_progress(int64_t done_bytes, int64_t total_bytes, double bytes_per_s);
 
 }  // namespace hadal::hub
