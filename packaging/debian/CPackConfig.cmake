@@ -9,7 +9,8 @@ set(CPACK_PACKAGING_INSTALL_PREFIX /)
 set(CPACK_PACKAGE_CONTACT "Hadal <hadal@localhost>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "serving engine for DeepSeek models")
 set(CPACK_PACKAGE_DESCRIPTION "Hadal reads a Hugging Face checkpoint of a DeepSeek model as it is and serves it over the
-APIs of OpenAI and SGLang. The package has a small model and a systemd unit, which is not started by itself.")
+APIs of OpenAI and SGLang. The package has a small model, a systemd unit that is not started by itself, manual pages and
+completions for shells.")
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= 2.36), adduser")
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS ca-certificates)

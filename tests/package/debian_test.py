@@ -115,7 +115,10 @@ def check_package(debian, deb):
     debian.works("the bundled model generates", "hadal", "generate", "--model-path", "hadal-tiny", "--prompt", "Once", "--max-new-tokens", 4)
     _, _, err = debian.run("hadal", "fetch", "--model-path", "org/name@x")  # nothing answers in the chroot, or no such model
     TALLY.check("the libraries of fetching are there", "org/name@x" in err and "shared libraries" not in err, err)
-    for file in ("doc/hadal/copyright", "doc/hadal/third-party/CONTENTS.txt"):
+    for page in ("hadal", "hadal-serve", "hadal-bench-serving"):
+        TALLY.check(f"there is a manual page {page}(1)", f"/usr/share/man/man1/{page}.1.gz" in files, files)
+    for file in ("bash-completion/completions/hadal", "zsh/vendor-completions/_hadal", "fish/vendor_completions.d/hadal.fish",
+                 "doc/hadal/copyright", "doc/hadal/third-party/CONTENTS.txt"):
         TALLY.check(f"{file} has a text", (debian.root / "usr/share" / file).stat().st_size > 100)
     check_service(debian)
     debian.works("it is removed", "dpkg", "--remove", "hadal")
