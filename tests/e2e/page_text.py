@@ -150,7 +150,7 @@ def attacks(page, check, scripted):
     shown = page.evaluate("document.querySelector('#messages').textContent")
     check("attacks are shown as text", "<script>window.hacked = 1</script>" in shown and "onerror" in shown)
     page.reload()
-    page.wait("!document.querySelector('[aria-busy=true]')")
+    page.wait("document.querySelector('.assistant') && !document.querySelector('[aria-busy=true]')")
     check("nor after a reload", page.evaluate("window.hacked === undefined") and not page.evaluate(ALLOWED))
 
 

@@ -6,13 +6,15 @@ import {showContext} from './context_meter.js';
 import {Conversations, titleOf} from './conversations.js';
 import {byId, el, fillIcons} from './dom.js';
 import {followKeys} from './keys.js';
-import {AssistantView, errorBox, UserView} from './messages.js';
 import {Preferences} from './preferences.js';
-import {Run} from './run.js';
 import {Sidebar} from './sidebar.js';
 import {setApiKey} from './store.js';
 import {suggestionsFor} from './suggestions.js';
 import {add, branch, choose, parentOf, remove, versions} from './tree.js';
+
+// The page is shown before what displays messages is loaded.
+fillIcons(document);
+const [{AssistantView, errorBox, UserView}, {Run}] = await Promise.all([import('./messages.js'), import('./run.js')]);
 
 const NEAR_END = 60;  // a reader within this many pixels of the end is at the end
 const SAVE_EVERY_MS = 1000;
@@ -137,6 +139,7 @@ function showChat(error = null, toEnd = true) {
     else if (view instanceof UserView) view.show();
   }
   list.replaceChildren(...[...views.values()].map((view) => view.node));
+  list.classList.toggle('empty', messages.length === 0);
   if (messages.length === 0) list.append(greeting(error));
   messages.forEach(updateAnswer);
   preferences.showChat();
@@ -255,7 +258,6 @@ function newChat() {
   input.focus();
 }
 
-fillIcons(document);
 followKeys({
   search: () => sidebar.search(),
   newChat,

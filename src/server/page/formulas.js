@@ -57,16 +57,15 @@ function load() {
   return library;
 }
 
-// Draws the formulas below `root`. Those of `before`, which root replaces, are taken over, so that they do not flicker.
-export function drawFormulas(root, before) {
-  const fresh = [...root.querySelectorAll('.formula:not(.drawn, .unread)')];
+// Draws the formulas in `nodes`. Those in the fragment `before`, which they replace, are taken over, so that they do not
+// flicker.
+export function drawFormulas(nodes, before) {
+  const fresh = nodes.flatMap((node) => [...node.querySelectorAll('.formula:not(.drawn, .unread)')]);
   if (fresh.length === 0) return;
   const old = new Map();
-  if (before) {
-    for (const node of before.querySelectorAll('.formula.drawn')) {
-      const key = node.source + node.className;
-      old.set(key, [...(old.get(key) || []), node]);
-    }
+  for (const node of before.querySelectorAll('.formula.drawn')) {
+    const key = node.source + node.className;
+    old.set(key, [...(old.get(key) || []), node]);
   }
   for (const node of fresh) {
     const known = (old.get(`${node.textContent}${node.className} drawn`) || []).shift();
