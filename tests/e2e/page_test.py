@@ -287,6 +287,7 @@ def themes(browser, server):
     page.click("#theme")
     check("light although the system is dark", page.evaluate(light_of) > 600 and page.text("#theme") == "Theme: light")
     page.reload()
+    page.wait("document.querySelector('#model').textContent")
     check("chosen once for all", page.evaluate(light_of) > 600)
     page.prefer("light")
     page.click("#theme")
