@@ -4,7 +4,7 @@ import {servedModel} from './api.js';
 import {Attachments} from './attachments.js';
 import {showContext} from './context_meter.js';
 import {Conversations, titleOf} from './conversations.js';
-import {byId, el, fillIcons} from './dom.js';
+import {byId, el, fillIcons, loadStyle} from './dom.js';
 import {followKeys} from './keys.js';
 import {Preferences} from './preferences.js';
 import {Sidebar} from './sidebar.js';
@@ -14,7 +14,8 @@ import {add, branch, choose, parentOf, remove, versions} from './tree.js';
 
 // The page is shown before what displays messages is loaded.
 fillIcons(document);
-const [{AssistantView, errorBox, UserView}, {Run}] = await Promise.all([import('./messages.js'), import('./run.js')]);
+const [{AssistantView, errorBox, UserView}, {Run}] = await Promise.all([
+  import('./messages.js'), import('./run.js'), loadStyle('page/answer.css')]);
 
 const NEAR_END = 60;  // a reader within this many pixels of the end is at the end
 const SAVE_EVERY_MS = 1000;

@@ -1,5 +1,5 @@
 // Draws formulas with KaTeX, which is loaded when the first one appears. A formula that it cannot read stays text.
-import {el} from './dom.js';
+import {loadStyle} from './dom.js';
 
 const FRAME_MS = 12;  // spent on formulas before the screen is shown again
 const OPTIONS = {output: 'htmlAndMathml', strict: 'ignore', trust: false, throwOnError: true, maxSize: 20, maxExpand: 500};
@@ -51,9 +51,7 @@ function schedule() {
 }
 
 function load() {
-  library = library || Promise.all([import('./lib/katex.js'), new Promise((resolve) => {
-    document.head.append(el('link', {rel: 'stylesheet', href: 'page/lib/katex.css', onload: resolve, onerror: resolve}));
-  })]);
+  library = library || Promise.all([import('./lib/katex.js'), loadStyle('page/lib/katex.css')]);
   return library;
 }
 
