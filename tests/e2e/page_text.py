@@ -301,7 +301,7 @@ def smooth(page, check, scripted):
     updates = page.evaluate("window.updates")
     check("the screen is updated once a frame at most", 0 < updates < 600, updates)
     gap = "(({scrollHeight, scrollTop, clientHeight}) => scrollHeight - scrollTop - clientHeight)(document.querySelector('#scroller'))"
-    check("the end stays in view", page.evaluate(gap) < 4, page.evaluate(gap))
+    check("the end stays in view", page.wait(f"{gap} < 4", 10), page.evaluate(gap))
     page.evaluate("document.querySelector('#scroller').scrollTop = 100")
     check("the way to the end is offered", page.wait("!document.querySelector('#to-end').hidden", 10))
     page.evaluate("""window.script = {events: Array.from({length: 500}, (_, i) => ({content: `more${i}\\n\\n`}))};

@@ -48,6 +48,7 @@ let views = new Map();  // message → view, for the displayed branch
 let model = null;  // as the server lists it
 let frame = 0;
 let atEnd = true;
+let endTop = 0;  // where the end was when it was scrolled to
 
 // ---- display ----
 
@@ -56,10 +57,13 @@ const isDraft = () => input.value.trim() !== '' || attachments.files.length > 0;
 
 function scrollToEnd() {
   scroller.scrollTop = scroller.scrollHeight;
+  endTop = scroller.scrollTop;
 }
 
+// A reader leaves the end by scrolling up, and not because the text has grown since the last frame.
 function noteScroll() {
-  atEnd = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < NEAR_END;
+  if (scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < NEAR_END) atEnd = true;
+  else if (scroller.scrollTop < endTop - 1) atEnd = false;
   byId('to-end').hidden = atEnd;
 }
 
@@ -98,9 +102,7 @@ function viewOf(message) {
       setApiKey(key);
       retry(message);
     },
-    changed: () => {
-      if (atEnd) scrollToEnd();
-    },
+    changed: schedule,
     canEdit: () => !running(),
     edit: (text) => ask(text, message.files || [], parentOf(chat, message)),
   };
@@ -146,19 +148,21 @@ function showChat(error = null, toEnd = true) {
   preferences.showChat();
   showState();
   if (toEnd) scrollToEnd();
-  else scroller.scrollTop = place;
+  else scroller.scrollTop = endTop = place;
+  atEnd = toEnd;
   noteScroll();
 }
 
-// Answers arrive faster than screens display them, so there is one update per frame.
+// Answers arrive faster than screens display them, so there is one update per frame, and one layout.
 function schedule() {
   if (frame) return;
   frame = requestAnimationFrame(() => {
     frame = 0;
     const run = running();
-    if (!run) return;
-    updateAnswer(run.message);
-    announcer.grow(run.message.content);
+    if (run) {
+      updateAnswer(run.message);
+      announcer.grow(run.message.content);
+    }
     if (atEnd) scrollToEnd();
   });
 }
