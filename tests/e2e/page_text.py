@@ -315,7 +315,7 @@ def stays(page, check):
     feed(page, "slowly")
     check("dots while nothing has come", page.evaluate("!document.querySelector('.assistant:last-child .waiting').hidden"))
     page.evaluate("feed(event('x\\n\\n'.repeat(100) + 'first'))")
-    page.wait("document.querySelector('.assistant:last-child').innerText.includes('first')")
+    page.wait("document.querySelector('.assistant:last-child').textContent.includes('first')")
     page.evaluate("document.querySelector('#scroller').scrollTop = 50")
     page.wait("!document.querySelector('#to-end').hidden")
     page.evaluate("""(async () => {
@@ -326,7 +326,7 @@ def stays(page, check):
       }
     })()""")
     check("an event cut anywhere",
-          page.wait("document.querySelector('.assistant:last-child').innerText.includes('cut \\u{1F30A} anywhere')", 20))
+          page.wait("document.querySelector('.assistant:last-child').textContent.includes('cut \\u{1F30A} anywhere')", 20))
     check("the reader's place is kept", page.evaluate("document.querySelector('#scroller').scrollTop") == 50)
     page.evaluate("feed('data: [DONE]\\n\\n')")
     check("complete", page.wait("document.querySelector('#stop').hidden", 20))

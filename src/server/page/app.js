@@ -302,9 +302,12 @@ document.querySelector('.skip').addEventListener('click', (event) => {
 });
 scroller.addEventListener('scroll', noteScroll, {passive: true});
 window.addEventListener('storage', (event) => conversations.followStorage(event, (id) => runs.has(id)));
-window.addEventListener('resize', () => {
+// Parts of an answer get their height when they come near the screen, and formulas when their fonts are there.
+const size = new ResizeObserver(() => {
   if (atEnd) scrollToEnd();
 });
+size.observe(list);
+size.observe(scroller);
 window.addEventListener('pagehide', () => {
   for (const run of runs.values()) conversations.save(run.chat);
 });
