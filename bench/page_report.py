@@ -114,6 +114,7 @@ def pieces_of(make, tokens):
 
 def streaming(browser, url, name, pieces, rate, field="content"):
     page = browser.page()
+    page.send("Performance.enable")
     page.run_first(STREAM)
     page.open(url)
     page.wait("document.querySelector('#model').textContent")
@@ -129,7 +130,10 @@ def streaming(browser, url, name, pieces, rate, field="content"):
                      len(pieces) / rate * 4 + 60)
     tasks = page.evaluate("long")
     longest = f"{max(tasks):.0f} ms" if tasks else "none"
-    print(f"{name}: {'complete' if done else 'NOT COMPLETE'}, {len(tasks)} tasks over 50 ms, the longest: {longest}")
+    spent = {row["name"]: row["value"] for row in page.send("Performance.getMetrics")["metrics"]}
+    busy = ", ".join(f"{label} {spent[field]:.1f} s" for label, field in (
+        ("script", "ScriptDuration"), ("style", "RecalcStyleDuration"), ("layout", "LayoutDuration")))
+    print(f"{name}: {'complete' if done else 'NOT COMPLETE'}, {len(tasks)} tasks over 50 ms, the longest: {longest}; {busy}")
     page.send("Page.close")
 
 

@@ -67,14 +67,15 @@ def test_compile(work):
 
 
 def test_notices(work):
-    """A build whose only object includes fmt and links PCRE2 needs a notice of both, or nothing is written."""
+    """A build that includes fmt, links PCRE2 and embeds KaTeX needs a notice of each, or nothing is written."""
+    katex = Path("/usr/share/javascript/katex/katex.min.css")
     pcre2 = next(Path("/usr/lib").glob("*/libpcre2-8.a"))
     (work / "build.ninja").write_text(
         "rule cc\n command = echo '$out: /usr/include/fmt/core.h /usr/include/stdio.h $more' > $out.d && touch $out\n"
         " depfile = $out.d\n deps = gcc\nrule link\n command = touch $out\nbuild main.o: cc\n"
-        f"build program: link main.o {pcre2}\nbuild stranger.o: cc\n more = /proc/version\n"
+        f"build program: link main.o {pcre2} | {katex}\nbuild stranger.o: cc\n more = /proc/version\n"
         "build other: link stranger.o\n")
-    for package in ("libfmt-dev", "libpcre2-dev", "libssl3"):
+    for package in ("libfmt-dev", "libpcre2-dev", "libssl3", "libjs-katex"):
         (work / "doc" / package).mkdir(parents=True)
         (work / "doc" / package / "copyright").write_text(f"the notice of {package}")
 
@@ -84,15 +85,16 @@ def test_notices(work):
 
     expect("notices before the build", command("program"), 1, ["no record of what 'program' includes: build it first"])
     subprocess.run(["ninja", "-C", work], check=True, stdout=subprocess.DEVNULL)
-    expect("notices", command("program"), 0, ["2 notices"], on_stdout=True)
+    expect("notices", command("program"), 0, ["3 notices"], on_stdout=True)
     contents = (work / "out/program/CONTENTS.txt").read_text()
     is_right = ("libfmt-dev: compiled in: headers: libfmt-dev.txt" in contents and
                 "libpcre2-dev: linked: libpcre2-8.a: libpcre2-dev.txt" in contents and
+                "libjs-katex: embedded: katex.min.css: libjs-katex.txt" in contents and
                 (work / "out/program/libfmt-dev.txt").read_text() == "the notice of libfmt-dev")
     COUNTS["passed" if is_right else "failed"] += 1
     openssl = next(Path("/usr/lib").glob("*/libssl.so.3"))
-    expect("notices with a bundled library", command("program", "--bundled", openssl), 0, ["3 notices"], on_stdout=True)
-    for package, more in (("libfmt-dev", []), ("libpcre2-dev", []), ("libssl3", ["--bundled", openssl])):
+    expect("notices with a bundled library", command("program", "--bundled", openssl), 0, ["4 notices"], on_stdout=True)
+    for package, more in (("libfmt-dev", []), ("libpcre2-dev", []), ("libjs-katex", []), ("libssl3", ["--bundled", openssl])):
         notice = work / "doc" / package / "copyright"
         notice.rename(notice.with_name("away"))
         expect(f"no notice of {package}", command("program", *more), 1, [f"scripts/notices: {package}: {notice} is missing"])

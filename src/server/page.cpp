@@ -9,7 +9,8 @@ namespace {
 // Everything comes from this server, the document contains no script or style, and no other site may frame
 // it: even text that bypassed the page's own rendering could neither run code nor contact another host.
 constexpr std::string_view kSecurityPolicy =
-    "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; font-src 'self'; img-src 'self'; "
+    "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; font-src 'self'; img-src "
+    "'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 // Compares If-None-Match: "*" or a list of tags; a weak tag matches the strong one here (RFC 9110, 13.1.2).

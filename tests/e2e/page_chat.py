@@ -2,7 +2,7 @@
 import json
 
 STORED = "JSON.parse(localStorage[`hadal.chat.${location.hash.slice(1)}`])"
-TEXTS = "[...document.querySelectorAll('.bubble, .answer')].map((node) => node.innerText)"
+TEXTS = "[...document.querySelectorAll('.bubble, .answer')].map((node) => node.textContent)"
 
 
 def drop(page, name, content, how):

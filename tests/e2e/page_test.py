@@ -169,11 +169,11 @@ def thinking(page):
 
 
 def reload(page):
-    before = [page.evaluate("[...document.querySelectorAll('.answer, .bubble')].map((node) => node.innerText)"),
+    before = [page.evaluate("[...document.querySelectorAll('.answer, .bubble')].map((node) => node.textContent)"),
               page.text("#title"), page.evaluate("document.querySelectorAll('.chat').length")]
     page.reload()
     page.wait(DONE)
-    after = [page.evaluate("[...document.querySelectorAll('.answer, .bubble')].map((node) => node.innerText)"),
+    after = [page.evaluate("[...document.querySelectorAll('.answer, .bubble')].map((node) => node.textContent)"),
              page.text("#title"), page.evaluate("document.querySelectorAll('.chat').length")]
     check("a reload keeps the conversation", before == after and len(before[0]) > 3, (before, after))
     check("and the settings", page.evaluate("JSON.parse(localStorage[`hadal.chat.${location.hash.slice(1)}`]).settings.seed") == 7)
@@ -287,6 +287,7 @@ def themes(browser, server):
     page.click("#theme")
     check("light although the system is dark", page.evaluate(light_of) > 600 and page.text("#theme") == "Theme: light")
     page.reload()
+    page.wait("document.querySelector('#model').textContent")
     check("chosen once for all", page.evaluate(light_of) > 600)
     page.prefer("light")
     page.click("#theme")

@@ -90,8 +90,8 @@ function frameTable(table) {
   return frame;
 }
 
-// Completes nodes that came from HTML: links, frames, footnotes. Formulas are drawn last, because they need no more.
-function complete(root, body, before) {
+// Completes nodes that came from HTML and are not shown yet: links, frames, footnotes of the answer in `body`.
+function complete(root, body) {
   for (const link of root.querySelectorAll('a')) {
     link.target = '_blank';
     link.rel = 'noopener noreferrer nofollow';
@@ -105,7 +105,6 @@ function complete(root, body, before) {
       if (note) note.parentNode.scrollIntoView({block: 'center', behavior: 'smooth'});
     }}, label));
   }
-  drawFormulas(root, before);
 }
 
 export class AnswerText {
@@ -188,23 +187,23 @@ export class AnswerText {
 
   apply({index, kind, head, from, parts}, library) {
     let block = this.blocks[index];
-    if (!block || block.kind !== kind || block.head !== head || kind === 'html') {
+    const old = document.createDocumentFragment();  // what is replaced
+    if (!block || block.kind !== kind || block.head !== head) {
       const node = this.blockNode(kind, head, library);
-      if (block) block.node.replaceWith(node.outer);
-      else this.body.append(node.outer);
-      const before = block ? block.node : null;
+      if (block) {
+        block.node.replaceWith(node.outer);
+        old.append(block.node);
+      } else {
+        this.body.append(node.outer);
+      }
       block = {kind, head, node: node.outer, parent: node.inner};
       this.blocks[index] = block;
-      if (kind === 'html') {
-        block.node.append(library.sanitize(parts.join(''), ALLOWED));
-        complete(block.node, this.body, before);
-        return;
-      }
     }
-    const old = document.createDocumentFragment();
-    while (block.parent.childElementCount > from) old.prepend(block.parent.lastElementChild);
-    for (const node of this.partNodes(kind, parts, library)) block.parent.append(node);
-    if (kind !== 'code') complete(block.parent, this.body, old);
+    const {parent} = block;
+    while (parent.childElementCount > from) old.prepend(parent.lastElementChild);
+    const fresh = this.partNodes(kind, parts, library);
+    for (const node of fresh) parent.append(node);
+    drawFormulas(fresh, old);
   }
 
   // Returns the empty node of a block, and the one in it that holds the parts.
@@ -216,7 +215,7 @@ export class AnswerText {
     if (kind === 'table') {
       const table = library.sanitize(`<table>${head}<tbody></tbody></table>`, ALLOWED).firstElementChild;
       const holder = el('div', {}, table);
-      complete(holder, this.body, null);
+      complete(holder, this.body);
       return {outer: holder.firstElementChild, inner: table.tBodies[0]};
     }
     if (kind === 'code') {
@@ -235,6 +234,7 @@ export class AnswerText {
     let node = library.sanitize(open + html + close, ALLOWED).firstElementChild;
     if (kind === 'code') node = node.firstElementChild;
     if (kind === 'table') node = node.tBodies[0];
+    if (kind !== 'code') complete(node, this.body);
     return [...node.children];
   }
 }

@@ -4,15 +4,18 @@ import {servedModel} from './api.js';
 import {Attachments} from './attachments.js';
 import {showContext} from './context_meter.js';
 import {Conversations, titleOf} from './conversations.js';
-import {byId, el, fillIcons} from './dom.js';
+import {byId, el, fillIcons, loadStyle} from './dom.js';
 import {followKeys} from './keys.js';
-import {AssistantView, errorBox, UserView} from './messages.js';
 import {Preferences} from './preferences.js';
-import {Run} from './run.js';
 import {Sidebar} from './sidebar.js';
 import {setApiKey} from './store.js';
 import {suggestionsFor} from './suggestions.js';
 import {add, branch, choose, parentOf, remove, versions} from './tree.js';
+
+// The page is shown before what displays messages is loaded.
+fillIcons(document);
+const [{AssistantView, errorBox, UserView}, {Run}] = await Promise.all([
+  import('./messages.js'), import('./run.js'), loadStyle('page/answer.css')]);
 
 const NEAR_END = 60;  // a reader within this many pixels of the end is at the end
 const SAVE_EVERY_MS = 1000;
@@ -45,6 +48,7 @@ let views = new Map();  // message → view, for the displayed branch
 let model = null;  // as the server lists it
 let frame = 0;
 let atEnd = true;
+let endTop = 0;  // where the end was when it was scrolled to
 
 // ---- display ----
 
@@ -53,10 +57,13 @@ const isDraft = () => input.value.trim() !== '' || attachments.files.length > 0;
 
 function scrollToEnd() {
   scroller.scrollTop = scroller.scrollHeight;
+  endTop = scroller.scrollTop;
 }
 
+// A reader leaves the end by scrolling up, and not because the text has grown since the last frame.
 function noteScroll() {
-  atEnd = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < NEAR_END;
+  if (scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < NEAR_END) atEnd = true;
+  else if (scroller.scrollTop < endTop - 1) atEnd = false;
   byId('to-end').hidden = atEnd;
 }
 
@@ -95,9 +102,7 @@ function viewOf(message) {
       setApiKey(key);
       retry(message);
     },
-    changed: () => {
-      if (atEnd) scrollToEnd();
-    },
+    changed: schedule,
     canEdit: () => !running(),
     edit: (text) => ask(text, message.files || [], parentOf(chat, message)),
   };
@@ -137,24 +142,27 @@ function showChat(error = null, toEnd = true) {
     else if (view instanceof UserView) view.show();
   }
   list.replaceChildren(...[...views.values()].map((view) => view.node));
+  list.classList.toggle('empty', messages.length === 0);
   if (messages.length === 0) list.append(greeting(error));
   messages.forEach(updateAnswer);
   preferences.showChat();
   showState();
   if (toEnd) scrollToEnd();
-  else scroller.scrollTop = place;
+  else scroller.scrollTop = endTop = place;
+  atEnd = toEnd;
   noteScroll();
 }
 
-// Answers arrive faster than screens display them, so there is one update per frame.
+// Answers arrive faster than screens display them, so there is one update per frame, and one layout.
 function schedule() {
   if (frame) return;
   frame = requestAnimationFrame(() => {
     frame = 0;
     const run = running();
-    if (!run) return;
-    updateAnswer(run.message);
-    announcer.grow(run.message.content);
+    if (run) {
+      updateAnswer(run.message);
+      announcer.grow(run.message.content);
+    }
     if (atEnd) scrollToEnd();
   });
 }
@@ -255,7 +263,6 @@ function newChat() {
   input.focus();
 }
 
-fillIcons(document);
 followKeys({
   search: () => sidebar.search(),
   newChat,
@@ -295,9 +302,12 @@ document.querySelector('.skip').addEventListener('click', (event) => {
 });
 scroller.addEventListener('scroll', noteScroll, {passive: true});
 window.addEventListener('storage', (event) => conversations.followStorage(event, (id) => runs.has(id)));
-window.addEventListener('resize', () => {
+// Parts of an answer get their height when they come near the screen, and formulas when their fonts are there.
+const size = new ResizeObserver(() => {
   if (atEnd) scrollToEnd();
 });
+size.observe(list);
+size.observe(scroller);
 window.addEventListener('pagehide', () => {
   for (const run of runs.values()) conversations.save(run.chat);
 });

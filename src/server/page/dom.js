@@ -114,6 +114,13 @@ export function download(name, text) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
+// Resolves when the style sheet is there, or cannot be loaded.
+export function loadStyle(href) {
+  return new Promise((resolve) => {
+    document.head.append(el('link', {rel: 'stylesheet', href, onload: resolve, onerror: resolve}));
+  });
+}
+
 let toastTimer = 0;
 
 // Shows a line that disappears by itself and is read to screen readers; `action` is a button's {label, run}.

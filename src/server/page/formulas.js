@@ -1,5 +1,5 @@
 // Draws formulas with KaTeX, which is loaded when the first one appears. A formula that it cannot read stays text.
-import {el} from './dom.js';
+import {loadStyle} from './dom.js';
 
 const FRAME_MS = 12;  // spent on formulas before the screen is shown again
 const OPTIONS = {output: 'htmlAndMathml', strict: 'ignore', trust: false, throwOnError: true, maxSize: 20, maxExpand: 500};
@@ -51,22 +51,19 @@ function schedule() {
 }
 
 function load() {
-  library = library || Promise.all([import('./lib/katex.js'), new Promise((resolve) => {
-    document.head.append(el('link', {rel: 'stylesheet', href: 'page/lib/katex.css', onload: resolve, onerror: resolve}));
-  })]);
+  library = library || Promise.all([import('./lib/katex.js'), loadStyle('page/lib/katex.css')]);
   return library;
 }
 
-// Draws the formulas below `root`. Those of `before`, which root replaces, are taken over, so that they do not flicker.
-export function drawFormulas(root, before) {
-  const fresh = [...root.querySelectorAll('.formula:not(.drawn, .unread)')];
+// Draws the formulas in `nodes`. Those in the fragment `before`, which they replace, are taken over, so that they do not
+// flicker.
+export function drawFormulas(nodes, before) {
+  const fresh = nodes.flatMap((node) => [...node.querySelectorAll('.formula:not(.drawn, .unread)')]);
   if (fresh.length === 0) return;
   const old = new Map();
-  if (before) {
-    for (const node of before.querySelectorAll('.formula.drawn')) {
-      const key = node.source + node.className;
-      old.set(key, [...(old.get(key) || []), node]);
-    }
+  for (const node of before.querySelectorAll('.formula.drawn')) {
+    const key = node.source + node.className;
+    old.set(key, [...(old.get(key) || []), node]);
   }
   for (const node of fresh) {
     const known = (old.get(`${node.textContent}${node.className} drawn`) || []).shift();

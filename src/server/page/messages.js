@@ -189,7 +189,8 @@ export class AssistantView {
   }
 
   showBusy() {
-    this.node.setAttribute('aria-busy', String(this.streaming || this.text.busy()));
+    const busy = String(this.streaming || this.text.busy());
+    if (this.node.getAttribute('aria-busy') !== busy) this.node.setAttribute('aria-busy', busy);
   }
 
   setThoughtTitle(thinking, now) {
