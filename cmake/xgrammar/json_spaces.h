@@ -1,6 +1,6 @@
-// Decides the white space between the tokens of JSON in grammars made of JSON schemas. The library repeats any
-// white space up to a number; here JsonSchemaConverter's function for it (see CMakeLists.txt) and the converter
-// of structural tags call these functions instead. A setting belongs to one thread.
+// Decides the white space between the tokens of JSON in grammars made of JSON schemas. The library repeats
+// any white space up to a number; here JsonSchemaConverter's function for it (see CMakeLists.txt) and the
+// converter of structural tags call these functions instead. A setting belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ bool json_is_compact();
 const std::string& json_spaces_pattern();
 
 // Returns the levels of indentation that a line may have inside of an object or array whose members a text
-// indents by `blanks`, kIndent for each level. With 0 the level is not known (inside of values of any type), and
-// beside a colon, where it is -1, no line ends: the result is 0.
+// indents by `blanks`, kIndent for each level. With 0 the level is not known (inside of values of any type),
+// and beside a colon, where it is -1, no line ends: the result is 0.
 int32_t json_levels(int64_t blanks);
 
 }  // namespace hadal_xgrammar
