@@ -185,6 +185,12 @@ void append_text_rows(std::vector<Flag>& out) {
       choice_row("grammar-backend", kServe, kGroup, "xgrammar|none", "xgrammar",
                  "library that restricts the output to JSON schemas, regular expressions and grammars; none: "
                  "refuse such requests"),
+      switch_row("constrained-json-disable-any-whitespace", kServe, kGroup,
+                 "JSON that a schema constrains has no white space but one blank after each comma and colon"),
+      text_row("constrained-json-whitespace-pattern", kServe, kGroup, "REGEX",
+               "one blank, or one line break and the indentation of its depth",
+               "regular expression of what may stand between the tokens of JSON that a schema constrains; "
+               "--constrained-json-disable-any-whitespace takes precedence"),
   };
   std::move(rows.begin(), rows.end(), std::back_inserter(out));
 }

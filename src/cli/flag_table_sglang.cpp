@@ -201,10 +201,6 @@ constexpr Entry kEntries[] = {
     {kError, "the scales of an fp8_e4m3 KV cache are computed for each token; see --kv-cache-scales",
      "quantization-param-path="},
     {kAlready, "grammars are never kept on disk", "disable-outlines-disk-cache"},
-    {kError,
-     "JSON output may contain white space between its parts; a request can forbid it by a grammar of its own "
-     "(ebnf)",
-     "constrained-json-whitespace-pattern= constrained-json-disable-any-whitespace"},
     {kError, "each request to `hadal serve` says this itself, in sampling_params",
      "json-schema= regex= ebnf= structural-tag="},
     {kError,

@@ -45,13 +45,37 @@ ChatChoiceText::ChatChoiceText(const ChatParsing& parsing) {
   }
 }
 
+void ChatChoiceText::add_content(std::string_view text, Piece& out) {
+  if (!reasoning_) {
+    out.content += text;
+    return;
+  }
+  held_ += text;
+  size_t begin = 0;  // of what is not in the content yet
+  for (size_t at = held_.find('<'); at != held_.npos; at = held_.find('<', at)) {
+    const std::string_view rest = std::string_view(held_).substr(at);
+    if (rest.starts_with(kEndThink)) {
+      out.content.append(held_, begin, at - begin);
+      begin = at += kEndThink.size();
+    } else if (kEndThink.starts_with(rest)) {
+      out.content.append(held_, begin, at - begin);
+      held_.erase(0, at);
+      return;
+    } else {
+      ++at;
+    }
+  }
+  out.content.append(held_, begin, held_.npos);
+  held_.clear();
+}
+
 void ChatChoiceText::take(ReasoningParser::Piece part, Piece& out) {
   out.reasoning += part.reasoning;
   if (!tools_) {
-    out.content += part.content;
+    add_content(part.content, out);
   } else if (!part.content.empty()) {
     ToolCallParser::Piece piece = tools_->append(part.content);
-    out.content += piece.content;
+    add_content(piece.content, out);
     for (ToolCallDelta& call : piece.calls) join_delta(out.calls, std::move(call));
   }
 }
@@ -68,12 +92,13 @@ ChatChoiceText::Piece ChatChoiceText::append(std::string text, bool last) {
   }
   if (last && tools_) {
     ToolCallParser::Piece rest = tools_->finish();
-    out.content += without_markers(rest.content);
+    add_content(without_markers(rest.content), out);
     for (ToolCallDelta& call : rest.calls) join_delta(out.calls, std::move(call));
     for (const std::string& name : tools_->unknown_names()) {
       log_info("tool call dropped function=\"{}\" reason=\"not among the tools of the request\"", name);
     }
   }
+  if (last) out.content += std::exchange(held_, {});
   return out;
 }
 

@@ -1,9 +1,13 @@
 // Separates the text of one choice of a chat into reasoning, content and calls, for every dialect. It belongs
 // to one I/O thread.
+//
+// Where reasoning is separated, </think> is no text for readers: one that ends no reasoning is dropped from
+// the content, but not from arguments of calls.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/openai_chat_request.h"
@@ -29,9 +33,11 @@ class ChatChoiceText {
 
  private:
   void take(ReasoningParser::Piece part, Piece& out);
+  void add_content(std::string_view text, Piece& out);
 
   std::optional<ReasoningParser> reasoning_;  // none: everything is content
   std::optional<ToolCallParser> tools_;
+  std::string held_;  // the beginning of </think> at the end of the content
 };
 
 }  // namespace hadal::server

@@ -353,4 +353,11 @@ void FieldReader::only(std::initializer_list<std::string_view> names) {
   }
 }
 
+int64_t FieldReader::num_unknown(std::span<const std::string_view> names) const {
+  return std::count_if(object_.begin(), object_.end(), [&](const json::key_value_pair& entry) {
+    const std::string_view key(entry.key().data(), entry.key().size());
+    return !entry.value().is_null() && !std::binary_search(names.begin(), names.end(), key);
+  });
+}
+
 }  // namespace hadal::server

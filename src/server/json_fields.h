@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,6 +84,8 @@ class FieldReader {
   void unsupported(std::initializer_list<std::string_view> names, std::string_view why);
   // Records an error for any field that is not in `names`; it suggests the nearest one.
   void only(std::initializer_list<std::string_view> names);
+  // Returns how many fields are not null and not in `names`, which are sorted.
+  int64_t num_unknown(std::span<const std::string_view> names) const;
 
   const boost::json::object& object() const { return object_; }
   const std::string& prefix() const { return prefix_; }

@@ -208,6 +208,9 @@ std::string Metrics::text(const EngineStats& stats, HttpServer* http, const Requ
           scheduler.total_cached_tokens);
   counter("num_requests_total", "Requests accepted.", stats.num_requests);
   counter("num_aborted_requests_total", "Requests aborted.", stats.num_aborted);
+  counter("unknown_request_fields_total",
+          "Fields of requests for chats and completions that no API here defines; they are ignored.",
+          unknown_fields_.load(std::memory_order_relaxed));
   counter("evicted_tokens_total", "Tokens evicted from the prefix cache.", scheduler.total_evicted_tokens);
   const FamilyWriter writer(families, options_);
   if (http != nullptr) append_transport(writer, *http);

@@ -41,12 +41,16 @@ class Metrics {
   std::string text(const EngineStats& stats, HttpServer* http = nullptr,
                    const RequestMemory* memory = nullptr) const;
 
+  // Counts fields of requests that no API here defines, and which were ignored. Any thread may call it.
+  void count_unknown_fields(int64_t count) { unknown_fields_.fetch_add(count, std::memory_order_relaxed); }
+
   static constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
 
  private:
   struct Impl;
   MetricsOptions options_;
   std::atomic<double> startup_s_{0.0};
+  std::atomic<int64_t> unknown_fields_{0};
   std::unique_ptr<Impl> impl_;  // null while disabled
 };
 

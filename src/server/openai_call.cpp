@@ -8,6 +8,7 @@
 #include "server/choice_starts.h"
 #include "server/grammar_task.h"
 #include "server/json_writer.h"
+#include "server/metrics.h"
 #include "server/native_generate.h"
 #include "server/request_log.h"
 
@@ -170,6 +171,7 @@ void OpenAiAnswer::fail_stream(int status, std::string_view message, SseStream& 
 void run_openai_call(ServerContext& context, std::shared_ptr<HttpExchange> exchange, OpenAiRequest request,
                      std::unique_ptr<OpenAiAnswer> answer) {
   exchange->mutable_request().body = {};
+  context.metrics.count_unknown_fields(request.unknown_fields);
   std::make_shared<OpenAiCall>(context, std::move(exchange), std::move(request), std::move(answer))->run();
 }
 

@@ -228,11 +228,13 @@ std::string ChatAnswer::whole() {
 }
 
 void add_openai_chat_routes(Router& router, ServerContext& context) {
-  add_openai_route(router, context, "/v1/chat/completions", parse_openai_chat,
-                   [&context](const OpenAiChatRequest& request) {
-                     return std::make_unique<ChatAnswer>(request, *context.tokenizer,
-                                                         context.options.enable_cache_report);
-                   });
+  // Those without "v1" are what clients make of DeepSeek's base URLs.
+  for (const std::string_view path :
+       {"/v1/chat/completions", "/chat/completions", "/beta/chat/completions", "/beta/v1/chat/completions"}) {
+    add_openai_route(router, context, path, parse_openai_chat, [&context](const OpenAiChatRequest& request) {
+      return std::make_unique<ChatAnswer>(request, *context.tokenizer, context.options.enable_cache_report);
+    });
+  }
 }
 
 }  // namespace hadal::server

@@ -87,11 +87,13 @@ std::string CompletionAnswer::whole() {
 }
 
 void add_openai_completion_routes(Router& router, ServerContext& context) {
-  add_openai_route(router, context, "/v1/completions", parse_openai_completion,
-                   [&context](const OpenAiCompletionRequest& request) {
-                     return std::make_unique<CompletionAnswer>(request, context.tokenizer,
-                                                               context.options.enable_cache_report);
-                   });
+  for (const std::string_view path : {"/v1/completions", "/beta/completions", "/beta/v1/completions"}) {
+    add_openai_route(router, context, path, parse_openai_completion,
+                     [&context](const OpenAiCompletionRequest& request) {
+                       return std::make_unique<CompletionAnswer>(request, context.tokenizer,
+                                                                 context.options.enable_cache_report);
+                     });
+  }
 }
 
 }  // namespace hadal::server

@@ -134,6 +134,11 @@ void OpenAiUsage::append(std::string& out, const Counts& counts) const {
   }
   out += ',';
   append_field(out, "reasoning_tokens", counts.reasoning);
+  // These are DeepSeek's names.
+  out += ',';
+  append_field(out, "prompt_cache_hit_tokens", counts.cached);
+  out += ',';
+  append_field(out, "prompt_cache_miss_tokens", counts.prompt - counts.cached);
   out += '}';
 }
 

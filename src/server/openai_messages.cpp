@@ -104,6 +104,8 @@ void read_message(FieldReader& message, const std::string& prefix, ChatMessage& 
   }
   message.choice("role", out.role, {"system", "developer", "user", "assistant", "tool"});
   read_content(message, prefix, out);
+  message.unsupported({"function_call"}, "use tool_calls");
+  message.unsupported({"audio"}, "the models here read text only");
   std::string name;  // the speaker's name, which no format of the family shows
   message.text("name", name);
   message.text("tool_call_id", out.tool_call_id);

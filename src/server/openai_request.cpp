@@ -15,12 +15,130 @@ namespace {
 
 constexpr size_t kMaxModelBytes = 256;
 
+// Lists the fields that chats and completions read or refuse. "user", "metadata", "safety_identifier" and
+// "prompt_cache_key" are labels, which ask for nothing that an answer shows.
+constexpr std::string_view kKnownFields[] = {"audio",
+                                             "best_of",
+                                             "bootstrap_host",
+                                             "bootstrap_port",
+                                             "bootstrap_room",
+                                             "cache_salt",
+                                             "chat_template_kwargs",
+                                             "content_special_tokens",
+                                             "continue_final_message",
+                                             "custom_logit_processor",
+                                             "custom_params",
+                                             "data_parallel_rank",
+                                             "disagg_prefill_dp_rank",
+                                             "ebnf",
+                                             "echo",
+                                             "extra_key",
+                                             "frequency_penalty",
+                                             "function_call",
+                                             "functions",
+                                             "guided_choice",
+                                             "guided_decoding_backend",
+                                             "guided_grammar",
+                                             "guided_json",
+                                             "guided_regex",
+                                             "ignore_eos",
+                                             "image_max_dynamic_patch",
+                                             "images_config",
+                                             "json_schema",
+                                             "logit_bias",
+                                             "logits_processors",
+                                             "logprobs",
+                                             "lora_path",
+                                             "max_completion_tokens",
+                                             "max_dynamic_patch",
+                                             "max_tokens",
+                                             "messages",
+                                             "metadata",
+                                             "min_dynamic_patch",
+                                             "min_p",
+                                             "min_tokens",
+                                             "modalities",
+                                             "model",
+                                             "n",
+                                             "no_stop_trim",
+                                             "parallel_tool_calls",
+                                             "prediction",
+                                             "presence_penalty",
+                                             "priority",
+                                             "prompt",
+                                             "prompt_cache_key",
+                                             "prompt_cache_retention",
+                                             "reasoning_effort",
+                                             "regex",
+                                             "repetition_penalty",
+                                             "response_format",
+                                             "return_cached_tokens_details",
+                                             "return_hidden_states",
+                                             "return_meta_info",
+                                             "return_prompt_token_ids",
+                                             "return_routed_experts",
+                                             "return_text_in_logprobs",
+                                             "return_token_ids",
+                                             "rid",
+                                             "routed_dp_rank",
+                                             "safety_identifier",
+                                             "seed",
+                                             "separate_reasoning",
+                                             "service_tier",
+                                             "session_params",
+                                             "skip_special_tokens",
+                                             "stop",
+                                             "stop_regex",
+                                             "stop_token_ids",
+                                             "store",
+                                             "stream",
+                                             "stream_options",
+                                             "stream_reasoning",
+                                             "structural_tag",
+                                             "structured_outputs",
+                                             "suffix",
+                                             "temperature",
+                                             "thinking",
+                                             "tool_choice",
+                                             "tools",
+                                             "top_k",
+                                             "top_logprobs",
+                                             "top_p",
+                                             "user",
+                                             "verbosity",
+                                             "video_max_dynamic_patch",
+                                             "web_search_options"};
+static_assert(std::is_sorted(std::begin(kKnownFields), std::end(kKnownFields)));
+
 void refuse_unsupported(FieldReader& reader) {
   reader.unsupported({"lora_path"}, "adapters are not supported; merge them into the checkpoint");
   reader.unsupported({"session_params"}, "there are no sessions; prefixes are reused without them");
   reader.unsupported({"return_hidden_states", "return_routed_experts"}, "internal states are not returned");
   reader.unsupported({"custom_logit_processor", "custom_params"}, "clients' code is not executed");
-  reader.unsupported({"bootstrap_host", "bootstrap_room"}, "prefill and decode run in one process");
+  reader.unsupported({"bootstrap_host", "bootstrap_port", "bootstrap_room", "disagg_prefill_dp_rank"},
+                     "prefill and decode run in one process");
+  reader.unsupported({"extra_key"}, "use cache_salt");
+  reader.unsupported({"return_cached_tokens_details", "return_meta_info", "return_prompt_token_ids",
+                      "return_text_in_logprobs", "return_token_ids"},
+                     "use /generate, whose answers have ids and meta_info");
+  reader.unsupported({"logits_processors"}, "clients' code is not executed");
+  reader.unsupported({"images_config", "max_dynamic_patch", "min_dynamic_patch", "image_max_dynamic_patch",
+                      "video_max_dynamic_patch"},
+                     "the models here read text only");
+  reader.unsupported({"store"}, "answers are not stored");
+  reader.unsupported({"prediction"}, "a text that is known beforehand is not generated faster");
+  for (const std::string_view rank : {"data_parallel_rank", "routed_dp_rank"}) {
+    int64_t only_rank = 0;
+    reader.integer(rank, only_rank, 0, 0, "there is one replica");
+  }
+  if (reader.has("web_search_options"))
+    reader.fail("web_search_options", "is not supported: the server does not search");
+  std::string accepted;
+  reader.choice("service_tier", accepted, {"auto", "default"});
+  reader.choice("prompt_cache_retention", accepted, {"in_memory", "in-memory"});
+  const json::value* verbosity = reader.find("verbosity");
+  if (verbosity != nullptr && *verbosity != "medium")
+    reader.must_be("verbosity", *verbosity, "medium, because the models here have no degrees of it");
   // These are vLLM's names: if they were ignored, the answer would be free text that its reader expects to be
   // JSON.
   reader.unsupported({"guided_json", "structured_outputs", "guided_decoding_backend"},
@@ -37,6 +155,7 @@ void read_stream_options(FieldReader& reader, OpenAiRequest& request) {
   FieldReader inner(*object, "stream_options.");
   inner.boolean("include_usage", request.include_usage);
   inner.boolean("continuous_usage_stats", request.continuous_usage);
+  inner.unsupported({"include_obfuscation"}, "events have no padding");
   reader.adopt(inner);
 }
 
@@ -46,6 +165,17 @@ void read_rids(FieldReader& reader, std::vector<std::string>& rids) {
     if (!rid.empty() && rid.size() <= kMaxRidBytes) continue;
     reader.fail("rid", fmt::format("has {} bytes; 1 to {} are allowed", rid.size(), kMaxRidBytes));
   }
+}
+
+// Makes a grammar of the value of a field "schema".
+std::shared_ptr<const GrammarSpec> schema_grammar(FieldReader& reader, const json::value& value) {
+  if (!value.is_object() && !value.is_bool() && !value.is_string()) {
+    reader.must_be("schema", value, "a JSON schema");
+    return nullptr;
+  }
+  return std::make_shared<const GrammarSpec>(GrammarSpec{.kind = GrammarKind::kJsonSchema,
+                                                         .text = grammar_text(reader, "schema", value),
+                                                         .field = reader.prefix() + "schema"});
 }
 
 void read_json_schema(FieldReader& format, std::shared_ptr<const GrammarSpec>& grammar) {
@@ -61,12 +191,8 @@ void read_json_schema(FieldReader& format, std::shared_ptr<const GrammarSpec>& g
   const json::value* text = schema.find("schema");
   if (text == nullptr) {
     schema.fail("schema", "is missing; must be a JSON schema");
-  } else if (!text->is_object() && !text->is_bool() && !text->is_string()) {
-    schema.must_be("schema", *text, "a JSON schema");
   } else {
-    grammar = std::make_shared<const GrammarSpec>(GrammarSpec{.kind = GrammarKind::kJsonSchema,
-                                                              .text = grammar_text(schema, "schema", *text),
-                                                              .field = "response_format.json_schema.schema"});
+    grammar = schema_grammar(schema, *text);
   }
   format.adopt(schema);
 }
@@ -85,6 +211,8 @@ void read_response_format(FieldReader& reader, std::shared_ptr<const GrammarSpec
   std::shared_ptr<const GrammarSpec> wanted;
   if (!format.ok() || type == "text") {
     // There is nothing to enforce.
+  } else if (const json::value* schema = format.find("schema"); type == "json_object" && schema != nullptr) {
+    wanted = schema_grammar(format, *schema);
   } else if (type == "json_object") {
     wanted = std::make_shared<const GrammarSpec>(
         GrammarSpec{.kind = GrammarKind::kJsonObject, .text = {}, .field = "response_format"});
@@ -116,6 +244,7 @@ std::vector<size_t> prompts_of(const OpenAiRequest& request) {
 void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request,
                         OpenAiFields& fields) {
   refuse_unsupported(reader);
+  request.unknown_fields = reader.num_unknown(kKnownFields);
   request.model = limits.model_name;
   reader.text("model", request.model);
   // Every event of a stream repeats it.

@@ -2,7 +2,8 @@
 // of the body and of these limits, without engine or sockets.
 //
 // The model's name is not checked, as in SGLang: the server's only model answers to any name, and uses that
-// name in its answer. Fields that neither API defines are ignored, as in both.
+// name in its answer. Each field of OpenAI's, SGLang's and DeepSeek's APIs is done, or refused if it
+// asks for what is not done here; fields that no API defines are ignored and counted.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +49,9 @@ struct OpenAiItem {
 };
 
 struct OpenAiRequest {
-  std::string id;     // id of the answer, which /abort_request finds
-  std::string model;  // the client's name for it
+  int64_t unknown_fields = 0;  // of the body, which no API here defines
+  std::string id;              // id of the answer, which /abort_request finds
+  std::string model;           // the client's name for it
   bool stream = false;
   bool include_usage = false;     // send a last event with the usage
   bool continuous_usage = false;  // send the usage so far in every event
@@ -71,7 +73,8 @@ struct OpenAiFields {
 };
 
 // Reads model, stream, stream_options, rid, priority, cache_salt, seed, min_tokens, response_format and
-// everything of read_common_sampling; refuses what the server does not support. Errors stay in `reader`.
+// everything of read_common_sampling; counts unknown fields and refuses what the server does not support.
+// Errors stay in `reader`.
 void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request,
                         OpenAiFields& fields);
 

@@ -59,6 +59,22 @@ Result<void> check_bounds(const GrammarSpec& spec, std::string_view field) {
                           kMaxNesting);
 }
 
+// Returns a schema of any object that names the first levels apart, because each has an indentation of its
+// own.
+std::string any_object_schema() {
+  constexpr int kLevels = 4;
+  std::string definitions;
+  for (int level = 2; level <= kLevels; ++level) {
+    const std::string inner = level == kLevels ? "{}" : fmt::format(R"({{"$ref": "#/$defs/{}"}})", level + 1);
+    definitions += fmt::format(
+        R"({}"{}": {{"anyOf": [{{"type": ["string", "number", "boolean", "null"]}}, {{"type": "object", "additionalProperties": {}}}, {{"type": "array", "items": {}}}]}})",
+        definitions.empty() ? "" : ", ", level, inner, inner);
+  }
+  return fmt::format(
+      R"({{"type": "object", "additionalProperties": {{"$ref": "#/$defs/2"}}, "$defs": {{{}}}}})",
+      definitions);
+}
+
 }  // namespace
 
 const char* to_string(GrammarKind kind) {
@@ -143,7 +159,7 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const Grammar
   bool hides_control = false;
   std::vector<std::pair<std::string, std::string>> patterns;
   if (checked.kind == GrammarKind::kJsonObject) {
-    checked.text = R"({"type": "object", "additionalProperties": true})";
+    checked.text = any_object_schema();
   } else if (checked.kind == GrammarKind::kJsonSchema) {
     HADAL_ASSIGN_OR_RETURN(PreparedSchema schema, prepare_json_schema(spec.text, checked.field));
     checked.text = std::move(schema.json);
@@ -298,8 +314,11 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer
   }
   vocabulary.max_compile_seconds = options.max_compile_seconds;
   vocabulary.masks = options.masks;
+  vocabulary.json_spaces = options.json_spaces;
   auto impl = std::make_unique<Impl>();
   HADAL_ASSIGN_OR_RETURN(impl->backend, make_grammar_backend(std::move(vocabulary)));
+  if (const std::string& pattern = options.json_spaces.pattern; !pattern.empty())
+    HADAL_RETURN_IF_ERROR(impl->backend->check_regex(pattern, "--constrained-json-whitespace-pattern"));
   impl->cache_bytes = options.cache_bytes;
   return std::unique_ptr<GrammarCompiler>(new GrammarCompiler(std::move(impl)));
 }

@@ -8,6 +8,11 @@
 // …) never represents its text, so no JSON string and no regex can contain one. A grammar requests one
 // explicitly: a structural tag with {"type": "token", "token": "<｜tool▁sep｜>"}, or a structural tag or EBNF
 // with its text in a literal; then that token represents its text in this grammar.
+//
+// JSON that schemas describe has between its tokens at most one blank, or one line break and the indentation
+// of its depth (4 blanks or a tab for each level), because a model may repeat blanks until its answer has no
+// room left. Inside of values of any type, whose depth a grammar does not know, the indentation is that of 4
+// levels.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +47,12 @@ const char* to_string(GrammarKind kind);  // json_object | json_schema | regex |
 // Tells whether this build has xgrammar.
 bool grammar_available();
 
+// Replaces the rule about white space in JSON.
+struct JsonSpaces {
+  bool is_compact = false;  // nothing but one blank after each comma and colon
+  std::string pattern;      // otherwise: regular expression of what may stand between tokens; empty: the rule
+};
+
 struct GrammarCompilerOptions {
   int64_t vocab_size = 0;        // the model's, ≥ the tokenizer's; 0: the tokenizer's
   std::vector<int32_t> end_ids;  // tokens that end an answer; empty: the tokenizer's eos
@@ -51,6 +62,7 @@ struct GrammarCompilerOptions {
   // These limit processor time. A grammar that takes longer to compile is an error; if computing the next
   // mask takes longer than masks.one_mask_s, the answer can only end.
   double max_compile_seconds = 5.0;
+  JsonSpaces json_spaces;
   MaskLimits masks;
 };
 
@@ -78,8 +90,8 @@ struct GrammarCacheStats {
 class GrammarCompiler {
  public:
   // Copies what it needs from the tokenizer. The errors are kUnsupported (built without xgrammar) and
-  // kInvalidArgument (a vocab_size below the tokenizer's, an end id outside of the vocabulary, or no end id
-  // at all).
+  // kInvalidArgument (a vocab_size below the tokenizer's, an end id outside of the vocabulary, no end id at
+  // all, or a json_spaces.pattern that is no regular expression).
   static Result<std::unique_ptr<GrammarCompiler>> create(const Tokenizer& tokenizer,
                                                          GrammarCompilerOptions options = {});
   ~GrammarCompiler();

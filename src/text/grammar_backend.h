@@ -21,6 +21,7 @@ struct GrammarVocabulary {
   std::vector<int32_t> end_ids;      // sorted, unique, at least one
   double max_compile_seconds = 0.0;  // see GrammarCompilerOptions
   MaskLimits masks;
+  JsonSpaces json_spaces;
 };
 
 // A GrammarWalker is the position of one answer in its grammar. One thread at a time uses it.

@@ -19,7 +19,7 @@ namespace hadal {
 
 inline constexpr size_t kMaxGrammarBytes = 256 << 10;
 inline constexpr size_t kMaxSchemaDepth = 64;
-inline constexpr int kMaxJsonBlanks = 32;  // between the tokens of JSON: models may repeat blanks for ever
+inline constexpr int kMaxJsonBlanks = 32;         // that the library looks past to see what follows a string
 inline constexpr int64_t kMaxSchemaCount = 4096;  // limit of minLength, maxLength, minItems, maxItems, …
 
 // Checks that every constraint of `schema_json` can be enforced. The errors (kInvalidArgument, one line

@@ -1,6 +1,7 @@
 // This file is the border to xgrammar: nothing of the library crosses it, including its exceptions and its
 // log.
 #include <dlpack/dlpack.h>
+#include <json_spaces.h>
 #include <time_limit.h>
 #include <time_limit_error.h>
 #include <xgrammar/xgrammar.h>
@@ -173,7 +174,8 @@ int64_t XgrammarGrammar::shared_bytes() const {
 class XgrammarBackend : public GrammarBackend {
  public:
   explicit XgrammarBackend(GrammarVocabulary vocabulary)
-      : vocabulary_(std::make_shared<const GrammarVocabulary>(std::move(vocabulary))) {
+      : vocabulary_(std::make_shared<const GrammarVocabulary>(std::move(vocabulary))),
+        spaces_{vocabulary_->json_spaces.is_compact, vocabulary_->json_spaces.pattern} {
     for (size_t id = 0; id < vocabulary_->texts.size(); ++id)
       if (vocabulary_->is_added[id] != 0 && !is_end(id))
         added_tokens_.emplace(vocabulary_->texts[id], static_cast<int32_t>(id));
@@ -198,6 +200,7 @@ class XgrammarBackend : public GrammarBackend {
                                     const Tokenizer& tokenizer) const;
 
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
+  hadal_xgrammar::JsonSpaces spaces_;
   AddedTokenIds added_tokens_;
   Tokenizer plain_;   // all added tokens are hidden
   std::mutex mutex_;  // guards variants_
@@ -251,13 +254,15 @@ Result<xgrammar::Grammar> XgrammarBackend::convert(const GrammarSpec& spec, cons
                                                    const Tokenizer& tokenizer) const {
   std::vector<std::string> warnings;
   const WarningCollector collector(warnings);
+  const hadal_xgrammar::JsonSpacesScope spaces(spaces_);
   xgrammar::Grammar grammar{xgrammar::NullObj()};
   switch (spec.kind) {
     case GrammarKind::kJsonObject:
     case GrammarKind::kJsonSchema:
-      grammar = xgrammar::Grammar::FromJSONSchema(spec.text, /*any_whitespace=*/true, /*indent=*/std::nullopt,
-                                                  /*separators=*/std::nullopt, /*strict_mode=*/true,
-                                                  /*max_whitespace_cnt=*/kMaxJsonBlanks);
+      grammar =
+          xgrammar::Grammar::FromJSONSchema(spec.text, /*any_whitespace=*/!spaces_.is_compact,
+                                            /*indent=*/std::nullopt, /*separators=*/std::nullopt,
+                                            /*strict_mode=*/true, /*max_whitespace_cnt=*/kMaxJsonBlanks);
       break;
     case GrammarKind::kRegex:
       grammar = xgrammar::Grammar::FromRegex(spec.text);

@@ -70,6 +70,8 @@ def structured_output(server):
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA, "strict": True}}
     for i in range(6):
         body = {**HELLO, "temperature": 1.5, "seed": i, "max_tokens": 400, "response_format": form}
+        if i == 4:
+            body["response_format"] = {"type": "json_object", "schema": SCHEMA}
         if i % 2:
             body.update(THINK)
         answer = whole(server, body)

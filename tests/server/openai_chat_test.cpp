@@ -147,6 +147,14 @@ Message streamed_answer(TestServer& server, std::string body) {
   return out;
 }
 
+// Returns a usage without what depends on the requests before: the streamed answer finds its prompt cached.
+json::object without_cache(const json::value& usage) {
+  json::object out = usage.as_object();
+  out.erase("prompt_cache_hit_tokens");
+  out.erase("prompt_cache_miss_tokens");
+  return out;
+}
+
 // Checks that both forms have the same content, and returns it.
 Message ask(const std::string& body, std::string_view text, ChatFormat format = ChatFormat::kV31) {
   TestServer server(answering(prompt_tokens_of(body, format), text, format));
@@ -157,7 +165,7 @@ Message ask(const std::string& body, std::string_view text, ChatFormat format = 
   EXPECT_EQ(streamed.calls, whole.calls);
   EXPECT_EQ(streamed.finish, whole.finish);
   EXPECT_EQ(streamed.logprobs, whole.logprobs);
-  EXPECT_EQ(streamed.usage, whole.usage);
+  EXPECT_EQ(without_cache(streamed.usage), without_cache(whole.usage));
   EXPECT_GE(streamed.num_events, 2);
   return whole;
 }
@@ -440,7 +448,7 @@ TEST(OpenAiChat, ErrorsNameTheFieldInOpenAisShape) {
 
 TEST(OpenAiChat, UnknownFieldsAndModelsAreAccepted) {
   const std::string body = body_of(
-      R"("model":"any","max_tokens":2,"user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","nonsense":[1],
+      R"("model":"any","max_tokens":2,"user":"u","metadata":{"a":"b"},"store":false,"service_tier":"auto","nonsense":[1],
          "chat_template_kwargs":{"other":1},"reasoning_effort":"high","logit_bias":{"5":-100},"rid":"my-id")");
   TestServer server(answering(1, "x"));
   const HttpResponse response = server.call("POST", "/v1/chat/completions", body);

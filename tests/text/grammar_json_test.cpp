@@ -73,11 +73,12 @@ bool is_valid(const json::value& value, const json::value& schema, const json::v
   }
   if (value.is_number()) {
     const double x = value.to_number<double>();
-    const auto bound = [&](const char* name, double otherwise) {
-      return s.contains(name) ? s.at(name).to_number<double>() : otherwise;
-    };
-    if (x < bound("minimum", -1e300) || x > bound("maximum", 1e300)) return false;
-    if (x <= bound("exclusiveMinimum", -1e308) || x >= bound("exclusiveMaximum", 1e308)) return false;
+    // A number of the grammar may be beyond the range of a double.
+    const auto bound = [&](const char* name) { return s.at(name).to_number<double>(); };
+    if (s.contains("minimum") && x < bound("minimum")) return false;
+    if (s.contains("maximum") && x > bound("maximum")) return false;
+    if (s.contains("exclusiveMinimum") && x <= bound("exclusiveMinimum")) return false;
+    if (s.contains("exclusiveMaximum") && x >= bound("exclusiveMaximum")) return false;
     if (s.contains("multipleOf") && value.to_number<int64_t>() % s.at("multipleOf").to_number<int64_t>() != 0)
       return false;
   }
@@ -157,24 +158,79 @@ TEST_F(GrammarTest, JsonObjectAllowsEveryObjectAndNothingElse) {
   EXPECT_TRUE(matcher.is_complete());
 }
 
+// Tells whether an answer may begin with `text`.
+bool allows(const CompiledRef& grammar, const Tokenizer& tokenizer, std::string_view text) {
+  GrammarMatcher matcher(grammar);
+  for (const int32_t token : tokenizer.encode(text, false))
+    if (!matcher.accept_token(token)) return false;
+  return true;
+}
+
+constexpr const char* kNested =
+    R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "object",
+  "properties": {"c": {"type": "integer"}}, "required": ["c"]}}, "required": ["a", "b"]})";
+
 // A small model, or any model at a high temperature, may repeat white space for ever.
-TEST_F(GrammarTest, WhiteSpaceBetweenPartsOfJsonEnds) {
-  const int32_t space = tokenizer_->encode(" ", false).front();
-  ASSERT_EQ(tokenizer_->token_bytes(space), " ");
-  const std::string schema =
-      R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false})";
+TEST_F(GrammarTest, BetweenTokensOfJsonIsAtMostOneLineBreakAndTheIndentationOfItsDepth) {
   for (const CompiledRef& grammar :
-       {compile(GrammarKind::kJsonSchema, schema), compile(GrammarKind::kJsonObject, "")}) {
+       {compile(GrammarKind::kJsonSchema, kNested), compile(GrammarKind::kJsonObject, "")}) {
     ASSERT_NE(grammar, nullptr);
-    GrammarMatcher matcher(grammar);
-    for (const int32_t token : tokenizer_->encode(R"({"a": 1)", false))
-      ASSERT_TRUE(matcher.accept_token(token));
-    for (int i = 0; i < kMaxJsonBlanks; ++i) ASSERT_TRUE(matcher.accept_token(space)) << i;
-    for (const int32_t token : allowed_of(matcher))
-      EXPECT_EQ(tokenizer_->token_bytes(token).find_first_of(" \n\r\t"), std::string_view::npos) << token;
-    ASSERT_TRUE(matcher.accept_token(tokenizer_->encode("}", false).front()));
-    EXPECT_TRUE(matcher.is_complete());
+    for (const std::string_view text :
+         {R"({"a":1,"b":{"c":2}})", R"({ "a" : 1 , "b" : { "c" : 2 } })",
+          "{\n    \"a\": 1,\n    \"b\": {\n        \"c\": 2\n    }\n}",
+          "{\n\t\"a\": 1,\n\t\"b\": {\n\t\t\"c\": 2\n\t}\n}", "{\n  \"a\": 1,\n  \"b\": {\"c\": 2}}"})
+      EXPECT_TRUE(allows(grammar, *tokenizer_, text)) << text;
+    for (const std::string_view text :
+         {"{  ", "{\n\n", "{ \n", "{\t", "{\n     ", "{\n\t\t", "{\n \t", "{\"a\"  ",
+          "{\"a\":  ", "{\"a\":\n", "{\"a\": 1  ", "{\"a\": 1,  ", "{\"a\": 1,\n     ",
+          "{\"a\":1,\"b\":{\n         ", "{\"a\":1,\"b\":{\"c\":2}\n     "})
+      EXPECT_FALSE(allows(grammar, *tokenizer_, text)) << text;
   }
+}
+
+TEST_F(GrammarTest, InsideOfAnyValueTheIndentationIsBoundedToo) {
+  const CompiledRef grammar = compile(GrammarKind::kJsonObject, "");
+  const std::string deep = R"({"a":[[[[[[)";
+  EXPECT_TRUE(allows(grammar, *tokenizer_, deep + "\n" + std::string(16, ' ')));
+  EXPECT_FALSE(allows(grammar, *tokenizer_, deep + "\n" + std::string(17, ' ')));
+}
+
+TEST_F(GrammarTest, CompactJsonHasOneBlankAfterEachCommaAndColon) {
+  const auto compiler =
+      GrammarCompiler::create(*tokenizer_, {.json_spaces = {.is_compact = true, .pattern = {}}}).value();
+  for (const GrammarSpec& spec : {GrammarSpec{.kind = GrammarKind::kJsonSchema, .text = kNested, .field = {}},
+                                  GrammarSpec{.kind = GrammarKind::kJsonObject, .text = {}, .field = {}}}) {
+    const CompiledRef grammar = compiler->compile(spec).value();
+    EXPECT_TRUE(allows(grammar, *tokenizer_, R"({"a": 1, "b": {"c": 2}})"));
+    for (const std::string_view text :
+         {"{ ", "{\n", "{\"a\" ", "{\"a\":1", "{\"a\": 1 ", "{\"a\": 1,\"", "{\"a\": 1,  "})
+      EXPECT_FALSE(allows(grammar, *tokenizer_, text)) << text;
+  }
+  const CompiledRef tag = compiler
+                              ->compile({.kind = GrammarKind::kStructuralTag,
+                                         .text = std::string(R"({"type": "structural_tag", "format": {"type":
+                                             "json_schema", "json_schema": )") +
+                                                 kNested + "}}",
+                                         .field = {}})
+                              .value();
+  EXPECT_TRUE(allows(tag, *tokenizer_, R"({"a": 1, "b": {"c": 2}})"));
+  EXPECT_FALSE(allows(tag, *tokenizer_, "{ "));
+}
+
+TEST_F(GrammarTest, APatternReplacesTheRuleAboutWhiteSpace) {
+  const auto compiler =
+      GrammarCompiler::create(*tokenizer_, {.json_spaces = {.is_compact = false, .pattern = "[\\n ]{0,3}"}})
+          .value();
+  const CompiledRef grammar =
+      compiler->compile({.kind = GrammarKind::kJsonSchema, .text = kNested, .field = {}}).value();
+  EXPECT_TRUE(allows(grammar, *tokenizer_, "{\n\n\n\"a\" \n : 1 ,   \"b\""));
+  EXPECT_FALSE(allows(grammar, *tokenizer_, "{    "));
+  EXPECT_FALSE(allows(grammar, *tokenizer_, "{\t"));
+  const auto broken =
+      GrammarCompiler::create(*tokenizer_, {.json_spaces = {.is_compact = false, .pattern = "["}});
+  ASSERT_FALSE(broken.ok());
+  EXPECT_TRUE(broken.status().message.starts_with("--constrained-json-whitespace-pattern"))
+      << broken.status().message;
 }
 
 }  // namespace
