@@ -273,22 +273,40 @@ class ClientProcess {
 
 // ---- the bench -----------------------------------------------------------------------------------------
 
-enum Endpoint : int64_t { kGenerate, kChat, kGenerateIncremental };
+enum Endpoint : int64_t { kGenerate, kChat, kGenerateIncremental, kMessages, kResponses };
+
+struct PathAndBody {
+  std::string_view path;
+  std::string body;
+};
+
+// Returns a streamed request for exactly `num_tokens` tokens.
+PathAndBody request_of(int64_t endpoint, int64_t num_tokens) {
+  constexpr std::string_view kConversation =
+      R"("messages":[{"role":"user","content":"What is a trench?"}],"model":"hadal-tiny")";
+  constexpr std::string_view kStream = R"("ignore_eos":true,"stream":true)";
+  switch (endpoint) {
+    case kChat:
+    case kMessages:
+      return {endpoint == kChat ? "/v1/chat/completions" : "/v1/messages",
+              fmt::format("{{{},\"max_tokens\":{},{}}}", kConversation, num_tokens, kStream)};
+    case kResponses:
+      return {"/v1/responses",
+              fmt::format(R"({{"input":"What is a trench?","model":"hadal-tiny","max_output_tokens":{},{}}})",
+                          num_tokens, kStream)};
+    default:
+      return {"/generate",
+              fmt::format("{{\"text\":\"What is a trench?\",\"sampling_params\":{{\"max_new_tokens\":{},"
+                          "\"ignore_eos\":true}},\"stream\":true}}",
+                          num_tokens)};
+  }
+}
 
 std::string http_request(int64_t endpoint, int64_t num_tokens) {
-  const std::string body =
-      endpoint == kChat
-          ? fmt::format(
-                "{{\"model\":\"hadal-tiny\",\"messages\":[{{\"role\":\"user\",\"content\":\"What is a "
-                "trench?\"}}],\"max_tokens\":{},\"ignore_eos\":true,\"stream\":true}}",
-                num_tokens)
-          : fmt::format(
-                "{{\"text\":\"What is a trench?\",\"sampling_params\":{{\"max_new_tokens\":{},"
-                "\"ignore_eos\":true}},\"stream\":true}}",
-                num_tokens);
+  const auto [path, body] = request_of(endpoint, num_tokens);
   return fmt::format(
       "POST {} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
-      endpoint == kChat ? "/v1/chat/completions" : "/generate", body.size(), body);
+      path, body.size(), body);
 }
 
 void BM_HostPath(benchmark::State& state) {
@@ -359,6 +377,8 @@ BENCHMARK(BM_HostPath)
     ->Args({kGenerate, 1024, 400, 0})
     ->Args({kGenerateIncremental, 1024, 400, 0})
     ->Args({kChat, 1024, 400, 0})
+    ->Args({kMessages, 1024, 400, 0})
+    ->Args({kResponses, 1024, 400, 0})
     ->Args({kGenerate, 1024, 200, 39})
     ->Args({kChat, 1024, 200, 39})
     ->Args({kGenerate, 1024, 400, 17})
@@ -367,6 +387,8 @@ BENCHMARK(BM_HostPath)
     ->Args({kChat, 1024, 400, 10})
     ->Args({kGenerate, 1024, 400, 7})
     ->Args({kChat, 1024, 400, 7})
+    ->Args({kMessages, 1024, 400, 7})
+    ->Args({kResponses, 1024, 400, 7})
     ->Args({kChat, 4096, 100, 39})
     ->Iterations(1)
     ->UseManualTime()

@@ -140,6 +140,10 @@ void append_http_rows(std::vector<Flag>& out) {
       count_row("max-request-memory", kServe, kGroup, 1, 1e9, "an eighth of the machine's memory",
                 "memory in MiB that all requests together may hold (headers, bodies, prompts, "
                 "answers, log-probabilities, grammars); requests beyond it are refused with status 503"),
+      count_row(
+          "max-response-store", kServe, kGroup, 0, 1e9, "64",
+          "memory in MiB for the responses of /v1/responses that clients may continue or read again, beside "
+          "--max-request-memory; beyond it the oldest of whoever holds most give way; 0: none is stored"),
       count_row("max-request-tokens", kServe, kGroup, 0, kMaxCount,
                 "128 x the context length, at least 4194304",
                 "largest number of tokens that one request may ask for: for each of its generations (prompts "

@@ -268,6 +268,8 @@ Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, c
   options.metrics_prefix = flags.text_or("metrics-prefix", options.metrics_prefix);
   options.enable_cache_report = flags.has("enable-cache-report");
   options.allow_auto_truncate = flags.has("allow-auto-truncate");
+  if (const auto mib = flags.integer("max-response-store"))
+    options.response_store_bytes = static_cast<size_t>(*mib) << 20;
   if (flags.has("log-requests") || flags.has("log-requests-level")) {
     options.log_requests_level = static_cast<int>(flags.integer("log-requests-level").value_or(2));
   }

@@ -46,19 +46,6 @@ void append_input(std::string& out, const std::string& arguments) {
   out += '}';
 }
 
-// Returns the calls of a whole answer, in which later deltas of a call are joined to its first.
-std::vector<ToolCallDelta> joined(const std::vector<ToolCallDelta>& deltas) {
-  std::vector<ToolCallDelta> calls;
-  for (const ToolCallDelta& delta : deltas) {
-    if (delta.id.empty() && !calls.empty()) {
-      calls.back().arguments += delta.arguments;
-    } else {
-      calls.push_back(delta);
-    }
-  }
-  return calls;
-}
-
 }  // namespace
 
 AnthropicAnswer::AnthropicAnswer(const AnthropicRequest& request)
@@ -191,7 +178,7 @@ void AnthropicAnswer::keep_whole(const ChatChoiceText::Piece& piece) {
     append_json_string(content_, piece.content);
     content_ += '}';
   }
-  for (const ToolCallDelta& call : joined(piece.calls)) {
+  for (const ToolCallDelta& call : piece.calls) {
     begin({});
     append_tool_begin(content_, call);
     append_input(content_, call.arguments);
@@ -214,7 +201,7 @@ std::string AnthropicAnswer::whole() {
 
 // Appends "stop_reason":…,"stop_sequence":…
 void AnthropicAnswer::append_stop(std::string& out) const {
-  const bool calls = text_.num_calls() > 0;
+  const bool calls = text_.has_whole_calls();  // those that broke off cannot be executed
   std::string_view reason = "abort";
   switch (last_.finish_reason) {
     case FinishReason::kStopToken:

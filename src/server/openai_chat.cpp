@@ -4,7 +4,6 @@
 
 #include "server/json_writer.h"
 #include "server/openai_route.h"
-#include "text/chat_markers.h"
 
 namespace hadal::server {
 namespace {
@@ -63,16 +62,15 @@ ChatAnswer::ChatAnswer(const OpenAiChatRequest& request, const Tokenizer& tokeni
       include_usage_(request.common.include_usage),
       continuous_usage_(request.common.continuous_usage),
       logprobs_(request.logprobs),
-      think_id_(tokenizer.token_to_id(kThink)),
-      end_think_id_(tokenizer.token_to_id(kEndThink)),
       head_(openai_head(request.common.id, stream_mode_ ? "chat.completion.chunk" : "chat.completion",
                         request.common.model)),
       usage_(prompts_of(request.common), cache_report, true) {
   const size_t count = request.common.items.size();
   choices_.reserve(count);
   for (size_t i = 0; i < count; ++i) {
-    Choice& choice = choices_.emplace_back(Choice{.text = ChatChoiceText(request.parsing)});
-    choice.in_reasoning = request.opened_thinking;
+    Choice& choice =
+        choices_.emplace_back(Choice{.text = ChatChoiceText(request.parsing),
+                                     .reasoning = ReasoningCount(tokenizer, request.opened_thinking)});
     choice.begin = (stream_mode_ ? head_ : std::string()) + "{\"index\":";
     append_json_number(choice.begin, static_cast<int64_t>(i));
     choice.begin +=
@@ -80,29 +78,13 @@ ChatAnswer::ChatAnswer(const OpenAiChatRequest& request, const Tokenizer& tokeni
   }
 }
 
-// Counts tokens up to and including </think>; a model that opens <think> itself begins with that token.
-void ChatAnswer::count_reasoning(size_t i, const GenerationDelta& delta) {
-  Choice& choice = choices_[i];
-  const auto before = delta.completion_tokens - static_cast<int64_t>(delta.token_ids.size());
-  if (before == 0 && !delta.token_ids.empty() && think_id_ == delta.token_ids.front()) {
-    choice.in_reasoning = true;
-  }
-  if (!choice.in_reasoning) return;
-  for (const int32_t id : delta.token_ids) {
-    ++choice.reasoning_tokens;
-    if (end_think_id_ != id) continue;
-    choice.in_reasoning = false;
-    break;
-  }
-  usage_.set_reasoning_tokens(i, choice.reasoning_tokens);
-}
-
 void ChatAnswer::add(size_t i, GenerationDelta delta, SseStream& stream) {
   Choice& choice = choices_[i];
   if (logprobs_) append_chat_logprobs(choice.logprobs, tokenizer_, delta.logprobs);
   if (delta.has_more) return;
   usage_.update(i, delta);
-  count_reasoning(i, delta);
+  choice.reasoning.add(delta);
+  usage_.set_reasoning_tokens(i, choice.reasoning.tokens());
   const bool last = delta.finish_reason != FinishReason::kNone;
   const ChatChoiceText::Piece piece = choice.text.append(std::move(delta.text), last);
   if (stream_mode_) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "server/openai_call.h"
 #include "server/openai_chat_request.h"
 #include "server/openai_json.h"
+#include "server/reasoning_count.h"
 #include "server/router.h"
 
 namespace hadal::server {
@@ -25,15 +25,13 @@ class ChatAnswer final : public OpenAiAnswer {
  private:
   struct Choice {
     ChatChoiceText text;
+    ReasoningCount reasoning;
     std::string begin;     // beginning of an event, with "delta":{ as its end
     std::string logprobs;  // rendered, not sent yet
     bool role_sent = false;
-    bool in_reasoning = false;  // by the ids of the tags, for counting
-    int64_t reasoning_tokens = 0;
     // These are set for an answer in one piece, rendered as it will be sent:
     std::string message;
   };
-  void count_reasoning(size_t i, const GenerationDelta& delta);
   void stream_piece(size_t i, const ChatChoiceText::Piece& piece, SseStream& stream);
   void send(size_t i, const GenerationDelta* last, std::string_view finish, SseStream& stream);
   void begin_event(size_t i, const char* role);
@@ -44,7 +42,6 @@ class ChatAnswer final : public OpenAiAnswer {
   bool include_usage_;
   bool continuous_usage_;
   bool logprobs_;
-  std::optional<int32_t> think_id_, end_think_id_;
   std::string head_;
   std::vector<Choice> choices_;
   OpenAiUsage usage_;

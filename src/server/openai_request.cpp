@@ -321,7 +321,7 @@ void add_openai_prompt(FieldReader& reader, const OpenAiLimits& limits, const Op
   generation.priority = static_cast<int32_t>(fields.priority);
   generation.cache_salt = fields.cache_salt;
   generation.stream = request.stream;
-  generation.keeps_answer = !request.stream;
+  generation.keeps_answer = !request.stream || request.repeats_answer;
   const Result<void> charged = charge_choices(request.memory, generation, sampling.n,
                                               prototype.grammar == nullptr ? 0 : limits.vocab_size);
   if (!charged.ok()) return reader.refuse({}, charged.status());

@@ -53,6 +53,7 @@ struct OpenAiRequest {
   std::string id;              // id of the answer, which /abort_request finds
   std::string model;           // the client's name for it
   bool stream = false;
+  bool repeats_answer = false;    // the last event of a stream has the whole answer, which is kept for it
   bool include_usage = false;     // send a last event with the usage
   bool continuous_usage = false;  // send the usage so far in every event
   // Entry i is choice i: prompt by prompt, with the n choices of a prompt adjacent.

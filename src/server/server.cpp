@@ -15,6 +15,7 @@
 #include "server/profiler.h"
 #include "server/request_gate.h"
 #include "server/request_registry.h"
+#include "server/responses_routes.h"
 #include "server/router.h"
 
 namespace hadal::server {
@@ -85,6 +86,7 @@ struct Server::Impl {
     add_native_admin_routes(router, context, profiler);
     add_native_info_routes(router, context);
     add_openai_routes(router, context);
+    add_responses_routes(router, context);
     add_anthropic_routes(router, context);
     add_page_routes(router);
   }

@@ -51,6 +51,7 @@ struct ServerOptions {
   int64_t stream_interval = 1;
   std::string profile_dir;  // where /start_profile may write; empty: $SGLANG_TORCH_PROFILER_DIR, else "."
   std::shared_ptr<RequestMemory> memory;  // the ledger that the transport has too; null: without a limit
+  size_t response_store_bytes = size_t{64} << 20;  // for stored responses of /v1/responses; 0: none is stored
   bool enable_metrics = false;
   std::string metrics_prefix = "sglang:";
   bool enable_cache_report = false;  // OpenAI usage includes prompt_tokens_details.cached_tokens

@@ -47,4 +47,41 @@ MESSAGES = rows("messages", [
     ("batches", get("/v1/messages/batches"), {"statuses": NOT_FOUND}),
 ])
 
-CASES = MESSAGES
+
+
+def responses(given="Hi", path="/v1/responses", **fields):
+    """Returns the steps of a short response."""
+    return post(path, {"input": given, "max_output_tokens": 8, **fields})
+
+
+def item(text, role="user", kind="input_text"):
+    return {"role": role, "content": [{"type": kind, "text": text}]}
+
+
+# What repeats the request stands in three events of a stream.
+ECHO = {"answer_ratio": 4.0}
+
+RESPONSES = rows("responses", [
+    ("64 clients", responses(), SIXTY_FOUR),
+    ("64 clients, streams", responses(stream=True, max_output_tokens=200, ignore_eos=True), {**SIXTY_FOUR, "answers": False}),
+    ("64 clients that store 100 KB each", responses(instructions="a " * 1000, tools=[
+        {"type": "function", "name": "f", "x": "y" * 100_000}]), {**SIXTY_FOUR, **ECHO, "memory_bytes": 192 * MIB}),
+    ("fields that are repeated, of 8 MiB", responses(text={"format": {"type": "text"}, "x": "y" * (8 * MIB)}, stream=True),
+     {"clients": 2, **ECHO, "memory_bytes": 192 * MIB}),
+    ("metadata of 1 MiB", responses(metadata={"a": "b" * MIB}), {"statuses": BAD}),
+    ("17 metadata", responses(metadata={str(i): "b" for i in range(17)}), {"statuses": BAD}),
+    ("a text of 4 MiB", responses("word " * (4 * MIB // 5)), {"clients": 2, "statuses": BAD}),
+    ("100,000 items", responses([item("a")] * 100_000), {"clients": 2, "memory_ratio": 24}),
+    ("100,000 items of reasoning", responses([{"type": "reasoning", "summary": []}] * 100_000), {"clients": 2, "memory_ratio": 24}),
+    ("a conversation that nobody has", responses(previous_response_id="resp_" + "0" * 32), {**SIXTY_FOUR, "statuses": BAD}),
+    ("1025 tools", responses(tools=[{"type": "function", "name": f"f{i}"} for i in range(1025)]), {"statuses": BAD}),
+    ("a schema of 2 MiB", responses(text={"format": {"type": "json_schema", "name": "n", "schema": {
+        "type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(60_000)}}}}), {"clients": 2, "statuses": BAD}),
+    ("128 choices", responses(n=128), {"statuses": BAD}),
+    ("count, 64 clients", responses(path="/v1/responses/input_tokens"), SIXTY_FOUR),
+    ("ids that nobody has", get("/v1/responses/resp_" + "0" * 32), {**SIXTY_FOUR, "statuses": NOT_FOUND}),
+    ("a long id", get("/v1/responses/" + "a" * 30_000), {"statuses": NOT_FOUND}),
+    ("deleting what nobody has", get("/v1/responses/resp_" + "0" * 32, method="DELETE"), {"statuses": NOT_FOUND}),
+])
+
+CASES = MESSAGES + RESPONSES

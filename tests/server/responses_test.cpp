@@ -1,0 +1,397 @@
+// Tests OpenAI's /v1/responses over an engine that generates a script's tokens: responses, events, reasoning,
+// calls, stored responses and errors.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include <boost/json.hpp>
+
+#include "server/response_store.h"
+#include "server/responses_input.h"
+#include "tests/server/test_server.h"
+#include "text/chat_template.h"
+
+namespace hadal::server {
+namespace {
+
+using testing::parsed;
+using testing::TestServer;
+namespace json = boost::json;
+
+constexpr std::string_view kFiller = "<｜User｜>";
+constexpr std::string_view kEos = "<｜end▁of▁sentence｜>";
+constexpr std::string_view kCalls =
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜>"
+    "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": 2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+constexpr std::string_view kTools =
+    R"("tools":[{"type":"function","name":"add","description":"Add.","parameters":{"type":"object","properties":{}}}])";
+
+std::string str(const json::value& value) {
+  return std::string(value.as_string());
+}
+
+std::string body_of(std::string_view more = {}) {
+  std::string body = R"({"input":"Hi")";
+  if (!more.empty()) body += ",";
+  return body + std::string(more) + "}";
+}
+
+testing::TestServerOptions options_of(std::string script) {
+  testing::TestServerOptions options;
+  options.chat_format = ChatFormat::kV31;
+  options.server.reasoning_parser = "deepseek-v3";
+  options.server.tool_call_parser = "deepseekv31";
+  options.script = std::move(script);
+  return options;
+}
+
+int64_t count_tokens(TestServer& server, const std::string& body) {
+  const HttpResponse response = server.call("POST", "/v1/responses/input_tokens", body);
+  EXPECT_EQ(response.status, 200) << response.body;
+  return parsed(response).at("input_tokens").to_number<int64_t>();
+}
+
+// Returns a server whose model answers `text` to the prompt of `body` and then ends.
+testing::TestServerOptions answering(const std::string& body, std::string_view text) {
+  TestServer counting(options_of("x"));
+  std::string script;
+  for (int64_t i = 1; i < count_tokens(counting, body); ++i) script += kFiller;
+  return options_of(script + std::string(text) + std::string(kEos));
+}
+
+json::object whole(TestServer& server, const std::string& body, HeaderList headers = {}) {
+  const HttpResponse response = server.call("POST", "/v1/responses", body, std::move(headers));
+  EXPECT_EQ(response.status, 200) << response.body;
+  return parsed(response).as_object();
+}
+
+std::vector<json::value> events_of(const std::string& body) {
+  std::vector<json::value> events;
+  for (size_t at = 0; at < body.size();) {
+    const size_t end = body.find("\n\n", at);
+    EXPECT_NE(end, std::string::npos) << "an event without an end";
+    if (end == std::string::npos) break;
+    const std::string lines = body.substr(at, end - at);
+    const size_t data = lines.find("\ndata: ");
+    EXPECT_TRUE(lines.starts_with("event: ") && data != std::string::npos) << lines;
+    if (data == std::string::npos) break;
+    json::value event = json::parse(lines.substr(data + 7));
+    EXPECT_EQ(lines.substr(7, data - 7), str(event.at("type")));
+    EXPECT_EQ(event.at("sequence_number").to_number<size_t>(), events.size());
+    events.push_back(std::move(event));
+    at = end + 2;
+  }
+  return events;
+}
+
+std::vector<json::value> streamed(TestServer& server, std::string body) {
+  body.insert(1, R"("stream":true,)");
+  const HttpResponse response = server.call("POST", "/v1/responses", body);
+  EXPECT_EQ(response.status, 200) << response.body;
+  return events_of(response.body);
+}
+
+// Removes what is random, so that two responses can be compared.
+json::object without_ids(json::object response) {
+  for (const char* name : {"id", "created_at", "usage"}) response.erase(name);
+  for (json::value& item : response.at("output").as_array()) {
+    item.as_object().erase("id");
+    item.as_object().erase("call_id");
+  }
+  return response;
+}
+
+std::string error_of(const HttpResponse& response) {
+  return str(parsed(response).at("error").at("message"));
+}
+
+TEST(Responses, HasTheFormOfOpenAisResponse) {
+  const std::string body = body_of(
+      R"("model":"m","instructions":"Be brief.","metadata":{"a":"b"},"temperature":0.5,"max_output_tokens":50)");
+  TestServer server(answering(body, "Hello there"));
+  const json::object response = whole(server, body);
+  EXPECT_TRUE(str(response.at("id")).starts_with("resp_"));
+  EXPECT_EQ(str(response.at("object")), "response");
+  EXPECT_EQ(str(response.at("status")), "completed");
+  EXPECT_EQ(str(response.at("model")), "m");
+  EXPECT_EQ(str(response.at("instructions")), "Be brief.");
+  EXPECT_EQ(response.at("metadata"), json::parse(R"({"a":"b"})"));
+  EXPECT_EQ(response.at("temperature").to_number<double>(), 0.5);
+  EXPECT_EQ(response.at("max_output_tokens").to_number<int64_t>(), 50);
+  EXPECT_EQ(response.at("tools"), json::parse("[]"));
+  EXPECT_TRUE(response.at("error").is_null());
+  const json::value& item = response.at("output").at(0);
+  EXPECT_EQ(str(item.at("type")), "message");
+  EXPECT_EQ(str(item.at("content").at(0).at("type")), "output_text");
+  EXPECT_EQ(str(item.at("content").at(0).at("text")), "Hello there");
+  const json::value& usage = response.at("usage");
+  EXPECT_EQ(usage.at("input_tokens").to_number<int64_t>(), count_tokens(server, body));
+  EXPECT_EQ(usage.at("total_tokens").to_number<int64_t>(),
+            usage.at("input_tokens").to_number<int64_t>() + usage.at("output_tokens").to_number<int64_t>());
+}
+
+TEST(Responses, AStreamHasTheEventsOfEachItemInOrderAndEndsWithTheWholeResponse) {
+  const std::string body = body_of(std::string(kTools) + R"(,"reasoning":{"effort":"high"})");
+  TestServer server(answering(body, "I think.</think>Let me add." + std::string(kCalls)));
+  const std::vector<json::value> events = streamed(server, body);
+  std::string kinds;
+  std::string text, reasoning, arguments;
+  for (const json::value& event : events) {
+    const std::string type = str(event.at("type")).substr(std::string_view("response.").size());
+    if (!kinds.ends_with(type + " ")) kinds += type + " ";
+    if (type == "output_text.delta") text += str(event.at("delta"));
+    if (type == "reasoning_text.delta") reasoning += str(event.at("delta"));
+    if (type == "function_call_arguments.delta") arguments += str(event.at("delta"));
+  }
+  EXPECT_EQ(kinds,
+            "created in_progress "
+            "output_item.added content_part.added reasoning_text.delta reasoning_text.done content_part.done "
+            "output_item.done "
+            "output_item.added content_part.added output_text.delta output_text.done content_part.done "
+            "output_item.done "
+            "output_item.added function_call_arguments.delta function_call_arguments.done output_item.done "
+            "output_item.added function_call_arguments.delta function_call_arguments.done output_item.done "
+            "completed ");
+  EXPECT_EQ(reasoning, "I think.");
+  EXPECT_EQ(text, "Let me add.");
+  EXPECT_EQ(arguments, "{\"a\": 1}{\"a\": 2}");
+  if (events.empty()) return;
+  EXPECT_EQ(str(events.front().at("response").at("status")), "in_progress");
+  const json::object last = events.back().at("response").as_object();
+  ASSERT_EQ(last.at("output").as_array().size(), 4U);
+  EXPECT_GT(last.at("usage").at("output_tokens_details").at("reasoning_tokens").to_number<int64_t>(), 0);
+  json::array done;
+  for (const json::value& event : events)
+    if (str(event.at("type")) == "response.output_item.done") done.push_back(event.at("item"));
+  EXPECT_EQ(done, last.at("output").as_array());
+  EXPECT_EQ(without_ids(whole(server, body)), without_ids(last));
+}
+
+TEST(Responses, TheLengthThatEndsAnAnswerMakesItIncomplete) {
+  const std::string body = body_of(R"("max_output_tokens":1)");
+  TestServer server(answering(body, "one two three"));
+  const json::object response = whole(server, body);
+  EXPECT_EQ(str(response.at("status")), "incomplete");
+  EXPECT_EQ(str(response.at("incomplete_details").at("reason")), "max_output_tokens");
+  EXPECT_EQ(str(response.at("output").at(0).at("status")), "incomplete");
+  const std::vector<json::value> events = streamed(server, body);
+  EXPECT_EQ(str(events.back().at("type")), "response.incomplete");
+}
+
+TEST(Responses, AConversationGoesOnFromAStoredResponse) {
+  TestServer server(options_of("one two"));
+  const std::string first_body = body_of(R"("instructions":"Be brief.","max_output_tokens":3)");
+  const json::object first = whole(server, first_body);
+  const std::string said = str(first.at("output").at(0).at("content").at(0).at("text"));
+  const std::string id = str(first.at("id"));
+  const std::string next = R"({"input":"More","previous_response_id":")" + id + R"("})";
+  const json::object by_hand{{"input", json::array{{{"role", "user"}, {"content", "Hi"}},
+                                                   {{"role", "assistant"}, {"content", said}},
+                                                   {{"role", "user"}, {"content", "More"}}}}};
+  EXPECT_EQ(count_tokens(server, next), count_tokens(server, json::serialize(by_hand)))
+      << "instructions do not carry over";
+  const HttpResponse again = server.call("GET", "/v1/responses/" + id);
+  EXPECT_EQ(parsed(again), json::value(first));
+  const HttpResponse deleted = server.call("DELETE", "/v1/responses/" + id);
+  EXPECT_EQ(parsed(deleted), json::value({{"id", id}, {"object", "response"}, {"deleted", true}}));
+  EXPECT_EQ(server.call("GET", "/v1/responses/" + id).status, 404);
+  EXPECT_EQ(server.call("DELETE", "/v1/responses/" + id).status, 404);
+  const HttpResponse lost = server.call("POST", "/v1/responses", next);
+  EXPECT_EQ(lost.status, 400);
+  EXPECT_TRUE(error_of(lost).starts_with("previous_response_id: there is no stored response \"resp_"));
+}
+
+TEST(Responses, AStreamIsStoredAsWell) {
+  const std::string body = body_of();
+  TestServer server(answering(body, "Hello"));
+  const json::value last = streamed(server, body).back().at("response");
+  EXPECT_EQ(parsed(server.call("GET", "/v1/responses/" + str(last.at("id")))), last);
+}
+
+TEST(Responses, WithStoreFalseNothingIsStored) {
+  TestServer server(options_of("one two"));
+  const json::object response = whole(server, body_of(R"("store":false,"max_output_tokens":2)"));
+  EXPECT_FALSE(response.at("store").as_bool());
+  EXPECT_EQ(server.call("GET", "/v1/responses/" + str(response.at("id"))).status, 404);
+}
+
+TEST(Responses, WithoutRoomForAnyNothingIsStored) {
+  testing::TestServerOptions options = options_of("one two");
+  options.server.response_store_bytes = 0;
+  TestServer server(options);
+  const json::object response = whole(server, body_of(R"("max_output_tokens":2)"));
+  EXPECT_FALSE(response.at("store").as_bool());
+  EXPECT_EQ(server.call("GET", "/v1/responses/" + str(response.at("id"))).status, 404);
+}
+
+TEST(Responses, OneKeyNeitherReadsNorContinuesNorDeletesAnothers) {
+  testing::TestServerOptions options = options_of("one two");
+  options.server.keys =
+      std::make_shared<const KeyRing>(std::vector<ApiKey>{{"alice", "a"}, {"bob", "b"}}, "root");
+  TestServer server(options);
+  const HeaderList alice = {{"authorization", "Bearer a"}};
+  const HeaderList bob = {{"x-api-key", "b"}};
+  const std::string id = str(whole(server, body_of(R"("max_output_tokens":2)"), alice).at("id"));
+  const std::string path = "/v1/responses/" + id;
+  EXPECT_EQ(server.call("GET", path, {}, bob).status, 404);
+  EXPECT_EQ(server.call("DELETE", path, {}, bob).status, 404);
+  const std::string next = R"({"input":"More","max_output_tokens":2,"previous_response_id":")" + id + R"("})";
+  EXPECT_EQ(server.call("POST", "/v1/responses", next, bob).status, 400);
+  EXPECT_EQ(server.call("POST", "/v1/responses", next, alice).status, 200);
+  EXPECT_EQ(server.call("GET", path, {}, alice).status, 200);
+}
+
+TEST(Responses, OnlyAStoredResponseCanBeAskedToBeCancelled) {
+  TestServer server(options_of("one two"));
+  const std::string id = str(whole(server, body_of(R"("max_output_tokens":2)")).at("id"));
+  EXPECT_EQ(server.call("POST", "/v1/responses/" + id + "/cancel").status, 400);
+  EXPECT_EQ(server.call("POST", "/v1/responses/resp_0/cancel").status, 404);
+  EXPECT_EQ(server.call("GET", "/v1/responses/" + id + "/input_items").status, 404);
+}
+
+TEST(Responses, ItemsBecomeMessagesOfChat) {
+  const json::value body = json::parse(R"({"input":[{"role":"developer","content":"Be brief."},
+    {"role":"user","content":[{"type":"input_text","text":"Add"},{"type":"input_text","text":"them."}]},
+    {"type":"reasoning","id":"rs","summary":[{"type":"summary_text","text":"s"}],
+     "content":[{"type":"reasoning_text","text":"Hm."}]},
+    {"type":"message","role":"assistant","content":[{"type":"output_text","text":"Well."}]},
+    {"type":"function_call","call_id":"c1","name":"add","arguments":"{\"a\":1}"},
+    {"type":"function_call","call_id":"c2","name":"add","arguments":""},
+    {"type":"function_call_output","call_id":"c1","output":"one"},
+    {"type":"function_call_output","call_id":"c2","output":[{"type":"input_text","text":"two"}]},
+    {"role":"assistant","content":"Three."},{"role":"assistant","content":"Really."},
+    {"role":"user","content":"Why?"}]})");
+  FieldReader reader(body.as_object());
+  ChatMessages messages;
+  read_responses_input(reader, messages);
+  ASSERT_TRUE(reader.ok()) << reader.status().message;
+  std::string shown;
+  for (size_t i = 0; i < messages.list.size(); ++i) {
+    const ChatMessage& message = messages.list[i];
+    shown += messages.places[i] + " " + message.role + " " + message.tool_call_id + "[" +
+             message.reasoning_content + "][" + message.content + "]";
+    for (const ToolCall& call : message.tool_calls) shown += call.id + call.name + call.arguments;
+    shown += "\n";
+  }
+  EXPECT_EQ(shown,
+            "input[0] developer [][Be brief.]\n"
+            "input[1] user [][Add\nthem.]\n"
+            "input[2] assistant [Hm.][Well.]c1add{\"a\":1}c2add{}\n"
+            "input[6] tool c1[][one]\n"
+            "input[7] tool c2[][two]\n"
+            "input[8] assistant [][Three.]\n"
+            "input[9] assistant [][Really.]\n"
+            "input[10] user [][Why?]\n");
+}
+
+TEST(Responses, ErrorsNameTheFieldInTheWordsOfThisApi) {
+  TestServer server(options_of("x"));
+  const auto input = [](std::string_view list) { return R"({"input":[)" + std::string(list) + "]}"; };
+  const struct {
+    std::string body, error;
+  } cases[] = {
+      {"{}", "input: is missing; must be a string or a list of items"},
+      {input(""), "input: is empty; must be one item or more"},
+      {input(R"({"type":"item_reference","id":"x"})"),
+       "input[0].type is \"item_reference\"; must be message, function_call, function_call_output or "
+       "reasoning"},
+      {input(R"({"role":"user","content":[{"type":"input_image","image_url":"x"}]})"),
+       "input[0].content[0].type is \"input_image\"; must be input_text or output_text: the models here read "
+       "text "
+       "only"},
+      {input(R"({"type":"function_call","name":"add"})"), "input[0].call_id: is missing; must be a string"},
+      {body_of(R"("tools":[{"type":"web_search"}])"),
+       "tools[0].type is \"web_search\"; must be function: the server has no tools of its own"},
+      {body_of(std::string(kTools) + R"(,"tool_choice":{"type":"function","name":"sub"})"),
+       "tool_choice.name: names \"sub\", which is not among the tools"},
+      {body_of(R"("tool_choice":"required")"), "tool_choice: is \"required\", but there are no tools"},
+      {body_of(R"("background":true)"),
+       "background: is not supported: a request runs while its client waits for it"},
+      {body_of(R"("conversation":"c")"), "conversation: is not supported: use previous_response_id"},
+      {body_of(R"("truncation":"auto")"),
+       "truncation is \"auto\"; must be disabled: a conversation is not shortened"},
+      {body_of(R"("top_logprobs":3)"),
+       "top_logprobs is 3; must be an integer in [0, 0] (/v1/chat/completions has log-probabilities)"},
+      {body_of(R"("include":["file_search_call.results"])"),
+       "include: has \"file_search_call.results\"; must be [\"reasoning.encrypted_content\"]"},
+      {body_of(R"("metadata":{"a":1})"),
+       "metadata is {\"a\":1}; must be an object of at most 16 strings of 512 bytes, with names of 64"},
+      {body_of(R"("text":{"format":{"type":"xml"}})"),
+       "text.format.type is \"xml\"; must be text, json_object or json_schema"},
+      {body_of(R"("max_output_tokens":9000)"),
+       "max_output_tokens: 9005 tokens are requested, 5 of the prompt and 9000 of the answer; at most 4096 "
+       "are "
+       "allowed: the context length of the model"},
+      {body_of(R"("rid":"mine")"),
+       "rid: is not supported: the server chooses the id of a response, which /abort_request takes"},
+  };
+  for (const auto& one : cases) {
+    const HttpResponse response = server.call("POST", "/v1/responses", one.body);
+    EXPECT_EQ(response.status, 400) << one.body;
+    EXPECT_EQ(error_of(response), one.error);
+  }
+}
+
+TEST(Responses, AnErrorOfTheModelsFormatNamesTheClientsItem) {
+  testing::TestServerOptions options = options_of("x");
+  options.chat_format = ChatFormat::kV32;
+  TestServer server(options);
+  const std::string error =
+      error_of(server.call("POST", "/v1/responses",
+                           R"({"instructions":"Be brief.","input":[{"role":"user","content":"a"},)"
+                           R"({"type":"function_call_output","call_id":"c","output":"x"}]})"));
+  EXPECT_TRUE(error.starts_with("input[1]")) << error;
+}
+
+TEST(Responses, AnAbortMakesItIncomplete) {
+  TestServer server(options_of("one two three four"));
+  server.gate().allow(2);
+  const auto exchange = server.send("POST", "/v1/responses", body_of(R"("ignore_eos":true,"stream":true)"));
+  ASSERT_TRUE(server.io().run_until([&] { return exchange->num_writes > 0; }));
+  const size_t at = exchange->response.body.find("resp_");
+  const std::string id = exchange->response.body.substr(at, 37);
+  EXPECT_EQ(server.call("POST", "/abort_request", R"({"rid":")" + id + R"("})").status, 200);
+  server.gate().open();
+  ASSERT_TRUE(server.wait(*exchange));
+  const json::value last = events_of(exchange->response.body).back();
+  EXPECT_EQ(str(last.at("type")), "response.incomplete");
+  EXPECT_EQ(str(last.at("response").at("incomplete_details").at("reason")), "abort");
+}
+
+TEST(ResponseStore, TheOldestOfWhoeverHoldsMostGiveWay) {
+  ResponseStore store(16 << 10);
+  const auto put = [&](const std::string& id, std::string_view owner) {
+    store.put(id, owner, std::string(2000, 'x'), {}, {});
+  };
+  put("bob", "bob");
+  for (const char* id : {"1", "2", "3", "4", "5", "6", "7"}) put(id, "alice");
+  EXPECT_NE(store.find("bob", "bob"), nullptr);
+  EXPECT_EQ(store.find("1", "alice"), nullptr);
+  EXPECT_NE(store.find("7", "alice"), nullptr);
+  EXPECT_LE(store.bytes(), store.max_bytes());
+}
+
+TEST(ResponseStore, ATurnIsCountedUntilTheLastResponseAfterItHasGone) {
+  ResponseStore store(1 << 20);
+  ChatMessage message;
+  message.content = std::string(100'000, 'x');
+  store.put("1", "", "{}", {}, {message});
+  store.put("2", "", "{}", store.find("1", "")->turns, {});
+  EXPECT_EQ(store.find("2", "")->turns.size(), 2U);
+  EXPECT_TRUE(store.erase("1", ""));
+  EXPECT_GT(store.bytes(), 100'000U);
+  EXPECT_TRUE(store.erase("2", ""));
+  EXPECT_EQ(store.bytes(), 0U);
+}
+
+TEST(ResponseStore, WhatDoesNotFitIsNotStoredAndDisplacesNothing) {
+  ResponseStore store(8 << 10);
+  store.put("1", "", "{}", {}, {});
+  store.put("2", "", std::string(10'000, 'x'), {}, {});
+  EXPECT_NE(store.find("1", ""), nullptr);
+  EXPECT_EQ(store.find("2", ""), nullptr);
+}
+
+}  // namespace
+}  // namespace hadal::server
