@@ -14,7 +14,8 @@ namespace hadal::server {
 
 struct ChatInput {
   std::vector<ChatMessage> messages;
-  ChatOptions options;  // thinking and continue_final_message; make_chat() sets the rest
+  // make_chat() sets what is not among thinking, continue_final_message and add_generation_prompt.
+  ChatOptions options;
   ToolFields tools;
   OpenAiFields fields;  // sampling.max_new_tokens: none for what is left of the context
   LogprobOptions logprobs;
@@ -27,8 +28,8 @@ struct ChatInput {
 };
 
 // Renders and encodes the conversation, fits it to the limits, and adds the choices to out.common. Sets
-// out.parsing but for stream_reasoning, out.logprobs and out.opened_thinking. Errors stay in `reader`; nothing
-// is done if it has one. out.common has model, stream, usage options and memory already.
+// out.parsing but for stream_reasoning, out.logprobs and out.opened_thinking. Errors stay in `reader`;
+// nothing is done if it has one. out.common has model, stream, usage options and memory already.
 void make_chat(FieldReader& reader, const OpenAiLimits& limits, ChatInput input, OpenAiChatRequest& out);
 
 }  // namespace hadal::server

@@ -381,7 +381,7 @@ Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, Io
                                                       OnDelta on_delta) {
   const std::shared_ptr<const StopPatterns> stops = request.stops;
   if (stops != nullptr && context.tokenizer == nullptr) {
-    return unsupported("stop: the server runs without a tokenizer (--skip-tokenizer-init)");
+    return invalid_argument("stop: the server runs without a tokenizer (--skip-tokenizer-init)");
   }
   RidReservation reservation(context.requests, {.rid = request.rid, .key_name = request.key_name});
   if (!reservation.ok()) {

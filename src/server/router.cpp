@@ -144,7 +144,8 @@ HttpAdmission Router::check(const HttpRequest& request) const {
 }
 
 HttpAdmission Router::decide(const HttpRequest& request, const KeyRing::Match& match) const {
-  const std::string_view path = request.path;
+  std::string_view path = request.path;
+  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
   const Route* found = nullptr;
   std::string methods;  // methods of this path
   for (const Route& route : routes_) {
@@ -157,9 +158,10 @@ HttpAdmission Router::decide(const HttpRequest& request, const KeyRing::Match& m
     if (!methods.empty()) methods += ", ";
     methods += route.method;
   }
-  const ErrorStyle style = found != nullptr           ? found->style
-                           : path.starts_with("/v1/") ? ErrorStyle::kOpenAi
-                                                      : ErrorStyle::kSglang;
+  const ErrorStyle style = found != nullptr            ? found->style
+                           : path.starts_with("/v1/")  ? ErrorStyle::kOpenAi
+                           : path.starts_with("/api/") ? ErrorStyle::kOllama
+                                                       : ErrorStyle::kSglang;
   if (!host_allowed(request)) {
     return refused(
         Refusal::kOrigin,

@@ -21,7 +21,9 @@ enum class Access { kOpen, kUser, kOwn, kAdmin };
 
 struct Route {
   std::string_view method;
-  std::string_view path;  // exact; a last part "{name}" matches one path segment, "{name...}" all that follow
+  // Requests may have one slash more at the end of their path. A last part "{name}" matches one segment, and
+  // "{name...}" all that follow; everything else is exact.
+  std::string_view path;
   Access access = Access::kUser;
   ErrorStyle style = ErrorStyle::kSglang;
   size_t max_body_bytes = SIZE_MAX;  // 0, and always for GET: no body is needed, so none is read

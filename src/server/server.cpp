@@ -9,12 +9,15 @@
 #include "server/metrics.h"
 #include "server/native_admin.h"
 #include "server/native_generate.h"
+#include "server/native_text.h"
+#include "server/ollama_routes.h"
 #include "server/openai_routes.h"
 #include "server/page.h"
 #include "server/profiler.h"
 #include "server/request_gate.h"
 #include "server/request_registry.h"
 #include "server/router.h"
+#include "server/unsupported_routes.h"
 
 namespace hadal::server {
 namespace {
@@ -83,7 +86,10 @@ struct Server::Impl {
     add_native_generate_routes(router, context);
     add_native_admin_routes(router, context, profiler);
     add_native_info_routes(router, context);
+    add_native_text_routes(router, context);
     add_openai_routes(router, context);
+    add_ollama_routes(router, context);
+    add_unsupported_routes(router);
     add_page_routes(router);
   }
 
