@@ -96,6 +96,13 @@ void Router::add(Route route) {
   routes_.push_back(std::move(route));
 }
 
+std::vector<Endpoint> Router::endpoints() const {
+  std::vector<Endpoint> out;
+  out.reserve(routes_.size());
+  for (const Route& route : routes_) out.push_back({.method = route.method, .path = route.path});
+  return out;
+}
+
 bool Router::host_allowed(const HttpRequest& request) const {
   // Over plain HTTP, a browser adds neither of the first two to a GET of a page's own origin.
   if (!request.header("origin") && !request.header("sec-fetch-site") &&

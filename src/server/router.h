@@ -12,6 +12,7 @@
 #include "server/api_error.h"
 #include "server/api_keys.h"
 #include "server/http.h"
+#include "server/metrics.h"
 
 namespace hadal::server {
 
@@ -42,6 +43,8 @@ class Router {
   // Returns the decision about a request whose headers are complete: its route, or the answer that refuses
   // it.
   HttpAdmission check(const HttpRequest& request) const;
+  // Returns all routes as labels of /metrics, by index.
+  std::vector<Endpoint> endpoints() const;
   // Returns the route of an admission.
   const Route& route(int index) const { return routes_.at(static_cast<size_t>(index)); }
   // Answers the exchange, now or later, exactly once. It checks the request unless the transport did (its

@@ -91,6 +91,7 @@ struct Server::Impl {
     add_ollama_routes(router, context);
     add_unsupported_routes(router);
     add_page_routes(router);
+    metrics.set_endpoints(router.endpoints());
   }
 
   const ServerOptions options;
