@@ -278,6 +278,15 @@ Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, c
   options.default_sampling = sampling.params;
   HADAL_ASSIGN_OR_RETURN(const InForce in_force, values_in_force(flags, session));
   options.server_args_json = flags_as_json(flags, in_force);
+  WeightLoadOptions load;
+  load.quantization = session.options().quantization;
+  load.load_nextn = false;
+  HADAL_ASSIGN_OR_RETURN(load.compute_dtype, session.compute_dtype());
+  HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session.kv_layout());
+  const ModelInfo model = model_info(session.config(), load, layout, 0);
+  options.num_parameters = model.num_parameters;
+  options.weight_bytes = model.weight_bytes;
+  options.weights_on_gpu = session.options().device == DeviceType::kCuda;
   return options;
 }
 

@@ -145,8 +145,9 @@ constexpr size_t kMaxParamChars = 4 * kShownChars;
 int http_status(StatusCode code) {
   switch (code) {
     case StatusCode::kInvalidArgument:
-    case StatusCode::kUnsupported:
       return 400;
+    case StatusCode::kUnsupported:
+      return 501;
     case StatusCode::kNotFound:
       return 404;
     case StatusCode::kResourceExhausted:

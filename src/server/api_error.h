@@ -21,8 +21,9 @@ enum class ErrorStyle {
   kOllama,     // {"error": message}
 };
 
-// Returns the HTTP status of a Status code: 400 for kInvalidArgument and kUnsupported; 404 for kNotFound; 503
-// for kResourceExhausted (the queue is full) and kCancelled (shutting down); 500 for the rest. A request that
+// Returns the HTTP status of a Status code: 400 for kInvalidArgument; 501 for kUnsupported (not text
+// generation); 404 for kNotFound; 503 for kResourceExhausted (the queue is full) and kCancelled (shutting
+// down); 500 for the rest. A request that
 // can never fit is refused before the engine is called, with kInvalidArgument.
 int http_status(StatusCode code);
 

@@ -14,7 +14,8 @@ namespace hadal::server {
 
 struct ChatInput {
   std::vector<ChatMessage> messages;
-  ChatOptions options;  // thinking and continue_final_message; make_chat() sets the rest
+  // make_chat() sets what is not among thinking, continue_final_message and add_generation_prompt.
+  ChatOptions options;
   ToolFields tools;
   OpenAiFields fields;  // sampling.max_new_tokens: none for what is left of the context
   LogprobOptions logprobs;

@@ -93,6 +93,7 @@ class EngineGeneration final : public Generation,
         token_bytes_(token_bytes(request)),
         long_logprobs_(request.long_logprobs),
         log_metrics_(request.log_metrics && context.metrics.enabled()),
+        further_choice_(request.further_choice),
         begin_(Clock::now()) {}
 
   RequestId id() const override { return id_; }
@@ -272,6 +273,7 @@ class EngineGeneration final : public Generation,
     if (count > 0) last_token_ = now;
     if (last) {
       context_.metrics.observe_finished(seconds_between(begin_, now), timings.queue_s);
+      context_.metrics.observe_lengths(further_choice_ ? 0 : chunk.prompt_tokens, chunk.completion_tokens);
     }
   }
 
@@ -357,6 +359,7 @@ class EngineGeneration final : public Generation,
   const size_t token_bytes_;  // what is counted for each of its tokens
   const bool long_logprobs_;
   const bool log_metrics_;
+  const bool further_choice_;
   bool paused_ = false;
   bool is_queued_ = false;  // proceed() will be called
   bool done_ = false;
@@ -385,7 +388,7 @@ Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, Io
                                                       OnDelta on_delta) {
   const std::shared_ptr<const StopPatterns> stops = request.stops;
   if (stops != nullptr && context.tokenizer == nullptr) {
-    return unsupported("stop: the server runs without a tokenizer (--skip-tokenizer-init)");
+    return invalid_argument("stop: the server runs without a tokenizer (--skip-tokenizer-init)");
   }
   RidReservation reservation(context.requests, {.rid = request.rid, .key_name = request.key_name});
   if (!reservation.ok()) {

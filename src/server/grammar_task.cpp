@@ -104,10 +104,11 @@ void compile_grammars(ServerContext& context, IoThread& io, const std::string& c
       std::find_if(specs.begin(), specs.end(), [](const auto& spec) { return spec != nullptr; });
   if (first == specs.end()) return done(CompiledGrammars(specs.size()));
   if (context.grammars == nullptr) {
-    return done(unsupported("{}: this server does not support structured output ({})",
-                            (*first)->field.empty() ? to_string((*first)->kind) : (*first)->field,
-                            grammar_available() ? "--grammar-backend none, or it runs without a tokenizer"
-                                                : "it was built without xgrammar"));
+    return done(invalid_argument("{}: this server does not support structured output ({})",
+                                 (*first)->field.empty() ? to_string((*first)->kind) : (*first)->field,
+                                 grammar_available()
+                                     ? "--grammar-backend none, or it runs without a tokenizer"
+                                     : "it was built without xgrammar"));
   }
   const auto job = std::make_shared<GrammarJob>(context, io, client, std::move(specs), std::move(cancelled),
                                                 std::move(done));

@@ -22,9 +22,9 @@ using GrammarSpecs = std::vector<std::shared_ptr<const GrammarSpec>>;
 // is called on `io`: immediately if nothing has to be compiled, otherwise later. Work that has not begun is
 // skipped, with kCancelled, once `*cancelled` is true (the client has gone; any thread may set it) or the
 // background threads stop. The errors are that of the first failing spec (see GrammarCompiler::compile);
-// kUnsupported without a compiler; and kResourceExhausted when too many are waiting, or too many of `client`
-// (HttpRequest::client), or there is no memory. Clients take turns, and a client's grammars are compiled one
-// after another.
+// kInvalidArgument without a compiler; and kResourceExhausted when too many are waiting, or too many of
+// `client` (HttpRequest::client), or there is no memory. Clients take turns, and a client's grammars are
+// compiled one after another.
 void compile_grammars(ServerContext& context, IoThread& io, const std::string& client, GrammarSpecs specs,
                       std::shared_ptr<const std::atomic<bool>> cancelled,
                       std::function<void(Result<CompiledGrammars>)> done);

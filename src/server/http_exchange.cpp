@@ -157,6 +157,7 @@ void Exchange::answered(int status, std::string_view note) {
   const double seconds = std::chrono::duration<double>(HttpIoThread::Clock::now() - started_at_).count();
   if (const auto tally = std::exchange(request_.tally, nullptr))
     tally->set_answered(status, seconds, id_, connection_->peer_.address);
+  thread_->transport().answers.count(request_.route, status);
   if (!thread_->transport().options.access_log || log_level() > LogLevel::kInfo) return;
   if (!always_logged_ && !thread_->take_stranger_line()) return;
   log_info("http method={} path={} status={} bytes={} seconds={:.4f} peer={}{}{} id={}{}{}{}",

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "server/answer_counts.h"
 #include "server/http.h"
 #include "server/http_server.h"
 #include "server/line_budget.h"
@@ -45,6 +46,7 @@ struct HttpTransport {
   const std::shared_ptr<HttpLedger> ledger;
   std::atomic<int64_t> num_connections{0};
   LineBudget stranger_lines;  // of the access log
+  AnswerCounts answers;
 };
 
 class HttpIoThread final : public IoThread, public std::enable_shared_from_this<HttpIoThread> {

@@ -15,6 +15,8 @@
 
 namespace hadal::server {
 
+class AnswerCounts;  // server/answer_counts.h
+
 struct HttpLimits {
   size_t header_bytes = 64 << 10;        // request line and headers; more: 431
   size_t body_bytes = size_t{64} << 20;  // more: 413
@@ -67,6 +69,8 @@ class HttpServer {
   virtual IoThread& io_thread(int index) = 0;
   virtual int64_t num_connections() const = 0;
   virtual HttpLedger& ledger() = 0;
+  // Every answer is counted, also that to a client who has left (499).
+  virtual const AnswerCounts& answers() const = 0;
   // Returns the longest time for which the thread served one event or one batch of tasks since the last call.
   virtual double take_longest_task_seconds(int thread) = 0;
 

@@ -9,7 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/version.h"
+#include "server/answer_counts.h"
 #include "server/http_server.h"
+#include "server/process_stats.h"
 #include "server/request_memory.h"
 
 namespace hadal::server {
@@ -27,6 +30,13 @@ const Buckets kEndToEndBuckets = {0.1, 0.2, 0.4, 0.6, 0.8, 1,   2,   4,   6,    
                                   20,  40,  60,  80,  100, 200, 400, 600, 1200, 1800, 2400};
 const Buckets kQueueBuckets = {0.0, 0.1, 0.2, 0.5, 1,  2,   3,   4,   5,   10,  15,   20,   30,  40,
                                50,  60,  70,  80,  90, 100, 200, 300, 400, 500, 1000, 1500, 2000};
+const Buckets kPromptTokenBuckets = {100,   300,    500,    700,    1000,   1500,  2000,  3000,
+                                     4000,  5000,   6000,   7000,   8000,   9000,  10000, 12000,
+                                     15000, 20000,  22000,  25000,  30000,  35000, 40000, 60000,
+                                     80000, 100000, 200000, 300000, 400000, 600000};
+const Buckets kGeneratedTokenBuckets = {100,  300,  500,   1000,  1200,  1500,  1700,  2000,
+                                        2500, 3000, 3500,  4000,  4500,  5000,  6000,  7000,
+                                        8000, 9000, 10000, 20000, 40000, 80000, 160000};
 
 double ratio(double part, double whole) {
   return whole > 0 ? part / whole : 0.0;
@@ -34,7 +44,7 @@ double ratio(double part, double whole) {
 
 using prometheus::MetricType;
 
-// Adds families whose samples have one label besides those of the server.
+// Adds families whose samples may have labels besides those of the server.
 class FamilyWriter {
  public:
   FamilyWriter(std::vector<prometheus::MetricFamily>& families, const MetricsOptions& options)
@@ -44,11 +54,15 @@ class FamilyWriter {
     return families_.emplace_back(prometheus::MetricFamily{options_.prefix + name, help, type, {}});
   }
   template <typename T>
-  void sample(prometheus::MetricFamily& family, T value, const char* label = nullptr,
-              std::string_view text = {}) {
+  void sample(prometheus::MetricFamily& family, T value, const char* label, std::string_view text) {
+    sample(family, value, {{label, std::string(text)}});
+  }
+  template <typename T>
+  void sample(prometheus::MetricFamily& family, T value,
+              const std::vector<prometheus::ClientMetric::Label>& labels = {}) {
     prometheus::ClientMetric metric;
     metric.label = {{"engine_type", "unified"}, {"model_name", options_.model_name}};
-    if (label != nullptr) metric.label.push_back({label, std::string(text)});
+    metric.label.insert(metric.label.end(), labels.begin(), labels.end());
     (family.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) =
         static_cast<double>(value);
     family.metric.push_back(std::move(metric));
@@ -85,8 +99,9 @@ void append_transport(FamilyWriter writer, HttpServer& http) {
   const auto add = [&](const char* name, const char* help, MetricType type) -> prometheus::MetricFamily& {
     return writer.add(name, help, type);
   };
-  const auto sample = [&](prometheus::MetricFamily& family, auto value, const char* label = nullptr,
-                          std::string_view text = {}) { writer.sample(family, value, label, text); };
+  const auto sample = [&](prometheus::MetricFamily& family, auto value, const auto&... label) {
+    writer.sample(family, value, label...);
+  };
   sample(add("http_connections", "Open connections.", MetricType::Gauge), http.num_connections());
   sample(
       add("http_body_bytes", "Memory of request bodies that arrive or are being parsed.", MetricType::Gauge),
@@ -109,6 +124,45 @@ void append_transport(FamilyWriter writer, HttpServer& http) {
   }
 }
 
+// Adds the answers by endpoint and status.
+void append_answers(FamilyWriter writer, const AnswerCounts& answers,
+                    const std::vector<Endpoint>& endpoints) {
+  // This is SGLang's word for paths without a route.
+  constexpr Endpoint kNone{.method = "Unknown", .path = "Unknown"};
+  prometheus::MetricFamily& family =
+      writer.add("http_responses_total", "HTTP answers, by endpoint and status.", MetricType::Counter);
+  for (const auto& [key, count] : answers.counts()) {
+    const auto& [route, status] = key;
+    const Endpoint& endpoint = route < 0 || static_cast<size_t>(route) >= endpoints.size()
+                                   ? kNone
+                                   : endpoints[static_cast<size_t>(route)];
+    writer.sample(family, count,
+                  {{"endpoint", std::string(endpoint.path)},
+                   {"method", std::string(endpoint.method)},
+                   {"status_code", std::to_string(status)}});
+  }
+}
+
+// Adds what Prometheus' client libraries say of every process, under their names, and which build this is.
+void append_process(std::vector<prometheus::MetricFamily>& families) {
+  const auto add = [&](const char* name, const char* help, MetricType type, auto value) {
+    prometheus::ClientMetric metric;
+    (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = static_cast<double>(value);
+    families.push_back({name, help, type, {std::move(metric)}});
+  };
+  const ProcessStats stats = read_process_stats();
+  add("process_resident_memory_bytes", "Resident memory.", MetricType::Gauge, stats.resident_bytes);
+  add("process_virtual_memory_bytes", "Virtual memory.", MetricType::Gauge, stats.virtual_bytes);
+  add("process_cpu_seconds_total", "Processor time of all threads.", MetricType::Counter, stats.cpu_s);
+  add("process_open_fds", "Open file descriptors.", MetricType::Gauge, stats.open_descriptors);
+  add("process_max_fds", "Limit of open file descriptors; -1: none.", MetricType::Gauge,
+      stats.max_descriptors);
+  add("process_start_time_seconds", "When the process started, in seconds since 1970.", MetricType::Gauge,
+      stats.start_time_s);
+  add("hadal_build_info", "Always 1; the label is the version of this build.", MetricType::Gauge, 1);
+  families.back().metric.front().label = {{"version", std::string(version())}};
+}
+
 }  // namespace
 
 struct Metrics::Impl {
@@ -117,6 +171,8 @@ struct Metrics::Impl {
   prometheus::Histogram* inter_token = nullptr;
   prometheus::Histogram* end_to_end = nullptr;
   prometheus::Histogram* queue_time = nullptr;
+  prometheus::Histogram* prompt_tokens = nullptr;
+  prometheus::Histogram* generated_tokens = nullptr;
 };
 
 Metrics::Metrics(MetricsOptions options) : options_(std::move(options)) {
@@ -135,6 +191,10 @@ Metrics::Metrics(MetricsOptions options) : options_(std::move(options)) {
                                 kEndToEndBuckets);
   impl_->queue_time =
       histogram("queue_time_seconds", "Seconds a request waited before work on it began.", kQueueBuckets);
+  impl_->prompt_tokens =
+      histogram("prompt_tokens_histogram", "Tokens of a request's prompt.", kPromptTokenBuckets);
+  impl_->generated_tokens =
+      histogram("generation_tokens_histogram", "Tokens of a request's answer.", kGeneratedTokenBuckets);
 }
 
 Metrics::~Metrics() = default;
@@ -154,6 +214,12 @@ void Metrics::observe_finished(double e2e_s, double queue_s) {
   if (impl_ == nullptr) return;
   impl_->end_to_end->Observe(e2e_s);
   impl_->queue_time->Observe(queue_s);
+}
+
+void Metrics::observe_lengths(int64_t prompt_tokens, int64_t generated_tokens) {
+  if (impl_ == nullptr) return;
+  if (prompt_tokens > 0) impl_->prompt_tokens->Observe(static_cast<double>(prompt_tokens));
+  impl_->generated_tokens->Observe(static_cast<double>(generated_tokens));
 }
 
 std::string Metrics::text(const EngineStats& stats, HttpServer* http, const RequestMemory* memory) const {
@@ -213,8 +279,12 @@ std::string Metrics::text(const EngineStats& stats, HttpServer* http, const Requ
           unknown_fields_.load(std::memory_order_relaxed));
   counter("evicted_tokens_total", "Tokens evicted from the prefix cache.", scheduler.total_evicted_tokens);
   const FamilyWriter writer(families, options_);
-  if (http != nullptr) append_transport(writer, *http);
+  if (http != nullptr) {
+    append_transport(writer, *http);
+    append_answers(writer, http->answers(), endpoints_);
+  }
   if (memory != nullptr) append_memory(writer, *memory);
+  append_process(families);
   return prometheus::TextSerializer().Serialize(families);
 }
 

@@ -1,11 +1,14 @@
-// Writes /metrics: SGLang's names in Prometheus' text format. Gauges and counters are read from the engine at
-// the time of a request; the I/O threads fill the histograms. Any thread may call it.
+// Writes /metrics: SGLang's names in Prometheus' text format, and Prometheus' own names for the process.
+// Gauges and counters are read from the engine at the time of a request; the I/O threads fill the histograms.
+// Any thread may call it.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "engine/engine.h"
 
@@ -20,6 +23,12 @@ struct MetricsOptions {
   std::string model_name;
 };
 
+// Endpoint is a route as a label of /metrics: its pattern, so that paths of clients never become labels.
+struct Endpoint {
+  std::string_view method;
+  std::string_view path;
+};
+
 class Metrics {
  public:
   explicit Metrics(MetricsOptions options);
@@ -29,12 +38,17 @@ class Metrics {
   // Sets the time from the start of the process to the first token.
   void set_startup_seconds(double seconds) { startup_s_.store(seconds, std::memory_order_relaxed); }
 
+  // Names the routes by their index. It is called before the first request.
+  void set_endpoints(std::vector<Endpoint> endpoints) { endpoints_ = std::move(endpoints); }
+
   // These record one request; they do nothing while disabled.
   void observe_first_token(double seconds);
   // Records that `num_tokens` tokens arrived `seconds` after the previous ones: each counts with its share of
   // that time.
   void observe_tokens(double seconds, int64_t num_tokens);
   void observe_finished(double e2e_s, double queue_s);
+  // Records the lengths of a prompt (0: another choice of the same prompt has recorded it) and of its answer.
+  void observe_lengths(int64_t prompt_tokens, int64_t generated_tokens);
 
   // Returns the whole page. Its longest tasks are those since the last call. `http` and `memory` may be null,
   // and then nothing of them is on it.
@@ -49,6 +63,7 @@ class Metrics {
  private:
   struct Impl;
   MetricsOptions options_;
+  std::vector<Endpoint> endpoints_;
   std::atomic<double> startup_s_{0.0};
   std::atomic<int64_t> unknown_fields_{0};
   std::unique_ptr<Impl> impl_;  // null while disabled

@@ -13,8 +13,8 @@ class Profiler;
 // /pause_generation, /continue_generation, /start_profile, /stop_profile, /metrics and /ping.
 void add_native_admin_routes(Router& router, ServerContext& context, Profiler& profiler);
 
-// Adds routes that describe the server: /model_info, /server_info (and their get_ names), /get_load and
-// /v1/models.
+// Adds routes that describe the server: /model_info, /server_info (and their get_ names), /get_load,
+// /v1/loads and /v1/models.
 void add_native_info_routes(Router& router, ServerContext& context);
 
 }  // namespace hadal::server

@@ -5,6 +5,7 @@
 
 #include "server/native_admin.h"
 #include "server/server_status.h"
+#include "server/utc_time.h"
 
 namespace hadal::server {
 namespace {
@@ -100,6 +101,43 @@ json::array load(const ServerContext& context) {
                        {"gen_throughput", stats.gen_throughput}}};
 }
 
+// Returns what one rank says of its load; with --dp-size 1 it is the only one.
+json::object rank_load(const ServerContext& context) {
+  const EngineStats stats = context.engine.stats();
+  const SchedulerStats& scheduler = stats.scheduler;
+  const auto share = [](int64_t part, int64_t whole) {
+    return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+  };
+  return {{"dp_rank", 0},
+          {"timestamp", unix_seconds()},
+          {"num_running_reqs", scheduler.num_running},
+          {"num_waiting_reqs", scheduler.num_queued},
+          {"num_total_reqs", scheduler.num_running + scheduler.num_queued},
+          {"num_used_tokens", scheduler.num_used_tokens},
+          {"max_total_num_tokens", stats.max_total_tokens},
+          {"token_usage", share(scheduler.num_used_tokens, stats.max_total_tokens)},
+          {"gen_throughput", stats.gen_throughput},
+          {"cache_hit_rate", share(scheduler.total_cached_tokens, scheduler.total_prompt_tokens)},
+          {"utilization", stats.utilization},
+          {"max_running_requests", context.options.max_running_requests},
+          {"memory", {{"token_capacity", stats.max_total_tokens}}},
+          {"queues", {{"waiting", scheduler.num_queued}, {"retracted", scheduler.total_retractions}}}};
+}
+
+json::object loads(const ServerContext& context) {
+  json::object rank = rank_load(context);
+  json::object aggregate = {
+      {"total_running_reqs", rank["num_running_reqs"]}, {"total_waiting_reqs", rank["num_waiting_reqs"]},
+      {"total_reqs", rank["num_total_reqs"]},           {"total_used_tokens", rank["num_used_tokens"]},
+      {"avg_token_usage", rank["token_usage"]},         {"avg_throughput", rank["gen_throughput"]},
+      {"avg_utilization", rank["utilization"]}};
+  return {{"timestamp", utc_time(std::chrono::system_clock::now())},
+          {"version", context.options.version},
+          {"dp_rank_count", 1},
+          {"loads", json::array{std::move(rank)}},
+          {"aggregate", std::move(aggregate)}};
+}
+
 json::object model_card(const ServerContext& context, int64_t created) {
   return {{"id", context.options.served_model_name},
           {"object", "model"},
@@ -126,6 +164,7 @@ void add_native_info_routes(Router& router, ServerContext& context) {
     add(path, [&context] { return server_info(context); });
   }
   add("/get_load", [&context] { return load(context); });
+  add("/v1/loads", [&context] { return loads(context); });
   add("/get_weight_version", [] { return json::object{{"weight_version", "default"}}; });
 
   const int64_t created = unix_seconds();

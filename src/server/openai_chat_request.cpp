@@ -103,7 +103,9 @@ void read_content_special_tokens(FieldReader& reader, bool& as_text) {
   as_text = mode == "text";
 }
 
-void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatRequest& out) {
+}  // namespace
+
+void read_openai_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatRequest& out) {
   reader.unsupported({"functions", "function_call"}, "use tools and tool_choice");
   reader.unsupported({"prompt", "suffix", "echo", "best_of"}, "a chat has messages; use /v1/completions");
   refuse_audio(reader);
@@ -115,6 +117,7 @@ void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatReques
   reader.boolean("separate_reasoning", input.separate_reasoning);
   reader.boolean("stream_reasoning", out.parsing.stream_reasoning);
   reader.boolean("continue_final_message", input.options.continue_final_message);
+  reader.boolean("add_generation_prompt", input.options.add_generation_prompt);
   input.content_as_text = limits.content_as_text;
   read_content_special_tokens(reader, input.content_as_text);
   read_messages(reader, input.messages);
@@ -122,8 +125,6 @@ void read_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatReques
   read_tools(reader, input.tools);
   make_chat(reader, limits, std::move(input), out);
 }
-
-}  // namespace
 
 std::variant<OpenAiChatRequest, FieldError> parse_openai_chat(std::string_view body,
                                                               const OpenAiLimits& limits) {
@@ -133,7 +134,7 @@ std::variant<OpenAiChatRequest, FieldError> parse_openai_chat(std::string_view b
   FieldReader reader(parsed.value());
   OpenAiChatRequest out;
   out.common.memory = MemoryCharge(limits.prompt.memory);
-  read_chat(reader, limits, out);
+  read_openai_chat(reader, limits, out);
   if (!reader.ok()) return FieldError{reader.status(), reader.failed_field()};
   return out;
 }

@@ -29,7 +29,10 @@ struct OpenAiChatRequest {
   bool opened_thinking = false;  // the prompt ends inside <think>, even if reasoning is not separated
 };
 
-// Errors name the field, its value and what is allowed.
+// Reads the fields of the body. Errors stay in `reader`; they name the field, its value and what is allowed.
+void read_openai_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatRequest& out);
+
+// Does the same for a body, with memory of its own.
 std::variant<OpenAiChatRequest, FieldError> parse_openai_chat(std::string_view body,
                                                               const OpenAiLimits& limits);
 

@@ -12,6 +12,10 @@ namespace hadal::server {
 namespace json = boost::json;
 namespace {
 
+// These are the types of parts that other servers read, and that are no text.
+constexpr std::string_view kOtherMedia[] = {"image",       "image_url", "input_image", "audio", "audio_url",
+                                            "input_audio", "video",     "video_url",   "file",  "input_file"};
+
 // Returns what the client gave, or null.
 json::value given(std::string_view name, const FieldReader& reader) {
   const json::value* value = reader.find(name);
@@ -38,6 +42,9 @@ void read_part(FieldReader& message, const std::string& prefix, size_t i, const 
     part.text("text", text);
     part.text("thinking", text);
     out.reasoning_content += text;
+  } else if (part.ok() &&
+             std::find(std::begin(kOtherMedia), std::end(kOtherMedia), type) != std::end(kOtherMedia)) {
+    part.refuse("type", unsupported("{}type is {}; {}", part.prefix(), shown_text(type), kTextOnly));
   } else if (part.ok()) {
     part.must_be("type", given("type", part), "text: the models here read text only");
   }

@@ -241,10 +241,7 @@ std::vector<size_t> prompts_of(const OpenAiRequest& request) {
   return prompts;
 }
 
-void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request,
-                        OpenAiFields& fields) {
-  refuse_unsupported(reader);
-  request.unknown_fields = reader.num_unknown(kKnownFields);
+void read_model_name(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request) {
   request.model = limits.model_name;
   reader.text("model", request.model);
   // Every event of a stream repeats it.
@@ -252,6 +249,13 @@ void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiR
     reader.fail("model",
                 fmt::format("has {} bytes; must have at most {}", request.model.size(), kMaxModelBytes));
   }
+}
+
+void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request,
+                        OpenAiFields& fields) {
+  refuse_unsupported(reader);
+  request.unknown_fields = reader.num_unknown(kKnownFields);
+  read_model_name(reader, limits, request);
   reader.boolean("stream", request.stream);
   read_stream_options(reader, request);
   if (!request.stream) request.include_usage = request.continuous_usage = false;

@@ -73,6 +73,9 @@ struct OpenAiFields {
   std::vector<std::string> rids;  // none, one, or one per prompt
 };
 
+// Reads model, which is any name of at most 256 bytes; without one it is the server's.
+void read_model_name(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request);
+
 // Reads model, stream, stream_options, rid, priority, cache_salt, seed, min_tokens, response_format and
 // everything of read_common_sampling; counts unknown fields and refuses what the server does not support.
 // Errors stay in `reader`.

@@ -8,6 +8,8 @@
 #include "server/json_fields.h"
 #include "server/json_writer.h"
 #include "server/memory_costs.h"
+#include "server/openai_call.h"
+#include "server/openai_chat_request.h"
 #include "server/parse_task.h"
 #include "text/splitter.h"
 
@@ -52,14 +54,44 @@ void append_text(FieldReader& reader, MemoryCharge& reading, const std::string& 
   if (reader.ok()) append_json_string(out, tokenizer.decode(ids, skip_special_tokens));
 }
 
+// Returns the tokens of the prompt that a chat of these fields has.
+HttpResponse tokenize_chat(FieldReader& reader, size_t body_bytes, const OpenAiLimits& limits) {
+  if (reader.has("prompt")) reader.fail("prompt", "excludes messages; only one of them may be given");
+  reader.unsupported({"return_token_strs"}, "use /detokenize");
+  if (body_bytes > kMaxPromptBytes) {
+    reader.fail("messages", fmt::format("are in a body of {} bytes; at most {} are allowed", body_bytes,
+                                        kMaxPromptBytes));
+  }
+  OpenAiLimits chat = limits;
+  chat.reserve = nullptr;  // nothing is generated
+  chat.request.max_tokens = 0;
+  chat.prompt.allow_auto_truncate = false;
+  chat.prompt.context_length = chat.prompt.max_total_tokens = static_cast<int64_t>(kMaxTokens);
+  OpenAiChatRequest request;
+  request.common.memory = MemoryCharge(limits.prompt.memory);
+  read_openai_chat(reader, chat, request);
+  if (!reader.ok()) return error_of(reader);
+  const TokenIds& ids = request.common.items.front().request.input_ids;
+  HttpResponse response;
+  response.body = "{\"tokens\":";
+  append_json_ids(response.body, ids);
+  response.body += ",\"count\":";
+  append_json_number(response.body, static_cast<int64_t>(ids.size()));
+  response.body += ",\"max_model_len\":";
+  append_json_number(response.body, limits.prompt.context_length);
+  response.body += '}';
+  return response;
+}
+
 }  // namespace
 
-HttpResponse tokenize_response(std::string_view body, const Tokenizer* tokenizer, int64_t max_model_len,
-                               const std::shared_ptr<RequestMemory>& memory) {
-  MemoryCharge reading(memory);
+HttpResponse tokenize_response(std::string_view body, const OpenAiLimits& limits) {
+  const Tokenizer* tokenizer = limits.tokenizer;
+  MemoryCharge reading(limits.prompt.memory);
   const auto parsed = parse_json_object(body, &reading);
   if (!parsed.ok()) return error_response(ErrorStyle::kOpenAi, parsed.status());
   FieldReader reader(parsed.value());
+  if (reader.has("messages")) return tokenize_chat(reader, body.size(), limits);
   bool add_special_tokens = true;
   reader.boolean("add_special_tokens", add_special_tokens);
   need_tokenizer(reader, "prompt", tokenizer);
@@ -106,7 +138,7 @@ HttpResponse tokenize_response(std::string_view body, const Tokenizer* tokenizer
   out = is_list ? "{\"tokens\":[" + tokens + "],\"count\":[" + counts + "]"
                 : "{\"tokens\":" + tokens + ",\"count\":" + counts;
   out += ",\"max_model_len\":";
-  append_json_number(out, max_model_len);
+  append_json_number(out, limits.prompt.context_length);
   out += '}';
   return response;
 }
@@ -150,25 +182,33 @@ HttpResponse detokenize_response(std::string_view body, const Tokenizer* tokeniz
 }
 
 void add_openai_tokenize_routes(Router& router, ServerContext& context) {
-  const auto add = [&](const char* path, std::function<HttpResponse(std::string_view)> answer) {
+  // `prepare(exchange)` returns the answer to a body, as a function that any thread may call.
+  using Answer = std::function<HttpResponse(std::string_view)>;
+  const auto add = [&](const char* path, std::function<Answer(const HttpRequest&)> prepare) {
     router.add({.method = "POST",
                 .path = path,
                 .style = ErrorStyle::kOpenAi,
-                .handler = [&context, answer = std::move(answer)](std::shared_ptr<HttpExchange> exchange) {
-                  parse_body(context, std::move(exchange), ErrorStyle::kOpenAi, answer,
-                             [](const std::shared_ptr<HttpExchange>& client, HttpResponse response) {
-                               client->respond(std::move(response));
-                             });
+                .handler = [&context, prepare = std::move(prepare)](std::shared_ptr<HttpExchange> exchange) {
+                  Answer answer = prepare(exchange->request());
+                  parse_body(
+                      context, std::move(exchange), ErrorStyle::kOpenAi, std::move(answer),
+                      [](const std::shared_ptr<HttpExchange>& client, HttpResponse response) {
+                        client->respond(std::move(response));
+                      });
                 }});
   };
   for (const char* path : {"/v1/tokenize", "/tokenize"}) {
-    add(path, [&context](std::string_view body) {
-      return tokenize_response(body, context.tokenizer, context.engine.context_length(), context.memory);
+    add(path, [&context](const HttpRequest& from) {
+      return [limits = openai_limits(context, from)](std::string_view body) {
+        return tokenize_response(body, limits);
+      };
     });
   }
   for (const char* path : {"/v1/detokenize", "/detokenize"}) {
-    add(path, [&context](std::string_view body) {
-      return detokenize_response(body, context.tokenizer, context.config.vocab_size, context.memory);
+    add(path, [&context](const HttpRequest&) {
+      return [&context](std::string_view body) {
+        return detokenize_response(body, context.tokenizer, context.config.vocab_size, context.memory);
+      };
     });
   }
 }

@@ -6,19 +6,10 @@
 #include "base/log.h"
 #include "server/json_writer.h"
 #include "server/request_log.h"
+#include "server/utc_time.h"
 
 namespace hadal::server {
 namespace {
-
-// Formats the time by RFC 3339, in UTC.
-std::string format_time(std::chrono::system_clock::time_point when) {
-  const auto ms = std::chrono::floor<std::chrono::milliseconds>(when.time_since_epoch()).count();
-  const std::time_t seconds = ms / 1000;
-  std::tm utc{};
-  ::gmtime_r(&seconds, &utc);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", utc.tm_year + 1900, utc.tm_mon + 1,
-                     utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, ms % 1000);
-}
 
 void append_text(std::string& out, std::string_view name, std::string_view value) {
   out += fmt::format(",\"{}\":", name);
@@ -32,7 +23,7 @@ void append_text(std::string& out, std::string_view name, std::string_view value
 }  // namespace
 
 std::string to_json(const AuditEntry& entry) {
-  std::string out = fmt::format("{{\"time\":\"{}\"", format_time(entry.when));
+  std::string out = fmt::format("{{\"time\":\"{}\"", utc_time(entry.when));
   append_text(out, "key", entry.key);
   append_text(out, "peer", entry.peer);
   append_text(out, "method", entry.method);

@@ -35,6 +35,7 @@ std::string_view given_key(const HttpRequest& request) {
 // Returns the style of errors about a path that has no route.
 ErrorStyle style_of(std::string_view path) {
   if (path == "/v1/messages" || path.starts_with("/v1/messages/")) return ErrorStyle::kAnthropic;
+  if (path.starts_with("/api/")) return ErrorStyle::kOllama;
   return path.starts_with("/v1/") ? ErrorStyle::kOpenAi : ErrorStyle::kSglang;
 }
 
@@ -105,6 +106,13 @@ void Router::add(Route route) {
   routes_.push_back(std::move(route));
 }
 
+std::vector<Endpoint> Router::endpoints() const {
+  std::vector<Endpoint> out;
+  out.reserve(routes_.size());
+  for (const Route& route : routes_) out.push_back({.method = route.method, .path = route.path});
+  return out;
+}
+
 bool Router::host_allowed(const HttpRequest& request) const {
   // Over plain HTTP, a browser adds neither of the first two to a GET of a page's own origin.
   if (!request.header("origin") && !request.header("sec-fetch-site") &&
@@ -154,7 +162,8 @@ HttpAdmission Router::check(const HttpRequest& request) const {
 }
 
 HttpAdmission Router::decide(const HttpRequest& request, const KeyRing::Match& match) const {
-  const std::string_view path = request.path;
+  std::string_view path = request.path;
+  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
   const Route* found = nullptr;
   std::string methods;  // methods of this path
   for (const Route& route : routes_) {

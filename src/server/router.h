@@ -12,6 +12,7 @@
 #include "server/api_error.h"
 #include "server/api_keys.h"
 #include "server/http.h"
+#include "server/metrics.h"
 
 namespace hadal::server {
 
@@ -21,8 +22,9 @@ enum class Access { kOpen, kUser, kOwn, kAdmin };
 
 struct Route {
   std::string_view method;
-  std::string_view
-      path;  // exact; a part "{name}" matches one segment, "{name...}" at the end all that follow
+  // Requests may have one slash more at the end of their path. A last part "{name}" matches one segment, and
+  // "{name...}" all that follow; everything else is exact.
+  std::string_view path;
   Access access = Access::kUser;
   ErrorStyle style = ErrorStyle::kSglang;
   size_t max_body_bytes = SIZE_MAX;  // 0, and always for GET: no body is needed, so none is read
@@ -41,6 +43,8 @@ class Router {
   // Returns the decision about a request whose headers are complete: its route, or the answer that refuses
   // it.
   HttpAdmission check(const HttpRequest& request) const;
+  // Returns all routes as labels of /metrics, by index.
+  std::vector<Endpoint> endpoints() const;
   // Returns the route of an admission.
   const Route& route(int index) const { return routes_.at(static_cast<size_t>(index)); }
   // Answers the exchange, now or later, exactly once. It checks the request unless the transport did (its

@@ -10,6 +10,8 @@
 #include "server/metrics.h"
 #include "server/native_admin.h"
 #include "server/native_generate.h"
+#include "server/native_text.h"
+#include "server/ollama_routes.h"
 #include "server/openai_routes.h"
 #include "server/page.h"
 #include "server/profiler.h"
@@ -17,6 +19,7 @@
 #include "server/request_registry.h"
 #include "server/responses_routes.h"
 #include "server/router.h"
+#include "server/unsupported_routes.h"
 
 namespace hadal::server {
 namespace {
@@ -85,10 +88,14 @@ struct Server::Impl {
     add_native_generate_routes(router, context);
     add_native_admin_routes(router, context, profiler);
     add_native_info_routes(router, context);
+    add_native_text_routes(router, context);
     add_openai_routes(router, context);
     add_responses_routes(router, context);
     add_anthropic_routes(router, context);
+    add_ollama_routes(router, context);
+    add_unsupported_routes(router);
     add_page_routes(router);
+    metrics.set_endpoints(router.endpoints());
   }
 
   const ServerOptions options;

@@ -65,6 +65,9 @@ struct ServerOptions {
   // (log_text_bytes).
   int log_requests_level = -1;
   double load_weights_s = 0.0;
+  int64_t num_parameters = 0;  // of the model, without its NextN layer
+  int64_t weight_bytes = 0;    // of the loaded weights, all ranks together
+  bool weights_on_gpu = false;
   SamplingParams
       default_sampling;  // from generation_config.json: temperature, top_p, top_k, … of the OpenAI paths
   std::string server_args_json;  // the values of all flags as a JSON object, for /server_info

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Reads /metrics through Prometheus' own text parser: SGLang's names, types and labels, and numbers that add up."""
+import json
 import sys
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,7 +12,9 @@ GAUGES = ("num_running_reqs num_queue_reqs num_used_tokens token_usage gen_throu
           "startup_time_seconds").split()
 COUNTERS = ("prompt_tokens generation_tokens cached_tokens num_requests num_aborted_requests evicted_tokens").split()
 HISTOGRAMS = ("time_to_first_token_seconds inter_token_latency_seconds e2e_request_latency_seconds "
-              "queue_time_seconds").split()
+              "queue_time_seconds prompt_tokens_histogram generation_tokens_histogram").split()
+PROCESS = ("process_resident_memory_bytes process_virtual_memory_bytes process_cpu_seconds process_open_fds process_max_fds "
+           "process_start_time_seconds hadal_build_info").split()  # names without the prefix
 
 
 def scrape(server):
@@ -41,7 +44,13 @@ def names_and_types(server, prefix, model):
             if family is not None:
                 check(f"labels of {name}", family.samples and all(sample.labels.get("model_name") == model
                                                                   for sample in family.samples), family.samples)
-    check("nothing without the prefix", all(name.startswith(prefix) for name in families), list(families))
+    check("nothing else without the prefix", {name for name in families if not name.startswith(prefix)} == set(PROCESS),
+          list(families))
+    version = families["hadal_build_info"].samples[0].labels["version"]
+    check_equal("version", version, json.loads(server.request("GET", "/server_info")[2])["version"])
+    answers = {(sample.labels["endpoint"], sample.labels["status_code"]): sample.value
+               for sample in families[prefix + "http_responses"].samples}
+    check("answers by endpoint and status", answers.get(("/health", "200"), 0) > 0, answers)
     check_equal("page size", value(families, prefix + "page_size"), 64)
     check("pool", value(families, prefix + "max_total_num_tokens") >= 4096)
     check_equal("idle", value(families, prefix + "num_running_reqs"), 0)
@@ -75,6 +84,10 @@ def numbers_add_up(server):
     check_equal("counters", grown, [prompt_tokens, output_tokens, cached_tokens, 3, 0])
     histogram(families, "sglang:time_to_first_token_seconds", 3)
     histogram(families, "sglang:e2e_request_latency_seconds", 3)
+    for name, tokens in (("prompt_tokens_histogram", prompt_tokens), ("generation_tokens_histogram", output_tokens)):
+        histogram(families, f"sglang:{name}", 3)
+        sums = [sample.value for sample in families[f"sglang:{name}"].samples if sample.name.endswith("_sum")]
+        check_equal(f"{name} adds up", sums, [tokens])
     check("hit rate", 0 < value(families, "sglang:cache_hit_rate") < 1)
 
 

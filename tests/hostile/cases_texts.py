@@ -1,5 +1,7 @@
 """Lists hostile cases of what bodies consist of: large texts, JSON, numbers, Unicode, special tokens and paths that do not
 exist."""
+import json
+
 from case import MIB, chat, generate, post, rows
 
 BAD = frozenset({400})
@@ -147,4 +149,50 @@ BATCH_FILES = rows("batch_files", [
      {"statuses": BAD}),
 ], clients=2, statuses=frozenset({400, 404, 405}), memory_ratio=0.5, memory_bytes=24 * MIB)
 
-CASES = LARGE + JSON + NUMBERS + UNICODE + SPECIAL + BATCH_FILES
+def ollama(content="Once upon a time", path="/api/chat", options=None, **fields):
+    """Returns the steps of a request in Ollama's dialect; lists are the messages of a chat."""
+    what = {"prompt": content} if path == "/api/generate" else {
+        "messages": content if isinstance(content, list) else [{"role": "user", "content": content}]}
+    return post(path, {**what, "options": {"num_predict": 8, "temperature": 0, **(options or {})}, **fields})
+
+
+NOT_TEXT = frozenset({501})
+
+DIALECTS = rows("dialects", [
+    ("Ollama: a stream", ollama(options={"num_predict": 200})),
+    ("Ollama: 64 streams of 2000 tokens", ollama(options={"num_predict": 2000}),
+     {"clients": 64, "seconds": 1.5, "answer_bytes": 1 << 20, "answers": False}),
+    ("Ollama: a stop string of 4097 bytes", ollama(options={"stop": ["a" * 4097]}), {"statuses": BAD}),
+    ("Ollama: 65 stop strings", ollama(options={"stop": ["a"] * 65}), {"statuses": BAD}),
+    ("Ollama: a schema that refers to itself", ollama(format={"type": "object", "properties": {"a": {"$ref": "#"}}}),
+     {"memory_bytes": 320 << 20}),
+    ("Ollama: a deep schema", ollama(format=json.loads('{"items":' * 90 + "{}" + "}" * 90)), {"memory_bytes": 320 << 20}),
+    ("Ollama: numbers as text", ollama(options={"temperature": "1e999", "num_predict": "many"}), {"statuses": BAD}),
+    ("Ollama: 2^63 tokens", ollama(options={"num_predict": 2**63}), {"statuses": BAD}),
+    ("Ollama: 10,000 messages", ollama([{"role": "user", "content": "a"}] * 10_000)),
+    ("Ollama: 500 calls in the conversation", ollama([{"role": "user", "content": "a"}] + [
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}] * 500)),
+    ("Ollama: arguments 98 levels deep", ollama([{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [
+        {"function": {"name": "f", "arguments": json.loads('{"a":' * 90 + "{}" + "}" * 90)}}]}])),
+    ("Ollama: a raw prompt of 4 MiB", ollama("word " * (4 * MIB // 5), "/api/generate", raw=True), {"clients": 2}),
+    ("Ollama: images", ollama([{"role": "user", "content": "a", "images": ["a" * MIB]}]), {"statuses": NOT_TEXT, "clients": 2}),
+    ("Ollama: a model's name of 1 MiB", ollama(model="m" * MIB), {"statuses": BAD, "clients": 2}),
+    ("Ollama: 64 clients without a prompt", ollama("", "/api/generate"), {"clients": 64}),
+    ("Ollama: an upload of 16 MiB", post("/api/blobs/sha256:0", b"x" * (16 * MIB)), {"statuses": NOT_TEXT, "clients": 2}),
+    ("tokens of 10,000 messages", post("/tokenize", {"messages": [{"role": "user", "content": "a"}] * 10_000}),
+     {"answer_ratio": 8, "clients": 2}),
+    ("tokens of a message of 4 MiB", post("/tokenize", {"messages": [{"role": "user", "content": "word " * (4 * MIB // 5)}]}),
+     {"answer_ratio": 8, "clients": 2, "memory_ratio": 24}),
+    ("4 MiB of beginnings of tags", post("/separate_reasoning", {"text": "<thin" * (4 * MIB // 5)}),
+     {"clients": 2, "answer_ratio": 2}),
+    ("4 MiB of beginnings of calls", post("/parse_function_call", {
+        "text": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{" * (4 * MIB // 60), "tool_call_parser": "deepseekv31",
+        "tools": [{"type": "function", "function": {"name": "f"}}]}), {"clients": 2, "answer_ratio": 2, "memory_ratio": 24}),
+    ("a text of 1 MiB for a parser that does not exist", post("/separate_reasoning", {
+        "text": "a" * MIB, "reasoning_parser": "x" * MIB}), {"statuses": BAD, "clients": 2}),
+    ("16 MiB to be embedded", post("/v1/embeddings", b"x" * (16 * MIB)), {"statuses": NOT_TEXT, "clients": 2}),
+    ("images in messages", chat([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a" * MIB}}]}]),
+     {"statuses": NOT_TEXT, "clients": 2}),
+])
+
+CASES = DIALECTS + LARGE + JSON + NUMBERS + UNICODE + SPECIAL + BATCH_FILES
