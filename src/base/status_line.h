@@ -1,5 +1,5 @@
-// Owns the last line of a terminal on stderr where a command shows its progress, so that log lines never share it.
-// Any thread may call it.
+// Owns the last line of a terminal on stderr where a command shows its progress, so that log lines never
+// share it. Any thread may call it.
 #pragma once
 
 #include <string>

@@ -16,16 +16,20 @@ struct CommandRow {
   std::string_view name;
   ChatAction action;
   Argument argument;
-  std::string_view usage;  // what follows the name in the list of commands; commands without help are not in it
+  std::string_view
+      usage;  // what follows the name in the list of commands; commands without help are not in it
   std::string_view help;
 };
 
 constexpr CommandRow kRows[] = {
-    {"system", ChatAction::kSystem, Argument::kOptional, "[TEXT]", "set the system prompt, or show it; \"\": none"},
-    {"think", ChatAction::kThink, Argument::kOptional, "[on|off]", "let the model think before it answers, or not"},
+    {"system", ChatAction::kSystem, Argument::kOptional, "[TEXT]",
+     "set the system prompt, or show it; \"\": none"},
+    {"think", ChatAction::kThink, Argument::kOptional, "[on|off]",
+     "let the model think before it answers, or not"},
     {"nothink", ChatAction::kNoThink, Argument::kNone, "", "answer at once"},
     {"retry", ChatAction::kRetry, Argument::kNone, "", "answer the last message again"},
-    {"edit", ChatAction::kEdit, Argument::kOptional, "[TEXT]", "change the last message, and answer it again"},
+    {"edit", ChatAction::kEdit, Argument::kOptional, "[TEXT]",
+     "change the last message, and answer it again"},
     {"set", ChatAction::kSet, Argument::kOptional, "[NAME [VALUE]]",
      "set how answers are sampled, as in /set temperature 0.6"},
     {"save", ChatAction::kSave, Argument::kRequired, "FILE", "write the conversation to a file, as JSON"},

@@ -1,4 +1,5 @@
-// Reads what a user types in `hadal chat`: a message, or a command that begins with '/'. The functions are pure.
+// Reads what a user types in `hadal chat`: a message, or a command that begins with '/'. The functions are
+// pure.
 #pragma once
 
 #include <optional>

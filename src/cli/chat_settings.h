@@ -13,11 +13,12 @@ namespace hadal::cli {
 class ChatSettings {
  public:
   // `flags` and `file` must outlive this object.
-  static Result<ChatSettings> make(const ParsedFlags& flags, const GenerationConfig& file, int64_t vocab_size);
+  static Result<ChatSettings> make(const ParsedFlags& flags, const GenerationConfig& file,
+                                   int64_t vocab_size);
 
-  // Applies what follows /set: "NAME VALUE" or "NAME=VALUE" sets a flag of the group Sampling, and "NAME" alone
-  // gives it the value back that it had at the start, or turns a switch on. After an error, which names the flag, its value and what
-  // is allowed, everything is as before.
+  // Applies what follows /set: "NAME VALUE" or "NAME=VALUE" sets a flag of the group Sampling, and "NAME"
+  // alone gives it the value back that it had at the start, or turns a switch on. After an error, which names
+  // the flag, its value and what is allowed, everything is as before.
   Result<void> set(std::string_view text);
 
   const SamplingOptions& sampling() const { return sampling_; }

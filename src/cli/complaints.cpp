@@ -1,8 +1,8 @@
 #include "cli/complaints.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace hadal::cli {
 

@@ -15,7 +15,8 @@ class Complaints {
   // `subject` is what is wrong, such as "--dp 8"; it may be empty. Subjects with equal reasons share them.
   void add(std::string subject, std::string reason);
   bool empty() const { return entries_.empty(); }
-  // Returns one line of the code kInvalidArgument: the complaint itself if there is one, else a numbered list.
+  // Returns one line of the code kInvalidArgument: the complaint itself if there is one, else a numbered
+  // list.
   Status status() const;
 
  private:

@@ -38,12 +38,14 @@ std::vector<Entry> entries_of(Command command) {
   return entries;
 }
 
-// Returns the first words of commands with, for each, the second words: "bench" has one-batch, serving, offline.
+// Returns the first words of commands with, for each, the second words: "bench" has one-batch, serving,
+// offline.
 std::vector<std::pair<std::string_view, std::vector<std::string_view>>> words_of_commands() {
   std::vector<std::pair<std::string_view, std::vector<std::string_view>>> groups;
   for (const CommandInfo& info : commands()) {
     const std::string_view first = info.name.substr(0, info.name.find(' '));
-    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& known) { return known.first == first; });
+    auto group =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& known) { return known.first == first; });
     if (group == groups.end()) group = groups.insert(groups.end(), {first, {}});
     if (first != info.name) group->second.push_back(info.name.substr(first.size() + 1));
   }
@@ -96,7 +98,8 @@ std::string bash_script() {
       list += fmt::format("{}'{} --{}'", list.empty() ? "" : "|", info.name, entry.flag->name);
     }
     flags += fmt::format("    '{}') flags='{}--help' ;;\n", info.name, names);
-    for (const auto& [words, list] : by_values) values += fmt::format("    {}) values='{}' ;;\n", list, words);
+    for (const auto& [words, list] : by_values)
+      values += fmt::format("    {}) values='{}' ;;\n", list, words);
   }
   return fmt::format(
       "# bash completion for hadal, as `hadal --completion bash` prints it\n"
@@ -129,7 +132,8 @@ std::string bash_script() {
       "  case $values in\n"
       "    '') ;;\n"
       "    '<none>') return ;;\n"
-      "    '<files>') COMPREPLY=($(compgen -f -- \"$current\")); compopt -o filenames 2>/dev/null; return ;;\n"
+      "    '<files>') COMPREPLY=($(compgen -f -- \"$current\")); compopt -o filenames 2>/dev/null; return "
+      ";;\n"
       "    *) COMPREPLY=($(compgen -W \"$values\" -- \"$current\")); return ;;\n"
       "  esac\n"
       "  case $command in\n"
@@ -183,8 +187,8 @@ std::string zsh_script() {
   for (const auto& [first, seconds] : words_of_commands()) {
     if (seconds.empty()) continue;
     // A word such as "eval" is a command by itself too, so that its flags may follow.
-    out += fmt::format("    {}) if (( CURRENT == 3 )) && [[ $words[3] != -* ]]; then compadd {};{} fi ;;\n", first,
-                       joined(seconds), is_command(first) ? "" : " return;");
+    out += fmt::format("    {}) if (( CURRENT == 3 )) && [[ $words[3] != -* ]]; then compadd {};{} fi ;;\n",
+                       first, joined(seconds), is_command(first) ? "" : " return;");
   }
   out += "  esac\n  case \"$words[2] $words[3]\" in\n" + command_case() + "  esac\n  case $command in\n";
   for (const CommandInfo& info : commands()) {
@@ -208,7 +212,8 @@ std::string zsh_script() {
   return out +
          "  esac\n"
          "}\n"
-         "if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _hadal \"$@\"; else compdef _hadal hadal; fi\n";
+         "if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _hadal \"$@\"; else compdef _hadal hadal; "
+         "fi\n";
 }
 
 std::string fish_script() {
@@ -232,18 +237,19 @@ std::string fish_script() {
   for (const auto& [first, seconds] : words_of_commands()) {
     if (seconds.empty()) continue;
     out += fmt::format(
-        "complete -c hadal -n 'set -l w (commandline -opc); test (count $w) -eq 2; and test $w[2] = {}' -f -a '{}'\n",
+        "complete -c hadal -n 'set -l w (commandline -opc); test (count $w) -eq 2; and test $w[2] = {}' -f "
+        "-a '{}'\n",
         first, joined(seconds));
   }
   for (const CommandInfo& info : commands()) {
     for (const Entry& entry : entries_of(info.command)) {
       std::string value;
       if (entry.flag->kind != ValueKind::kSwitch) {
-        value = entry.values.empty() ? entry.files ? " -r -F" : " -x"
-                                     : fmt::format(" -x -a '{}'", entry.values);
+        value =
+            entry.values.empty() ? entry.files ? " -r -F" : " -x" : fmt::format(" -x -a '{}'", entry.values);
       }
-      out += fmt::format("complete -c hadal -n 'test (__hadal_command) = \"{}\"' -l {}{} -d '{}'\n", info.name,
-                         entry.flag->name, value, quoted(short_help(*entry.flag), "\\'"));
+      out += fmt::format("complete -c hadal -n 'test (__hadal_command) = \"{}\"' -l {}{} -d '{}'\n",
+                         info.name, entry.flag->name, value, quoted(short_help(*entry.flag), "\\'"));
     }
   }
   return out;

@@ -1,5 +1,5 @@
-// Finds the flag that a word of the command line means: by its full name, by a beginning of it that is unique,
-// or by another spelling. The functions are pure.
+// Finds the flag that a word of the command line means: by its full name, by a beginning of it that is
+// unique, or by another spelling. The functions are pure.
 #pragma once
 
 #include <string>

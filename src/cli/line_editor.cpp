@@ -1,12 +1,12 @@
 #include "cli/line_editor.h"
 
-#include <clocale>
 #include <histedit.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <clocale>
 #include <cstdio>
 #include <cwchar>
 

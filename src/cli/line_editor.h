@@ -1,5 +1,6 @@
-// Reads messages from a terminal with line editing and a history of what was typed before, through libedit. The
-// terminal is changed only while a message is edited. Only the main thread uses it, and only one may exist.
+// Reads messages from a terminal with line editing and a history of what was typed before, through libedit.
+// The terminal is changed only while a message is edited. Only the main thread uses it, and only one may
+// exist.
 #pragma once
 
 #include <memory>
@@ -29,8 +30,9 @@ class LineEditor {
     End end = End::kEntered;
     std::string text;  // UTF-8, without the last line break; after an interrupt: what had been typed
   };
-  // Reads one message, which begins with `prefill`. A text that the terminal pastes (bracketed paste) stays in
-  // one message with its line breaks, and so does a line break typed as Alt-Enter. An InterruptGuard must exist.
+  // Reads one message, which begins with `prefill`. A text that the terminal pastes (bracketed paste) stays
+  // in one message with its line breaks, and so does a line break typed as Alt-Enter. An InterruptGuard must
+  // exist.
   Message read(std::string_view prefill = {});
 
   // Adds a message to the history of this process.

@@ -11,8 +11,8 @@
 namespace hadal::cli {
 namespace {
 
-// Writes a text so that groff prints it as it is: '-' as the character that a shell wants, and what is not ASCII by
-// the number of its character. `text` is UTF-8.
+// Writes a text so that groff prints it as it is: '-' as the character that a shell wants, and what is not
+// ASCII by the number of its character. `text` is UTF-8.
 std::string escaped(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -21,6 +21,8 @@ std::string escaped(std::string_view text) {
       out += "\\e";
     } else if (byte == '-') {
       out += "\\-";
+    } else if (byte == '|') {
+      out += "|\\:";  // a long list of choices may be broken here
     } else if (byte < 0x80) {
       out += text[i];
     } else {
@@ -60,7 +62,8 @@ constexpr std::string_view kExitStatus =
 
 constexpr std::string_view kFiles =
     ".SH ENVIRONMENT\n"
-    ".TP\nHF_HUB_CACHE, HF_HOME\nWhere the cache of Hugging Face models is; else it is in ~/.cache/huggingface.\n"
+    ".TP\nHF_HUB_CACHE, HF_HOME\nWhere the cache of Hugging Face models is; else it is in "
+    "~/.cache/huggingface.\n"
     ".TP\nHADAL_API_KEY, HADAL_ADMIN_API_KEY\nThe keys of a server, which \\-\\-api\\-key and "
     "\\-\\-admin\\-api\\-key also give.\n";
 
@@ -76,8 +79,10 @@ std::string man_page() {
   std::string out = header("hadal", "run DeepSeek models");
   out +=
       ".SH SYNOPSIS\n.B hadal\n.I COMMAND\n.RI [ MODEL ]\n.RI [ flags ]\n"
-      ".SH DESCRIPTION\nHadal loads an unmodified Hugging Face checkpoint of a DeepSeek model and serves it over "
-      "HTTP,\nor generates text from it in the terminal.\n.I MODEL\nis a directory, or an id of the Hugging Face "
+      ".SH DESCRIPTION\nHadal loads an unmodified Hugging Face checkpoint of a DeepSeek model and serves it "
+      "over "
+      "HTTP,\nor generates text from it in the terminal.\n.I MODEL\nis a directory, or an id of the Hugging "
+      "Face "
       "hub.\n.SH COMMANDS\n";
   for (const CommandInfo& info : commands())
     out += fmt::format(".TP\n.BR \"{}\" (1)\n{}\n", escaped(man_name(info.command)), escaped(info.summary));
@@ -97,8 +102,9 @@ std::string man_page() {
 std::string man_page(Command command) {
   const CommandInfo& info = info_of(command);
   std::string out = header(man_name(command), info.summary);
-  out += fmt::format(".SH SYNOPSIS\n.B hadal {}\n.RI [ flags ]\n.SH DESCRIPTION\nThis command exists to {}.\n",
-                     escaped(info.name), escaped(info.summary));
+  out +=
+      fmt::format(".SH SYNOPSIS\n.B hadal {}\n.RI [ flags ]\n.SH DESCRIPTION\nThis command exists to {}.\n",
+                  escaped(info.name), escaped(info.summary));
   out +=
       "Names of flags may be shortened as long as they stay unique, and written with _ instead of \\-.\n"
       ".SH OPTIONS\n";
@@ -110,9 +116,10 @@ std::string man_page(Command command) {
         continue;
       const std::string left = signature(flag);
       const size_t space = std::min(left.find(' '), left.size());
-      section += fmt::format(".TP\n\\fB{}\\fR{}\n{}\n", escaped(left.substr(0, space)),
-                             space == left.size() ? "" : fmt::format(" \\fI{}\\fR", escaped(left.substr(space + 1))),
-                             escaped(help_text(flag)));
+      section +=
+          fmt::format(".TP\n\\fB{}\\fR{}\n{}\n", escaped(left.substr(0, space)),
+                      space == left.size() ? "" : fmt::format(" \\fI{}\\fR", escaped(left.substr(space + 1))),
+                      escaped(help_text(flag)));
     }
     if (!section.empty()) out += fmt::format(".SS {}\n{}", group, section);
   }

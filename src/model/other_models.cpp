@@ -23,8 +23,9 @@ struct OtherModel {
 
 // The first row that matches counts.
 constexpr OtherModel kOtherModels[] = {
-    {"kimi", "a Kimi model, which has DeepSeek-V3's layers, but a tokenizer (tiktoken.model) and a chat format of "
-             "its own"},
+    {"kimi",
+     "a Kimi model, which has DeepSeek-V3's layers, but a tokenizer (tiktoken.model) and a chat format of "
+     "its own"},
     {"Kimi", "a Kimi model, whose layers, tokenizer and chat format are its own"},
     {"Glm", "a GLM model"},
     {"ChatGLM", "a GLM model"},

@@ -1,5 +1,5 @@
-// Recognises checkpoints that people try here and that are other models, or in another format, to say what they
-// are and what runs them. It only reads the file system; any thread may call it.
+// Recognises checkpoints that people try here and that are other models, or in another format, to say what
+// they are and what runs them. It only reads the file system; any thread may call it.
 #pragma once
 
 #include <filesystem>

@@ -43,16 +43,18 @@ TEST(ChatInput, ALineThatBeginsWithASlashIsACommand) {
 TEST(ChatInput, ErrorsNameTheCommand) {
   EXPECT_EQ(parse_chat_input("/retyr").status().message,
             "unknown command /retyr; did you mean /retry?; /help lists the commands");
-  EXPECT_THAT(parse_chat_input("/qwertyuiop").status().message, HasSubstr("unknown command /qwertyuiop; /help"));
+  EXPECT_THAT(parse_chat_input("/qwertyuiop").status().message,
+              HasSubstr("unknown command /qwertyuiop; /help"));
   EXPECT_EQ(parse_chat_input("/reset now").status().message, "/reset now: the command has no argument");
   EXPECT_EQ(parse_chat_input("/save").status().message, "/save needs the name of a file");
   EXPECT_EQ(parse_chat_input("/think maybe").status().message, "/think maybe: must be on or off");
 }
 
 TEST(Transcript, SurvivesJson) {
-  const Transcript before{.system = "Be \"brief\".",
-                          .thinking = true,
-                          .turns = {{.role = "user", .content = "a\nb"}, {.role = "assistant", .content = "c"}}};
+  const Transcript before{
+      .system = "Be \"brief\".",
+      .thinking = true,
+      .turns = {{.role = "user", .content = "a\nb"}, {.role = "assistant", .content = "c"}}};
   const auto after = parse_transcript(transcript_json(before), "f");
   ASSERT_TRUE(after.ok()) << after.status().message;
   EXPECT_EQ(after->system, before.system);

@@ -68,7 +68,8 @@ TEST(ConfigFile, FlagsOfTheCommandLineWin) {
 TEST(ConfigFile, ErrorsNameFileLineAndKey) {
   EXPECT_EQ(error_of("\nport: 99999\n"), "f.yaml:2: port 99999: must be in [0, 65535]");
   EXPECT_EQ(error_of("port: 1\nprot: 2\n"), "f.yaml:2: unknown flag --prot; the nearest one is --port");
-  EXPECT_EQ(error_of("enable-metrics: 3\n"), "f.yaml:1: enable-metrics 3: is a switch; must be true or false");
+  EXPECT_EQ(error_of("enable-metrics: 3\n"),
+            "f.yaml:1: enable-metrics 3: is a switch; must be true or false");
   EXPECT_EQ(error_of("host: [a, b]\n"), "f.yaml:1: host: is a list; must be one value");
   EXPECT_EQ(error_of("port: 1\nport: 2\n"), "f.yaml:2: port: appears twice, first at f.yaml:1");
   EXPECT_EQ(error_of("port:\n"), "f.yaml:1: port: has no value; remove the key, or write a value");
@@ -78,13 +79,15 @@ TEST(ConfigFile, ErrorsNameFileLineAndKey) {
   EXPECT_THAT(error_of("- port\n"), HasSubstr("f.yaml:1: must be a mapping of flags to values"));
   EXPECT_THAT(error_of("port: 1\n  host: [\n"), HasSubstr("f.yaml:2: is not YAML: "));
   EXPECT_THAT(error_of("a: 1\n---\nb: 2\n"), HasSubstr("f.yaml: has 2 documents; must have one"));
-  EXPECT_THAT(error_of("config: other.yaml\n"), HasSubstr("f.yaml:1: config: a file cannot name another one"));
+  EXPECT_THAT(error_of("config: other.yaml\n"),
+              HasSubstr("f.yaml:1: config: a file cannot name another one"));
   EXPECT_THAT(error_of("prompt: x\n"), HasSubstr("f.yaml:1: --prompt does not apply to `hadal serve`"));
 }
 
 TEST(ConfigFile, ItsFaultsAreReportedWithThoseOfTheCommandLine) {
-  EXPECT_EQ(error_of("port: 99999\n", {"--stream-interval", "0x"}),
-            "(1) f.yaml:1: port 99999: must be in [0, 65535]; (2) --stream-interval 0x: must be a whole number");
+  EXPECT_EQ(
+      error_of("port: 99999\n", {"--stream-interval", "0x"}),
+      "(1) f.yaml:1: port 99999: must be in [0, 65535]; (2) --stream-interval 0x: must be a whole number");
 }
 
 TEST(ConfigFile, AnEmptyFileHasNoEntries) {

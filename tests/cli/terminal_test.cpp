@@ -55,8 +55,9 @@ TEST(StatusLine, LogLinesAreWrittenAboveIt) {
     set_status_line("");
     log_info("event key=2");
   });
-  EXPECT_THAT(text, testing::MatchesRegex("\r\x1b\\[Kbar 1\r\x1b\\[K[^\r]*event key=1\nbar 1\r\x1b\\[Kbar 2\r\x1b\\[K"
-                                          "\\[[^\r]*event key=2\n"));
+  EXPECT_THAT(
+      text, testing::MatchesRegex("\r\x1b\\[Kbar 1\r\x1b\\[K[^\r]*event key=1\nbar 1\r\x1b\\[Kbar 2\r\x1b\\[K"
+                                  "\\[[^\r]*event key=2\n"));
 }
 
 }  // namespace

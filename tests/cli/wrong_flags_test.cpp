@@ -61,17 +61,18 @@ TEST(WrongFlags, TheNearestFlagIsOneOfTheCommand) {
 }
 
 TEST(WrongFlags, NamesOfOtherEnginesSayWhatToUseHere) {
-  for (const auto& [line, wanted] : {std::pair("-c 4096", "-c: is llama.cpp's name; use --context-length here"),
-                                     {"--ctx_size 4096", "use --context-length here"},
-                                     {"-ngl 99", "-ngl: is llama.cpp's; all layers run on the device"},
-                                     {"--temp 1", "each request to the server has a field for it"},
-                                     {"-m x", "use --model-path here"},
-                                     {"--parallel 4", "use --max-running-requests here"},
-                                     {"--max-model-len 4", "is vLLM's name; use --context-length here"},
-                                     {"--gpu-memory-utilization 0.9", "use --mem-fraction-static here"},
-                                     {"--max-num-seqs=4", "use --max-running-requests here"},
-                                     {"--num-ctx 4096", "is Ollama's name; use --context-length here"},
-                                     {"-n 3", "-n: is llama.cpp's; each request"}}) {
+  for (const auto& [line, wanted] :
+       {std::pair("-c 4096", "-c: is llama.cpp's name; use --context-length here"),
+        {"--ctx_size 4096", "use --context-length here"},
+        {"-ngl 99", "-ngl: is llama.cpp's; all layers run on the device"},
+        {"--temp 1", "each request to the server has a field for it"},
+        {"-m x", "use --model-path here"},
+        {"--parallel 4", "use --max-running-requests here"},
+        {"--max-model-len 4", "is vLLM's name; use --context-length here"},
+        {"--gpu-memory-utilization 0.9", "use --mem-fraction-static here"},
+        {"--max-num-seqs=4", "use --max-running-requests here"},
+        {"--num-ctx 4096", "is Ollama's name; use --context-length here"},
+        {"-n 3", "-n: is llama.cpp's; each request"}}) {
     EXPECT_THAT(error_of(Command::kServe, line), HasSubstr(wanted)) << line;
   }
   // Where the name is the beginning of a flag of the command, it means that flag.

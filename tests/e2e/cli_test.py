@@ -231,6 +231,40 @@ def test_accepted_flags(model):
     check("flags without effect are accepted, each with a line", rc == 0 and err.count("flag accepted") == 3, err)
 
 
+def test_config_file(model, work):
+    file = work / "hadal.yaml"
+    file.write_text(f"model-path: {model}\njson: true\nkv-cache-dtype: fp8_e5m2\n")
+    rc, out, err = run("info", "--config", file)
+    check("--config gives the model and its flags", rc == 0 and json.loads(out)["architecture"], err)
+    in_file = json.loads(out)["kv_bytes_per_token"]
+    rc, out, _ = run("info", "--config", file, "--kv-cache-dtype", "float32", "--device", "cpu")
+    check("flags of the command line win", rc == 0 and json.loads(out)["kv_bytes_per_token"] > in_file, out)
+    file.write_text("json: true\nkv-cash-dtype: fp8_e5m2\nthreads: many\n")
+    expect_error("its faults are named with their lines, all at once", 2,
+                 ["hadal.yaml:2: ", "hadal.yaml:3: threads many: must be a whole number", "--jsno"],
+                 "info", model, "--config", file, "--jsno")
+    rc, out, err = run("info", model)
+    check("the model may come first without its flag", rc == 0 and "DeepseekV3ForCausalLM" in out, err)
+
+
+def test_other_models(model, work):
+    for name, change, wanted in [("llama", {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "a Llama model"),
+                                 ("qwen", {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}, "a Qwen model"),
+                                 ("kimi", {"model_type": "kimi_k2"}, "a Kimi model"),
+                                 ("glm", {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe"}, "a GLM model")]:
+        other = work / name
+        other.mkdir()
+        (other / "config.json").write_text(json.dumps({**CONFIG, **change}))
+        expect_error(f"{name} is named, with what runs it", 1, [wanted, "SGLang and vLLM run this model"], "info", other)
+    folder = work / "gguf"
+    folder.mkdir()
+    (folder / "r1.gguf").write_bytes(b"GGUF")
+    expect_error("a folder of GGUF files is named, with what runs it", 1, ["r1.gguf", "llama-server"], "serve", folder)
+    if HAS_TOKENIZER:
+        expect_error("a path of --chat-template names the format that is built in", 2,
+                     ["--chat-template ./my.jinja", "the model's own, v3.1"], "chat", TINY, "--chat-template", "./my.jinja")
+
+
 def test_closed_pipe(model):
     process = subprocess.Popen([BIN, "info", "--model-path", str(model)], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, preexec_fn=lambda: time.sleep(0.3))
@@ -272,6 +306,8 @@ def claims(work, model):
     test_expert_plan(model)
     test_info_of_what_does_not_fit(work)
     test_accepted_flags(model)
+    test_config_file(model, work)
+    test_other_models(model, work)
     test_closed_pipe(model)
     if HAS_TOKENIZER:
         test_tokenizer(work)

@@ -2,6 +2,7 @@
 """Tests the command lines of SGLang's pages on DeepSeek models (sglang_deepseek_lines.txt): each is accepted, so that only
 the model or the server is missing, or refused by one line that names all that is not possible here."""
 
+import os
 import pathlib
 import sys
 
@@ -31,6 +32,7 @@ def test_line(work, outcome, words):
 
 
 def claims(work, _):
+    os.chdir(work)  # because one of the lines writes a file
     count = 0
     for row in LINES.read_text(encoding="utf-8").splitlines():
         if not row or row.startswith("#"):

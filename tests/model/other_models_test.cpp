@@ -40,11 +40,11 @@ TEST(OtherModels, AreNamedWithTheFieldAndWhatRunsInstead) {
 }
 
 TEST(OtherModels, SupportedAndBrokenConfigsAreLeftToTheParser) {
-  for (const char* config : {R"({"architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2"})",
-                             R"({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"})",
-                             R"({"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32"})",
-                             R"({"architectures": [], "model_type": 3})", R"({"architectures": [7]})", "{}",
-                             "[]", "{", ""}) {
+  for (const char* config :
+       {R"({"architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2"})",
+        R"({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"})",
+        R"({"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32"})",
+        R"({"architectures": [], "model_type": 3})", R"({"architectures": [7]})", "{}", "[]", "{", ""}) {
     EXPECT_TRUE(refuse_other_model(config, "x").ok()) << config;
   }
 }
