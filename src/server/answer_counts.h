@@ -10,7 +10,8 @@ namespace hadal::server {
 
 class AnswerCounts {
  public:
-  using Key = std::pair<int, int>;  // the route's index (-1: no route was found, or its use was refused), status
+  using Key =
+      std::pair<int, int>;  // the route's index (-1: no route was found, or its use was refused), status
 
   void count(int route, int status) {
     const std::lock_guard lock(mutex_);

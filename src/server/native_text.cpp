@@ -96,7 +96,8 @@ HttpResponse parse_function_call_response(std::string_view body, const TextParse
     reader.fail("tools", "is missing; must be the list of tools that the text may call");
   }
   ToolCallParser::Options options;
-  options.format = read_parser(reader, "tool_call_parser", parsers.tool_calls, parsers, resolve_tool_call_format);
+  options.format =
+      read_parser(reader, "tool_call_parser", parsers.tool_calls, parsers, resolve_tool_call_format);
   if (!reader.ok()) return error_of(reader);
   options.tool_names = std::move(tools.names);
   ToolCallParser parser(std::move(options));

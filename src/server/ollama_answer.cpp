@@ -24,8 +24,8 @@ void append_head(std::string& out, std::string_view model) {
   out += '"';
 }
 
-// Returns the arguments of a call as one line of JSON, or nothing if they are no object, because the end of the
-// answer has cut them.
+// Returns the arguments of a call as one line of JSON, or nothing if they are no object, because the end of
+// the answer has cut them.
 std::optional<std::string> object_of(const std::string& arguments) {
   json::parse_options options;
   options.max_depth = kMaxJsonDepth;
@@ -113,8 +113,8 @@ void OllamaAnswer::append_object(const ChatChoiceText::Piece& piece) {
   json_ += ",\"done\":";
 }
 
-// Ends the last object. The time that a request waits for its turn is the time to load in Ollama, which loads a
-// model when the turn comes.
+// Ends the last object. The time that a request waits for its turn is the time to load in Ollama, which loads
+// a model when the turn comes.
 void OllamaAnswer::append_end(const GenerationDelta& delta) {
   json_ += "true,\"done_reason\":\"";
   json_ += finish_name(delta.finish_reason);

@@ -1,5 +1,5 @@
-// Answers Ollama's /api/chat and /api/generate: objects with a message or a response, one a line in a stream, of
-// which the last says how much time and how many tokens the answer took. It runs on I/O threads.
+// Answers Ollama's /api/chat and /api/generate: objects with a message or a response, one a line in a stream,
+// of which the last says how much time and how many tokens the answer took. It runs on I/O threads.
 #pragma once
 
 #include <string>

@@ -172,11 +172,12 @@ void add_ollama_info_routes(Router& router, ServerContext& context) {
                       }
                       std::string_view name = model.name;
                       const std::string_view served = context.options.served_model_name;
-                      if (name != served && name.ends_with(kDefaultTag)) name.remove_suffix(kDefaultTag.size());
+                      if (name != served && name.ends_with(kDefaultTag))
+                        name.remove_suffix(kDefaultTag.size());
                       if (name == served) return client->respond(json_text(description(context, started)));
-                      client->respond(error_response(
-                          ErrorStyle::kOllama, 404,
-                          fmt::format("model '{}' not found; this server has '{}'", cut_text(model.name), served)));
+                      client->respond(error_response(ErrorStyle::kOllama, 404,
+                                                     fmt::format("model '{}' not found; this server has '{}'",
+                                                                 cut_text(model.name), served)));
                     });
               }});
 }

@@ -14,7 +14,8 @@ void read_length(FieldReader& options, SamplingFields& sampling) {
   std::optional<int64_t> length;
   options.integer("num_predict", length, -2, kMaxTokenCount);
   if (!options.ok() || !length || *length < 0) return;
-  if (*length == 0) return options.must_be("num_predict", *options.find("num_predict"), "-2, -1, or 1 or more");
+  if (*length == 0)
+    return options.must_be("num_predict", *options.find("num_predict"), "-2, -1, or 1 or more");
   sampling.max_new_tokens = *length;
 }
 

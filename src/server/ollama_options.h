@@ -1,4 +1,5 @@
-// Reads `options` of Ollama's bodies: how to sample, and settings of Ollama's own engine. The function is pure.
+// Reads `options` of Ollama's bodies: how to sample, and settings of Ollama's own engine. The function is
+// pure.
 #pragma once
 
 #include <string_view>

@@ -57,10 +57,10 @@ void read_think(FieldReader& reader, const OpenAiLimits& limits, ChatOptions& op
   options.thinking = wanted;
   const bool thinks = generation_starts_in_reasoning(*limits.chat_format, options);
   if (thinks == wanted) return;
-  reader.must_be("think", *value,
-                 fmt::format("{}: models with the chat format {} {}", thinks ? "true" : "false",
-                             to_string(*limits.chat_format),
-                             thinks ? "always think" : "cannot be asked to think"));
+  reader.must_be(
+      "think", *value,
+      fmt::format("{}: models with the chat format {} {}", thinks ? "true" : "false",
+                  to_string(*limits.chat_format), thinks ? "always think" : "cannot be asked to think"));
 }
 
 // keep_alive is how long a model stays loaded. The model of this server stays loaded until its end, which
@@ -74,9 +74,10 @@ void read_keep_alive(FieldReader& reader, bool loads_only) {
   const bool is_zero = value->is_string() ? value->get_string() == "0" || value->get_string() == "0s"
                                           : value->to_number<double>() == 0;
   if (loads_only && is_zero) {
-    reader.fail("keep_alive",
-                "is 0 without anything to generate, which asks to unload the model; it stays loaded as long as "
-                "the server runs");
+    reader.fail(
+        "keep_alive",
+        "is 0 without anything to generate, which asks to unload the model; it stays loaded as long as "
+        "the server runs");
   }
 }
 
@@ -156,8 +157,9 @@ void read_generate(FieldReader& reader, const OpenAiLimits& limits, OllamaReques
   unused.clear();
   reader.text("template", unused);
   if (!unused.empty()) {
-    reader.fail("template",
-                "is not supported: the chat format is built in; raw leaves it out (--chat-template chooses it)");
+    reader.fail(
+        "template",
+        "is not supported: the chat format is built in; raw leaves it out (--chat-template chooses it)");
   }
   reader.unsupported({"context"}, "send the conversation to /api/chat; its common prefix is cached");
   if (reader.ok() && raw && !system.empty()) {
@@ -182,9 +184,9 @@ FieldError in_terms_of_prompt(FieldError error) {
   error.field = kPromptField;
   if (error.status.message.starts_with(kMessages)) {
     const size_t end = error.status.message.find(": ");
-    error.status.message = std::string(kPromptField) +
-                           (end == std::string::npos ? error.status.message.substr(kMessages.size())
-                                                     : error.status.message.substr(end));
+    error.status.message =
+        std::string(kPromptField) + (end == std::string::npos ? error.status.message.substr(kMessages.size())
+                                                              : error.status.message.substr(end));
   }
   return error;
 }

@@ -1,5 +1,5 @@
-// Adds Ollama's endpoints: /api/chat and /api/generate, and /api/tags, /api/show, /api/ps and /api/version, which
-// describe the one model.
+// Adds Ollama's endpoints: /api/chat and /api/generate, and /api/tags, /api/show, /api/ps and /api/version,
+// which describe the one model.
 #pragma once
 
 #include "server/router.h"

@@ -190,11 +190,10 @@ void add_openai_tokenize_routes(Router& router, ServerContext& context) {
                 .style = ErrorStyle::kOpenAi,
                 .handler = [&context, prepare = std::move(prepare)](std::shared_ptr<HttpExchange> exchange) {
                   Answer answer = prepare(exchange->request());
-                  parse_body(
-                      context, std::move(exchange), ErrorStyle::kOpenAi, std::move(answer),
-                      [](const std::shared_ptr<HttpExchange>& client, HttpResponse response) {
-                        client->respond(std::move(response));
-                      });
+                  parse_body(context, std::move(exchange), ErrorStyle::kOpenAi, std::move(answer),
+                             [](const std::shared_ptr<HttpExchange>& client, HttpResponse response) {
+                               client->respond(std::move(response));
+                             });
                 }});
   };
   for (const char* path : {"/v1/tokenize", "/tokenize"}) {

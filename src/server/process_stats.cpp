@@ -24,8 +24,8 @@ double boot_time_s() {
   return 0;
 }
 
-// Reads /proc/self/stat, whose fields proc(5) numbers from 1. The second one is a name in parentheses, which may
-// contain spaces, so the rest begins after the last parenthesis.
+// Reads /proc/self/stat, whose fields proc(5) numbers from 1. The second one is a name in parentheses, which
+// may contain spaces, so the rest begins after the last parenthesis.
 void read_stat(ProcessStats& out) {
   constexpr int kFirst = 3, kUserTime = 14, kSystemTime = 15, kStartTime = 22, kVirtual = 23, kResident = 24;
   std::ifstream file("/proc/self/stat");

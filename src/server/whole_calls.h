@@ -1,4 +1,5 @@
-// Joins the pieces of tool calls, for answers in which a call comes whole. It belongs to one thread at a time.
+// Joins the pieces of tool calls, for answers in which a call comes whole. It belongs to one thread at a
+// time.
 #pragma once
 
 #include <optional>
@@ -10,7 +11,8 @@ namespace hadal::server {
 
 class WholeCalls {
  public:
-  // Adds the next pieces, and returns the calls that they complete: a call is complete when another one begins.
+  // Adds the next pieces, and returns the calls that they complete: a call is complete when another one
+  // begins.
   std::vector<ToolCallDelta> append(std::vector<ToolCallDelta> pieces);
   // Returns the call that the end of the answer, or text after the call, completes.
   std::optional<ToolCallDelta> finish();

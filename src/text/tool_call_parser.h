@@ -2,9 +2,8 @@
 //
 // This is the contract:
 // - The result depends on the text alone: pieces and deltas, joined, are the same however the text was cut.
-// - A call begins when its name is complete: then a delta has index, id and name. Its arguments follow as
-// they
-//   are made, in deltas of the same index whose id and name are empty: the text of the object as generated,
+// - A call begins when its name is complete: then a delta has index, id and name. Its arguments follow while
+//   they are made, in deltas of the same index whose id and name are empty: the text of the object as made,
 //   without the white space around it (V3.2's parameters become one object, spelled as the model's own
 //   decoder does). Text that cannot begin a call streams at once, except white space, which waits for what
 //   follows.
@@ -22,8 +21,7 @@
 //   space of the content stays. SGLang strips both ends of the text before the calls, but only when it does
 //   not stream, and drops the text after them, which is content here.
 // - A call of a function that was not offered is dropped from its name on and the name recorded, as SGLang
-// does
-//   by default when it does not stream; forward_unknown returns it (SGLANG_FORWARD_UNKNOWN_TOOLS). Where a
+//   does by default when it does not stream; forward_unknown returns it (SGLANG_FORWARD_UNKNOWN_TOOLS). Where a
 //   dropped call breaks, the rest is content as well.
 // - With parallel = false only the first call counts; calls after it are dropped from their names on.
 //

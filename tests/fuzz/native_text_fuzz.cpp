@@ -1,5 +1,5 @@
-// Fuzzes bodies of /separate_reasoning and /parse_function_call. An answer is JSON that can be parsed, a 200 or a
-// 400, and reasoning and text are together no longer than what they were cut from.
+// Fuzzes bodies of /separate_reasoning and /parse_function_call. An answer is JSON that can be parsed, a 200
+// or a 400, and reasoning and text are together no longer than what they were cut from.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -33,13 +33,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const HttpResponse split = separate_reasoning_response(body, parsers);
     const json::value parts = answer_of(split);
     if (split.status == 200) {
-      HADAL_CHECK(parts.at("reasoning_text").as_string().size() + parts.at("text").as_string().size() <= size * 3);
+      HADAL_CHECK(parts.at("reasoning_text").as_string().size() + parts.at("text").as_string().size() <=
+                  size * 3);
     }
     const HttpResponse called = parse_function_call_response(body, parsers);
     const json::value calls = answer_of(called);
     if (called.status != 200) continue;
     HADAL_CHECK(calls.at("normal_text").is_string());
-    for (const json::value& call : calls.at("calls").as_array()) HADAL_CHECK(!call.at("name").as_string().empty());
+    for (const json::value& call : calls.at("calls").as_array())
+      HADAL_CHECK(!call.at("name").as_string().empty());
   }
   return 0;
 }

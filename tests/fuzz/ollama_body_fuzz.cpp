@@ -1,5 +1,6 @@
-// Fuzzes bodies of Ollama's /api/chat and /api/generate. Accepted values must be within their bounds; errors must
-// say why, in JSON that can be parsed. Texts go through a tokenizer of single bytes, chats through every format.
+// Fuzzes bodies of Ollama's /api/chat and /api/generate. Accepted values must be within their bounds; errors
+// must say why, in JSON that can be parsed. Texts go through a tokenizer of single bytes, chats through every
+// format.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

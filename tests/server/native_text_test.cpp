@@ -1,12 +1,13 @@
-// Tests /separate_reasoning, /parse_function_call, /tokenize of conversations, /v1/loads, the paths that ask for
-// something else than text, and paths that end in a slash.
+// Tests /separate_reasoning, /parse_function_call, /tokenize of conversations, /v1/loads, the paths that ask
+// for something else than text, and paths that end in a slash.
+#include "server/native_text.h"
+
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include <boost/json.hpp>
 
-#include "server/native_text.h"
 #include "tests/server/test_server.h"
 
 namespace hadal::server {
@@ -43,7 +44,8 @@ TEST(SeparateReasoning, SplitsATextAsTheNamedParserDoes) {
 
 TEST(SeparateReasoning, ErrorsNameTheFieldAndTheParsers) {
   TestServer server(v31());
-  HttpResponse response = server.call("POST", "/separate_reasoning", R"({"text":"a","reasoning_parser":"qwen3"})");
+  HttpResponse response =
+      server.call("POST", "/separate_reasoning", R"({"text":"a","reasoning_parser":"qwen3"})");
   EXPECT_EQ(response.status, 400);
   EXPECT_EQ(parsed(response).at("param"), "reasoning_parser");
   EXPECT_NE(response.body.find("deepseek-r1"), std::string::npos) << response.body;
@@ -70,7 +72,8 @@ TEST(ParseFunctionCall, FindsTheCallsOfAText) {
 TEST(ParseFunctionCall, ErrorsNameTheField) {
   TestServer server(v31());
   for (const auto& [body, param] :
-       {std::pair(std::string(R"({"text":"a"})"), "tools"), std::pair(std::string("{") + std::string(kTools) + "}", "text"),
+       {std::pair(std::string(R"({"text":"a"})"), "tools"),
+        std::pair(std::string("{") + std::string(kTools) + "}", "text"),
         std::pair(std::string(R"({"text":1,)") + std::string(kTools) + "}", "text"),
         std::pair(std::string(R"({"text":"a","tool_call_parser":"llama3",)") + std::string(kTools) + "}",
                   "tool_call_parser")}) {
@@ -82,8 +85,10 @@ TEST(ParseFunctionCall, ErrorsNameTheField) {
 
 TEST(Tokenize, OfAConversationIsThePromptOfItsChat) {
   TestServer server(v31());
-  for (const char* more : {"", R"(,"chat_template_kwargs":{"thinking":true})", R"(,"add_generation_prompt":false)"}) {
-    const std::string body = R"({"messages":[{"role":"user","content":"Hello"}],)" + std::string(kTools) + more;
+  for (const char* more :
+       {"", R"(,"chat_template_kwargs":{"thinking":true})", R"(,"add_generation_prompt":false)"}) {
+    const std::string body =
+        R"({"messages":[{"role":"user","content":"Hello"}],)" + std::string(kTools) + more;
     const HttpResponse tokens = server.call("POST", "/tokenize", body + "}");
     ASSERT_EQ(tokens.status, 200) << tokens.body;
     const json::value answer = parsed(tokens);
@@ -101,7 +106,9 @@ TEST(Tokenize, OfAConversationWithoutAGenerationPromptEndsWithTheUsersTurn) {
   const std::string body = R"({"messages":[{"role":"user","content":"Hello"}])";
   const json::array open = parsed(server.call("POST", "/tokenize", body + "}")).at("tokens").as_array();
   const json::array closed =
-      parsed(server.call("POST", "/tokenize", body + R"(,"add_generation_prompt":false})")).at("tokens").as_array();
+      parsed(server.call("POST", "/tokenize", body + R"(,"add_generation_prompt":false})"))
+          .at("tokens")
+          .as_array();
   ASSERT_LT(closed.size(), open.size());
   EXPECT_TRUE(std::equal(closed.begin(), closed.end(), open.begin()));
 }
@@ -121,7 +128,8 @@ TEST(Tokenize, OfMessagesExcludesAPrompt) {
   for (const auto& [body, param] :
        {std::pair(R"({"messages":[{"role":"user","content":"a"}],"prompt":"b"})", "prompt"),
         std::pair(R"({"messages":[]})", "messages"),
-        std::pair(R"({"messages":[{"role":"user","content":"a"}],"return_token_strs":true})", "return_token_strs")}) {
+        std::pair(R"({"messages":[{"role":"user","content":"a"}],"return_token_strs":true})",
+                  "return_token_strs")}) {
     const HttpResponse response = server.call("POST", "/tokenize", body);
     EXPECT_EQ(response.status, 400) << body;
     EXPECT_EQ(parsed(response).at("error").at("param"), param);
@@ -142,7 +150,8 @@ TEST(Loads, HaveSglangsShape) {
 
 TEST(UnsupportedRoutes, SayThatTextIsAllThatIsGenerated) {
   TestServer server;
-  for (const char* path : {"/v1/embeddings", "/classify", "/v1/score", "/v1/rerank", "/v1/classify", "/encode"}) {
+  for (const char* path :
+       {"/v1/embeddings", "/classify", "/v1/score", "/v1/rerank", "/v1/classify", "/encode"}) {
     const HttpResponse response = server.call("POST", path);
     EXPECT_EQ(response.status, 501) << path;
     EXPECT_NE(response.body.find("text generation only"), std::string::npos) << response.body;

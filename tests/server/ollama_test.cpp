@@ -1,5 +1,5 @@
-// Tests Ollama's endpoints over an engine that generates a script's tokens: objects and lines, thinking, calls,
-// options, errors, and what is said of the model.
+// Tests Ollama's endpoints over an engine that generates a script's tokens: objects and lines, thinking,
+// calls, options, errors, and what is said of the model.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -162,18 +162,20 @@ TEST(Ollama, CallsComeWholeWithArgumentsAsObjects) {
 TEST(Ollama, CallsOfTheConversationAreReadAsOpenAisAre) {
   const auto tokens = [](const std::string& path, const std::string& messages) {
     TestServer server(answering(1, "x"));
-    const HttpResponse response =
-        server.call("POST", path, std::string(R"({"stream":false,)") + std::string(kTools) + "," + messages + "}");
+    const HttpResponse response = server.call(
+        "POST", path, std::string(R"({"stream":false,)") + std::string(kTools) + "," + messages + "}");
     EXPECT_EQ(response.status, 200) << response.body;
     const json::value answer = parsed(response);
     return path == "/api/chat" ? answer.at("prompt_eval_count").to_number<int64_t>()
                                : answer.at("usage").at("prompt_tokens").to_number<int64_t>();
   };
-  const std::string begin = R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[)";
-  EXPECT_EQ(tokens("/api/chat", begin + R"({"function":{"name":"add","arguments":{"a":1}}}]},
+  const std::string begin =
+      R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[)";
+  EXPECT_EQ(
+      tokens("/api/chat", begin + R"({"function":{"name":"add","arguments":{"a":1}}}]},
                 {"role":"tool","tool_name":"add","content":"3"}])"),
-            tokens("/v1/chat/completions",
-                   begin + R"({"id":"c","type":"function","function":{"name":"add","arguments":"{\"a\":1}"}}]},
+      tokens("/v1/chat/completions",
+             begin + R"({"id":"c","type":"function","function":{"name":"add","arguments":"{\"a\":1}"}}]},
                 {"role":"tool","tool_call_id":"c","content":"3"}])"));
 }
 
@@ -335,7 +337,8 @@ TEST(Ollama, ImagesAreNotImplemented) {
   HttpResponse response = server.call(
       "POST", "/api/chat", R"({"messages":[{"role":"user","content":"a","images":["iVBORw0KGgo="]}]})");
   EXPECT_EQ(response.status, 501);
-  EXPECT_NE(response.body.find("messages[0].images: text generation only"), std::string::npos) << response.body;
+  EXPECT_NE(response.body.find("messages[0].images: text generation only"), std::string::npos)
+      << response.body;
   response = server.call("POST", "/api/generate", R"({"prompt":"a","images":["iVBORw0KGgo="]})");
   EXPECT_EQ(response.status, 501);
   EXPECT_EQ(server.call("POST", "/api/generate", R"({"prompt":"a","images":[]})").status, 200);

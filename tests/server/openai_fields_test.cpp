@@ -54,8 +54,7 @@ void expect_refused(const HttpResponse& response, std::string_view field, std::s
 int64_t prompt_tokens_of(TestServer& server, const std::string& body) {
   const HttpResponse response = server.call("POST", kChat, body);
   EXPECT_EQ(response.status, 200) << response.body;
-  return response.status != 200 ? 0
-                                : parsed(response).at("usage").at("prompt_tokens").to_number<int64_t>();
+  return response.status != 200 ? 0 : parsed(response).at("usage").at("prompt_tokens").to_number<int64_t>();
 }
 
 TEST(OpenAiFields, WhatIsNotDoneIsRefusedOnBothEndpoints) {
@@ -69,7 +68,8 @@ TEST(OpenAiFields, WhatIsNotDoneIsRefusedOnBothEndpoints) {
       {"service_tier", R"("service_tier":"flex")"},
       {"verbosity", R"("verbosity":"low")"},
       {"prompt_cache_retention", R"("prompt_cache_retention":"24h")"},
-      {"stream_options.include_obfuscation", R"("stream":true,"stream_options":{"include_obfuscation":true})"},
+      {"stream_options.include_obfuscation",
+       R"("stream":true,"stream_options":{"include_obfuscation":true})"},
       {"lora_path", R"("lora_path":"a")"},
       {"session_params", R"("session_params":{"id":"a"})"},
       {"custom_logit_processor", R"("custom_logit_processor":"a")"},
@@ -89,12 +89,15 @@ TEST(OpenAiFields, WhatIsNotDoneIsRefusedOnBothEndpoints) {
     expect_refused(server.call("POST", kCompletions, completion_of(more)), field, more);
   }
   for (const std::string_view field : {"prompt", "suffix"})
-    expect_refused(server.call("POST", kChat, chat_of(kQuestion, "\"" + std::string(field) + R"(":"a")")), field,
-                   field);
-  for (const std::string_view more : {R"("messages":[{}])", R"("tools":[{}])", R"("thinking":{"type":"enabled"})"})
-    expect_refused(server.call("POST", kCompletions, completion_of(more)), more.substr(1, more.find(':') - 2), more);
+    expect_refused(server.call("POST", kChat, chat_of(kQuestion, "\"" + std::string(field) + R"(":"a")")),
+                   field, field);
+  for (const std::string_view more :
+       {R"("messages":[{}])", R"("tools":[{}])", R"("thinking":{"type":"enabled"})"})
+    expect_refused(server.call("POST", kCompletions, completion_of(more)), more.substr(1, more.find(':') - 2),
+                   more);
   expect_refused(
-      server.call("POST", kChat, chat_of(R"({"role":"assistant","content":"a","function_call":{"name":"f"}})", "")),
+      server.call("POST", kChat,
+                  chat_of(R"({"role":"assistant","content":"a","function_call":{"name":"f"}})", "")),
       "messages[0].function_call", "function_call");
 }
 
@@ -121,8 +124,9 @@ TEST(OpenAiFields, UnknownFieldsAreIgnoredAndCounted) {
     return line == metrics.npos ? -1 : std::stoi(metrics.substr(metrics.find("} ", line) + 2));
   };
   EXPECT_EQ(count(), 0);
-  EXPECT_EQ(server.call("POST", kChat, chat_of(kQuestion, R"("nonsense":[1],"temprature":1,"none":null)")).status,
-            200);
+  EXPECT_EQ(
+      server.call("POST", kChat, chat_of(kQuestion, R"("nonsense":[1],"temprature":1,"none":null)")).status,
+      200);
   EXPECT_EQ(count(), 2);
   EXPECT_EQ(server.call("POST", kCompletions, completion_of(R"("nonsense":[1])")).status, 200);
   EXPECT_EQ(count(), 3);
@@ -130,35 +134,40 @@ TEST(OpenAiFields, UnknownFieldsAreIgnoredAndCounted) {
 
 TEST(DeepSeekDialect, ThinkingIsSwitchedByItsType) {
   TestServer server(answering(1, "x"));
-  const auto tokens = [&](std::string_view more) { return prompt_tokens_of(server, chat_of(kQuestion, more)); };
+  const auto tokens = [&](std::string_view more) {
+    return prompt_tokens_of(server, chat_of(kQuestion, more));
+  };
   const std::string both = R"("chat_template_kwargs":{"thinking":false},"thinking":{"type":"enabled"})";
   const std::string body = R"("thinking":{"type":"enabled"})";
   // A prompt that opens <think> makes all of the answer reasoning.
   const auto reasoning = [&](std::string_view more) {
     const std::string question = chat_of(kQuestion, more);
     TestServer thinker(answering(tokens(more), "Hm."));
-    return parsed(thinker.call("POST", kChat, question)).at("choices").at(0).at("message").at("reasoning_content");
+    return parsed(thinker.call("POST", kChat, question))
+        .at("choices")
+        .at(0)
+        .at("message")
+        .at("reasoning_content");
   };
   EXPECT_EQ(reasoning(body), "Hm.");
   EXPECT_EQ(reasoning(R"("reasoning_effort":"none",)" + body), "Hm.");
   EXPECT_TRUE(reasoning(R"("thinking":{"type":"disabled"})").is_null());
   EXPECT_TRUE(reasoning(both).is_null()) << "chat_template_kwargs takes precedence";
-  for (const auto& [field, more] : {std::pair{"thinking", R"("thinking":true)"},
-                                    std::pair{"thinking.type", R"("thinking":{})"},
-                                    std::pair{"thinking.type", R"("thinking":{"type":"auto"})"},
-                                    std::pair{"thinking.budget_tokens",
-                                              R"("thinking":{"type":"enabled","budget_tokens":9})"}})
+  for (const auto& [field, more] :
+       {std::pair{"thinking", R"("thinking":true)"}, std::pair{"thinking.type", R"("thinking":{})"},
+        std::pair{"thinking.type", R"("thinking":{"type":"auto"})"},
+        std::pair{"thinking.budget_tokens", R"("thinking":{"type":"enabled","budget_tokens":9})"}})
     expect_refused(server.call("POST", kChat, chat_of(kQuestion, more)), field, more);
 }
 
 TEST(DeepSeekDialect, ThinkingThatAFormatCannotSwitchIsRefused) {
   TestServer always(answering(1, "x", ChatFormat::kR1));
-  expect_refused(always.call("POST", kChat, chat_of(kQuestion, R"("thinking":{"type":"disabled"})")), "thinking.type",
-                 "r1");
+  expect_refused(always.call("POST", kChat, chat_of(kQuestion, R"("thinking":{"type":"disabled"})")),
+                 "thinking.type", "r1");
   EXPECT_EQ(always.call("POST", kChat, chat_of(kQuestion, R"("thinking":{"type":"enabled"})")).status, 200);
   TestServer never(answering(1, "x", ChatFormat::kV25));
-  expect_refused(never.call("POST", kChat, chat_of(kQuestion, R"("thinking":{"type":"enabled"})")), "thinking.type",
-                 "v2.5");
+  expect_refused(never.call("POST", kChat, chat_of(kQuestion, R"("thinking":{"type":"enabled"})")),
+                 "thinking.type", "v2.5");
   EXPECT_EQ(never.call("POST", kChat, chat_of(kQuestion, R"("thinking":{"type":"disabled"})")).status, 200);
 }
 
@@ -172,11 +181,13 @@ TEST(DeepSeekDialect, APrefixIsContinuedOnEveryPath) {
   for (const char* path : {"/chat/completions", "/beta/chat/completions", "/beta/v1/chat/completions"})
     EXPECT_EQ(parsed(server.call("POST", path, prefix)).at("usage").at("prompt_tokens"), continued) << path;
   for (const char* path : {"/beta/completions", "/beta/v1/completions"})
-    EXPECT_EQ(parsed(server.call("POST", path, completion_of(R"("n":1)"))).at("object"), "text_completion") << path;
+    EXPECT_EQ(parsed(server.call("POST", path, completion_of(R"("n":1)"))).at("object"), "text_completion")
+        << path;
   expect_refused(server.call("POST", kChat, chat_of(R"({"role":"user","content":"a","prefix":true})", "")),
                  "messages[0].prefix", "the role is user");
-  expect_refused(server.call("POST", kChat, chat_of(open + R"(,"prefix":true},)" + std::string(kQuestion), "")),
-                 "messages[1].prefix", "not the last");
+  expect_refused(
+      server.call("POST", kChat, chat_of(open + R"(,"prefix":true},)" + std::string(kQuestion), "")),
+      "messages[1].prefix", "not the last");
 }
 
 TEST(DeepSeekDialect, UsageSaysWhatTheCacheHeld) {
@@ -199,9 +210,11 @@ TEST(ChatText, AnEndOfReasoningIsNeverContent) {
   const int64_t tokens = prompt_tokens_of(asked, body);
   const auto content_of = [&](std::string_view text) {
     TestServer server(answering(tokens, text));
-    const json::value whole = parsed(server.call("POST", kChat, body)).at("choices").at(0).at("message").at("content");
+    const json::value whole =
+        parsed(server.call("POST", kChat, body)).at("choices").at(0).at("message").at("content");
     std::string streamed;
-    for (const json::object& event : events_of(server.call("POST", kChat, R"({"stream":true,)" + body.substr(1)).body)) {
+    for (const json::object& event :
+         events_of(server.call("POST", kChat, R"({"stream":true,)" + body.substr(1)).body)) {
       const json::value& part = event.at("choices").at(0).at("delta").at("content");
       if (part.is_string()) streamed += std::string_view(part.as_string());
     }
