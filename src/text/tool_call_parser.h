@@ -21,8 +21,8 @@
 //   space of the content stays. SGLang strips both ends of the text before the calls, but only when it does
 //   not stream, and drops the text after them, which is content here.
 // - A call of a function that was not offered is dropped from its name on and the name recorded, as SGLang
-//   does by default when it does not stream; forward_unknown returns it (SGLANG_FORWARD_UNKNOWN_TOOLS). Where a
-//   dropped call breaks, the rest is content as well.
+//   does by default when it does not stream; forward_unknown returns it (SGLANG_FORWARD_UNKNOWN_TOOLS). Where
+//   a dropped call breaks, the rest is content as well.
 // - With parallel = false only the first call counts; calls after it are dropped from their names on.
 //
 // Markers are special tokens: with tools enabled, detokenise with skip_special_tokens = false. Reasoning is
