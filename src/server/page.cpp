@@ -1,7 +1,9 @@
 #include "server/page.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace hadal::server {
 namespace {
@@ -27,7 +29,19 @@ bool names_tag(std::string_view list, std::string_view etag) {
   return false;
 }
 
-void answer(const PageFile& file, HttpExchange& exchange) {
+constexpr size_t kPieceBytes = 64 << 10;
+
+// Writes the rest of a large file while the client reads. A whole copy for each connection that reads slowly
+// would let clients without a key fill the memory of requests.
+void write_rest(const std::shared_ptr<HttpExchange>& exchange, std::string_view rest) {
+  for (; !rest.empty(); rest.remove_prefix(std::min(rest.size(), kPieceBytes))) {
+    if (!exchange->writable()) return exchange->on_writable([exchange, rest] { write_rest(exchange, rest); });
+    exchange->write(rest.substr(0, kPieceBytes));
+  }
+  exchange->finish();
+}
+
+void answer(const PageFile& file, const std::shared_ptr<HttpExchange>& exchange) {
   HttpResponse response;
   response.content_type = file.content_type;
   // The page is requested each time and usually answered with 304, so that the page of a new binary is used
@@ -37,12 +51,15 @@ void answer(const PageFile& file, HttpExchange& exchange) {
                       {"Content-Security-Policy", std::string(kSecurityPolicy)},
                       {"X-Content-Type-Options", "nosniff"},
                       {"Referrer-Policy", "no-referrer"}};
-  if (names_tag(exchange.request().header("if-none-match").value_or(""), file.etag)) {
+  if (names_tag(exchange->request().header("if-none-match").value_or(""), file.etag)) {
     response.status = 304;
+  } else if (file.content.size() > kPieceBytes) {
+    exchange->start_stream(std::move(response));
+    return write_rest(exchange, file.content);
   } else {
     response.body = file.content;
   }
-  exchange.respond(std::move(response));
+  exchange->respond(std::move(response));
 }
 
 }  // namespace
@@ -53,7 +70,7 @@ void add_page_routes(Router& router) {
         {.method = "GET",
          .path = file.path,
          .access = Access::kOpen,
-         .handler = [&file](const std::shared_ptr<HttpExchange>& exchange) { answer(file, *exchange); }});
+         .handler = [&file](const std::shared_ptr<HttpExchange>& exchange) { answer(file, exchange); }});
   }
 }
 

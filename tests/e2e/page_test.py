@@ -2,6 +2,7 @@
 """Tests the chat page in a headless Chromium. Most tests use a real server; those that need an exact text or a certain
 failure use answers written in this file."""
 import json
+import socket
 import sys
 import time
 
@@ -84,6 +85,21 @@ def served(server):
     check("a script of the page", status == 200 and headers["Content-Type"].startswith("text/javascript"), headers)
     check("no other file", server.request("GET", "/page/nothing.js")[0] == 404)
     check("only GET", server.request("POST", "/", body="x")[0] == 405)
+    library = "/page/lib/highlight.js"
+    status, _, whole = server.request("GET", library)
+    check("a library that is larger than what is buffered", status == 200 and len(whole) > 300_000, len(whole))
+    check("a reader that pauses gets all of it", slow_get(server, library) == whole)
+
+
+def slow_get(server, path):
+    """Reads an answer, which ends with its connection, through a small window, so that the server has to wait."""
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.sendall(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        answer = b""
+        while piece := client.recv(1 << 16):
+            answer += piece
+    return answer.split(b"\r\n\r\n", 1)[1]
 
 
 def first_look(page, server):
