@@ -90,6 +90,7 @@ class EngineGeneration final : public Generation,
         block_(std::max(kTokenBlock, request.stream ? context.options.stream_interval : 0)),
         stream_(request.stream),
         keeps_answer_(request.keeps_answer),
+        cumulative_(request.cumulative),
         token_bytes_(token_bytes(request)),
         long_logprobs_(request.long_logprobs),
         log_metrics_(request.log_metrics && context.metrics.enabled()),
@@ -146,7 +147,7 @@ class EngineGeneration final : public Generation,
 
   // Events that repeat everything are made less often while this thread is behind. Others send each token
   // once, however many share an event, so they keep an event for each.
-  bool merges_chunks() const override { return stream_ && keeps_answer_; }
+  bool merges_chunks() const override { return cumulative_; }
 
   bool proceed() override {
     if (pieces_ && !paused_) guarded(done_, [this] { deliver_piece(); });
@@ -356,6 +357,7 @@ class EngineGeneration final : public Generation,
   const int64_t block_;  // what the engine makes at most before its next chunk
   const bool stream_;
   const bool keeps_answer_;
+  const bool cumulative_;
   const size_t token_bytes_;  // what is counted for each of its tokens
   const bool long_logprobs_;
   const bool log_metrics_;

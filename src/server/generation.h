@@ -40,9 +40,10 @@ struct GenerationRequest {
   std::shared_ptr<RequestTally> tally;  // set_origin(); null: nobody counts
   bool further_choice = false;          // an earlier one has the same prompt, which counts once
   bool stream = false;                  // false: only the last delta is delivered, and it contains everything
-  // True if what it delivers is kept until the request ends: it is no stream, or one whose events repeat
-  // everything.
+  // True if what it delivers is kept until the request ends: it is no stream, or one whose events, or
+  // whose last event, repeat everything.
   bool keeps_answer = true;
+  bool cumulative = false;     // a stream whose events repeat everything: chunks that wait become one event
   bool long_logprobs = false;  // log-probabilities become objects with texts and bytes (chat)
   bool log_metrics = true;     // false for a health check's request
 };

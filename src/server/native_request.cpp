@@ -292,7 +292,8 @@ NativeItem make_item(FieldReader& reader, const NativeLimits& limits, const Prom
   request.skip_special_tokens = sampling.skip_special_tokens;
   request.no_stop_trim = sampling.no_stop_trim;
   request.stream = out.stream;
-  request.keeps_answer = !out.stream || !limits.streams_incrementally;
+  request.cumulative = out.stream && !limits.streams_incrementally;
+  request.keeps_answer = !out.stream || request.cumulative;
   request.input_ids = std::move(prompt);
   const Result<void> charged =
       charge_choices(out.memory, request, sampling.n, sampling.grammar == nullptr ? 0 : limits.vocab_size);

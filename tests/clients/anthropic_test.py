@@ -9,6 +9,7 @@ from checks import Server, check, check_equal, finish, questions, raises, run, w
 
 HELLO = [{"role": "user", "content": "Hello"}]
 STORY = [{"role": "user", "content": "Write a short story about a brave fox."}]
+GREEDY = {"temperature": 0}  # the package has no parameter for it any more, but the API has
 THINK = {"type": "enabled", "budget_tokens": 1024}
 TOOLS = [{"name": "set_alarm", "description": "Set an alarm.", "input_schema": {
     "type": "object", "properties": {"hour": {"type": "integer"}, "channel": {"enum": ["mail", "phone"]}},
@@ -20,7 +21,7 @@ def client_of(server, **more):
 
 
 def ask(client, messages, max_tokens=64, **more):
-    return client.messages.create(model="tiny", messages=messages, max_tokens=max_tokens, temperature=0, **more)
+    return client.messages.create(model="tiny", messages=messages, max_tokens=max_tokens, extra_body=GREEDY, **more)
 
 
 def texts(message):
@@ -66,7 +67,7 @@ def streams(client):
     check_equal("end", kinds[-3:], ["content_block_stop", "message_delta", "message_stop"])
     check("several deltas", kinds.count("content_block_delta") > 10, kinds)
     check_equal("same text", text, texts(whole))
-    with client.messages.stream(model="tiny", messages=STORY, max_tokens=40, temperature=0) as stream:
+    with client.messages.stream(model="tiny", messages=STORY, max_tokens=40, extra_body=GREEDY) as stream:
         joined = "".join(stream.text_stream)
         final = stream.get_final_message()
     check_equal("helper", (joined, texts(final), final.stop_reason, final.usage.output_tokens),
@@ -79,7 +80,7 @@ def thinks(client):
         check_equal("blocks", [block.type for block in message.content], ["thinking", "text"])
         check_equal("answer", message.content[1].text.strip(), question["answer"])
         check("thought", len(message.content[0].thinking) > 20 and message.content[0].signature, message)
-        with client.messages.stream(model="tiny", messages=question["messages"], max_tokens=1200, temperature=0,
+        with client.messages.stream(model="tiny", messages=question["messages"], max_tokens=1200, extra_body=GREEDY,
                                     thinking=THINK) as stream:
             kinds = [event.type for event in stream]
             final = stream.get_final_message()
@@ -98,7 +99,7 @@ def calls(client):
         check_equal("reason", (message.stop_reason, call.type, call.name), ("tool_use", "tool_use", "set_alarm"))
         check("its schema holds", isinstance(call.input["hour"], int) and call.input["channel"] in ("mail", "phone"), call)
         with client.messages.stream(model="tiny", messages=[{"role": "user", "content": "Wake me at 7."}], max_tokens=256,
-                                    temperature=0, tools=TOOLS, tool_choice=choice) as stream:
+                                    extra_body=GREEDY, tools=TOOLS, tool_choice=choice) as stream:
             final = stream.get_final_message()
         check_equal("streamed", [(block.name, block.input) for block in final.content if block.type == "tool_use"],
                     [(block.name, block.input) for block in message.content if block.type == "tool_use"])
@@ -130,7 +131,7 @@ def structured(client):
 
 def bad_requests(client):
     for field, more in (("max_tokens", {"max_tokens": 0}), ("messages", {"messages": []}),
-                        ("temperature", {"temperature": -1.0}), ("top_p", {"top_p": 2.0}),
+                        ("temperature", {"extra_body": {"temperature": -1.0}}), ("top_p", {"extra_body": {"top_p": 2.0}}),
                         ("tools[0].type", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
                         ("tool_choice.name", {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "nobody"}}),
                         ("messages[0].content[0].type", {"messages": [{"role": "user", "content": [
@@ -163,7 +164,7 @@ def asynchronous(server):
                                             max_retries=0) as client:
             async def one(question):
                 async with client.messages.stream(model="tiny", messages=question["messages"], max_tokens=64,
-                                                  temperature=0) as stream:
+                                                  extra_body=GREEDY) as stream:
                     return await stream.get_final_text()
 
             asked = questions("copy", 12)

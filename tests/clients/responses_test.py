@@ -25,8 +25,8 @@ def client_of(server, key="none"):
     return openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key=key, max_retries=0)
 
 
-def ask(client, text, **more):
-    return client.responses.create(**{"model": "tiny", "input": text, "temperature": 0, "max_output_tokens": 256, **more})
+def ask(client, given, **more):
+    return client.responses.create(**{"model": "tiny", "input": given, "temperature": 0, "max_output_tokens": 256, **more})
 
 
 def answers(client):
@@ -130,7 +130,7 @@ def bad_requests(client):
                         ("input[0].content[0].type", {"input": [{"role": "user", "content": [
                             {"type": "input_image", "image_url": "http://x/y.png"}]}]}),
                         ("text.format.type", {"text": {"format": {"type": "xml"}}})):
-        error = raises(field, openai.BadRequestError, lambda more=more: ask(client, more.pop("input", "Hello"), **more))
+        error = raises(field, openai.BadRequestError, lambda more=more: ask(client, "Hello", **more))
         if error is not None:
             check(f"{field} is named", error.param == field and error.type == "invalid_request_error", error.body)
     error = raises("too long", openai.BadRequestError, lambda: ask(client, "word " * 9000))
