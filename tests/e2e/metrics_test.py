@@ -22,6 +22,8 @@ def scrape(server):
     for name, kind in re.findall(r"^# TYPE (\S+) (\w+)$", text.decode(), re.M):
         if name.removeprefix(PREFIX).startswith(("http_", "request_memory_")):
             continue  # the transport's, which server_access_test.py makes change, and the ledger's: server_memory_test.py
+        if name.startswith("process_") or name == "hadal_build_info":
+            continue  # the process's, without the prefix: tests/server/metrics_test.cpp
         sample = name + "_count" if kind == "histogram" else name
         found = re.findall(rf"^{re.escape(sample)}\{{.*\}} (\S+)$", text.decode(), re.M)
         assert len(found) == 1 and name.startswith(PREFIX), (name, found)
@@ -79,6 +81,12 @@ def abort(server, seen):
     seen(scrape(server))
 
 
+def unknown_field(server, seen):
+    """Sends a field that no API defines."""
+    server.post("/v1/completions", {"prompt": "Hello", "max_tokens": 1, "no_api_has_this": 1})
+    seen(scrape(server))
+
+
 def another_start(_, seen):
     """Starts another server, with a larger pool."""
     with Server("--enable-metrics", "--max-total-tokens", 2 * POOL_TOKENS) as other:
@@ -93,6 +101,8 @@ ACTIONS = {
     "prompt_tokens_total": answer, "generation_tokens_total": answer, "num_requests_total": answer,
     "time_to_first_token_seconds": answer, "inter_token_latency_seconds": answer,
     "e2e_request_latency_seconds": answer, "queue_time_seconds": answer,
+    "prompt_tokens_histogram": answer, "generation_tokens_histogram": answer,
+    "unknown_request_fields_total": unknown_field,
     "cached_tokens_total": answer_again, "cache_hit_rate": answer_again,
     "evicted_tokens_total": many_prompts, "num_aborted_requests_total": abort,
     "max_total_num_tokens": another_start, "startup_time_seconds": another_start,
