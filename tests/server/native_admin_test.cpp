@@ -290,7 +290,8 @@ TEST(Metrics, HaveSglangsNamesAndCorrectCounts) {
   EXPECT_EQ(none.status, 404);
   EXPECT_NE(none.body.find("--enable-metrics"), std::string::npos);
   TestServer server({.server = {.enable_metrics = true}});
-  server.generate_step_by_step(R"({"input_ids":[3,4,5],"stream":true,"sampling_params":{"max_new_tokens":7}})");
+  server.generate_step_by_step(
+      R"({"input_ids":[3,4,5],"stream":true,"sampling_params":{"max_new_tokens":7}})");
   const HttpResponse response = server.call("GET", "/metrics");
   EXPECT_TRUE(response.content_type.starts_with("text/plain; version=0.0.4"));
   const auto value_of = [&](const std::string& name) { return metric(response, name); };
