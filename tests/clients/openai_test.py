@@ -331,7 +331,9 @@ def bad_requests(client):
     error = raises("too long", openai.BadRequestError, chat(messages=[{"role": "user", "content": "word " * 9000}]))
     check("context length", error is not None and "4096" in error.message, error)
     raises("no such path", openai.NotFoundError, lambda: client.post("/nothing", body={}, cast_to=object))
-    raises("embeddings", openai.NotFoundError, lambda: client.embeddings.create(model="tiny", input="x"))
+    once = client.with_options(max_retries=0)
+    error = raises("embeddings", openai.InternalServerError, lambda: once.embeddings.create(model="tiny", input="x"))
+    check("text generation only", error is not None and error.status_code == 501 and "text" in error.message, error)
     check("still serving", chat()().choices[0].message.content is not None)
 
 
