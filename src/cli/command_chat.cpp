@@ -159,9 +159,12 @@ class Chat {
   bool is_over() const { return over_; }
   // Returns the text that the next message should begin with, and forgets it.
   std::string take_prefill() { return std::exchange(prefill_, std::string()); }
+  // Tells that the text was dropped: the next message replaces none.
+  void drop_edit() { replaces_last_ = false; }
 
   Result<void> handle(const ChatInput& input, const InterruptGuard& guard) {
     const std::string text = input.text.value_or("");
+    if (input.action != ChatAction::kSay) drop_edit();
     switch (input.action) {
       case ChatAction::kSay:
         if (std::exchange(replaces_last_, false)) return replace_last(text, guard);
@@ -320,10 +323,14 @@ Result<int> run_chat(const ParsedFlags& flags, const Environment& environment) {
     const LineEditor::Message message = input.read(chat.take_prefill());
     if (message.end == LineEditor::End::kInterrupted) {
       if (message.text.empty()) return kExitInterrupted;
+      chat.drop_edit();
       continue;  // what had been typed is dropped
     }
     if (message.end == LineEditor::End::kEndOfInput) break;
-    if (message.text.empty()) continue;
+    if (message.text.empty()) {
+      chat.drop_edit();
+      continue;
+    }
     input.remember(message.text);
     const auto parsed = parse_chat_input(message.text);
     if (!parsed.ok()) {

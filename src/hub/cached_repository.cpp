@@ -38,21 +38,6 @@ Result<void> create_parent(const fs::path& path) {
   return {};
 }
 
-fs::path newest_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::path newest;
-  fs::file_time_type newest_time{};
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (!entry.is_directory(error)) continue;
-    const fs::file_time_type time = entry.last_write_time(error);
-    if (newest.empty() || time > newest_time) {
-      newest = entry.path();
-      newest_time = time;
-    }
-  }
-  return newest;
-}
-
 }  // namespace
 
 CachedRepository::CachedRepository(const fs::path& cache_dir, const std::string& repository)
@@ -81,7 +66,7 @@ fs::path CachedRepository::find_snapshot(const std::string& revision) const {
     while (!commit.empty() && std::isspace(static_cast<unsigned char>(commit.back())) != 0) commit.pop_back();
     if (is_plain_file_name(commit) && fs::is_directory(snapshots / commit, error)) return snapshots / commit;
   }
-  return revision == "main" ? newest_folder(snapshots) : fs::path();
+  return {};
 }
 
 bool CachedRepository::has_blob(const RemoteFile& file) const {

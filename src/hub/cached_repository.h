@@ -31,8 +31,8 @@ class CachedRepository {
   std::filesystem::path lock(const std::string& checksum) const;
   std::filesystem::path snapshot(const std::string& commit) const;
 
-  // Returns the directory of the snapshot that a revision names: a commit, or what refs/REVISION says. For
-  // "main" without such a file it is the newest snapshot. Returns an empty path if there is none.
+  // Returns the directory of the snapshot that a revision names: a commit, or what refs/REVISION says, which
+  // is written when the snapshot is whole. Returns an empty path if there is none.
   std::filesystem::path find_snapshot(const std::string& revision) const;
 
   // Tells whether a blob of the right size is there.

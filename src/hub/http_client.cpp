@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <exception>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -163,14 +164,31 @@ struct HttpClient::Transfer {
   Transfer& operator=(const Transfer&) = delete;
 
   static size_t on_header(char* data, size_t, size_t size, void* self) {
-    static_cast<Transfer*>(self)->read_header(std::string_view(data, size));
-    return size;
+    auto& transfer = *static_cast<Transfer*>(self);
+    const auto work = [&] {
+      transfer.read_header(std::string_view(data, size));
+      return true;
+    };
+    return transfer.guarded(work) ? size : 0;
   }
   static size_t on_body(char* data, size_t, size_t size, void* self) {
-    return static_cast<Transfer*>(self)->read_body(std::as_bytes(std::span(data, size))) ? size : 0;
+    auto& transfer = *static_cast<Transfer*>(self);
+    const auto work = [&] { return transfer.read_body(std::as_bytes(std::span(data, size))); };
+    return transfer.guarded(work) ? size : 0;
   }
   static int on_progress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
     return static_cast<Transfer*>(self)->stop.is_set() ? 1 : 0;
+  }
+
+  // Returns what `work` returns, and false if it throws, because libcurl cannot be left by an exception.
+  template <typename Work>
+  bool guarded(const Work& work) {
+    try {
+      return work();
+    } catch (const std::exception& error) {
+      failure = Failure{.status = {StatusCode::kInternal, error.what()}};
+      return false;
+    }
   }
 
   void read_header(std::string_view line) {

@@ -103,6 +103,8 @@ std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limi
   refuse_unsupported(reader);
   ChatInput input;
   input.id_prefix = "msg_";
+  std::string accepted;
+  reader.choice("service_tier", accepted, {"auto", "standard_only"});
   read_openai_fields(reader, limits, out.common, input.fields);
   need_one_choice(reader, input.fields);
   std::optional<int64_t>& length = input.fields.sampling.max_new_tokens;

@@ -110,6 +110,7 @@ void read_openai_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiCha
   reader.unsupported({"prompt", "suffix", "echo", "best_of"}, "a chat has messages; use /v1/completions");
   refuse_audio(reader);
   ChatInput input;
+  check_openai_fields(reader, out.common);
   read_openai_fields(reader, limits, out.common, input.fields);
   read_logprobs(reader, limits.request, input.logprobs);
   input.length_field = read_max_tokens(reader, input.fields.sampling.max_new_tokens);

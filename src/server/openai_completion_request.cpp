@@ -81,6 +81,7 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
   reader.unsupported({"content_special_tokens"}, kOnlyForMessages);
   reader.unsupported({"messages", "tools", "functions", "thinking", "continue_final_message"},
                      "a prompt has no messages; use /v1/chat/completions");
+  check_openai_fields(reader, out.common);
   read_openai_fields(reader, limits, out.common, fields);
   if (const json::value* suffix = reader.find("suffix"); suffix != nullptr) {
     if (!suffix->is_string() || !suffix->get_string().empty()) {

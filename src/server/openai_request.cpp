@@ -125,7 +125,6 @@ void refuse_unsupported(FieldReader& reader) {
   reader.unsupported({"images_config", "max_dynamic_patch", "min_dynamic_patch", "image_max_dynamic_patch",
                       "video_max_dynamic_patch"},
                      "the models here read text only");
-  reader.unsupported({"store"}, "answers are not stored");
   reader.unsupported({"prediction"}, "a text that is known beforehand is not generated faster");
   for (const std::string_view rank : {"data_parallel_rank", "routed_dp_rank"}) {
     int64_t only_rank = 0;
@@ -134,7 +133,6 @@ void refuse_unsupported(FieldReader& reader) {
   if (reader.has("web_search_options"))
     reader.fail("web_search_options", "is not supported: the server does not search");
   std::string accepted;
-  reader.choice("service_tier", accepted, {"auto", "default"});
   reader.choice("prompt_cache_retention", accepted, {"in_memory", "in-memory"});
   const json::value* verbosity = reader.find("verbosity");
   if (verbosity != nullptr && *verbosity != "medium")
@@ -251,10 +249,16 @@ void read_model_name(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequ
   }
 }
 
+void check_openai_fields(FieldReader& reader, OpenAiRequest& request) {
+  request.unknown_fields = reader.num_unknown(kKnownFields);
+  reader.unsupported({"store"}, "answers are not stored");
+  std::string accepted;
+  reader.choice("service_tier", accepted, {"auto", "default"});
+}
+
 void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request,
                         OpenAiFields& fields) {
   refuse_unsupported(reader);
-  request.unknown_fields = reader.num_unknown(kKnownFields);
   read_model_name(reader, limits, request);
   reader.boolean("stream", request.stream);
   read_stream_options(reader, request);

@@ -82,6 +82,10 @@ void read_model_name(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequ
 void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request,
                         OpenAiFields& fields);
 
+// Counts the fields that neither chats nor completions define, and refuses what these two do not do while
+// another API may: store, and a tier of service.
+void check_openai_fields(FieldReader& reader, OpenAiRequest& request);
+
 // Fits all prompts of a request to the limits, and returns the length of each one's answers: what the client
 // wants or, if it gave no number, `fallback` (see fit_prompt). Refuses what is too much for one request.
 // Errors name `prompt_field`, `length_field` or n; log-probabilities of prompts are the field logprobs. Then

@@ -49,7 +49,9 @@ bool is_parsed_inline(std::string_view body) {
   if (body.size() > kInlineBodyBytes || may_escape_a_key(body)) return false;
   if (std::count(body.begin(), body.end(), ',') > static_cast<ptrdiff_t>(kInlineCommas)) return false;
   const auto has = [body](std::string_view key) { return body.find(key) != body.npos; };
-  return !has("stop_regex") && !has("\"n\"") && (body.size() <= kInlineToolsBytes || !has("tool"));
+  // A stored conversation is rendered and tokenised again, whatever its size.
+  return !has("stop_regex") && !has("\"n\"") && !has("previous_response_id") &&
+         (body.size() <= kInlineToolsBytes || !has("tool"));
 }
 
 void run_parse_work(ServerContext& context, std::shared_ptr<HttpExchange> exchange, ErrorStyle style,

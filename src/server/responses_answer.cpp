@@ -121,6 +121,8 @@ void ResponsesAnswer::append(std::string_view text, SseStream& stream) {
 // Ends the open item, with the events for that in a stream.
 void ResponsesAnswer::close(std::string_view status, SseStream& stream) {
   if (item_ == Item::kNone) return;
+  const bool is_broken = item_ == Item::kCall && !text_.has_whole_calls();
+  if (is_broken) status = "incomplete";
   if (!output_.empty()) output_ += ',';
   const size_t begin = output_.size();
   append_item(output_, status, item_text_);
@@ -146,7 +148,8 @@ void ResponsesAnswer::close(std::string_view status, SseStream& stream) {
     json_.append(output_, begin);
     send("response.output_item.done", stream);
   }
-  if (store_it_) remember(std::exchange(item_text_, {}));
+  // Arguments that broke off could not be rendered when the conversation goes on.
+  if (store_it_ && !is_broken) remember(std::exchange(item_text_, {}));
   item_text_.clear();
   item_ = Item::kNone;
 }
@@ -277,6 +280,7 @@ void ResponsesAnswer::end_stream(SseStream& stream) {
 }
 
 void ResponsesAnswer::fail_stream(int status, std::string_view message, SseStream& stream) {
+  close("incomplete", stream);
   std::string error = "{\"code\":\"";
   error += status == 400 ? "invalid_prompt" : "server_error";
   error += "\",\"message\":";

@@ -218,6 +218,8 @@ std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limi
   ChatInput input;
   input.id_prefix = "resp_";
   input.length_field = "max_output_tokens";
+  std::string accepted;
+  reader.choice("service_tier", accepted, {"auto", "default"});
   read_openai_fields(reader, limits, out.common, input.fields);
   out.common.repeats_answer = out.common.stream;
   need_one_choice(reader, input.fields);

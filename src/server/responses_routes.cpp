@@ -74,7 +74,7 @@ HttpResponse not_stored(std::string_view id) {
 }
 
 std::string id_of(const HttpRequest& request) {
-  return request.path.substr(kPrefix.size());
+  return request.path.substr(kPrefix.size(), request.path.find('/', kPrefix.size()) - kPrefix.size());
 }
 
 HttpResponse read(const ResponseStore& store, const HttpRequest& request) {
@@ -96,8 +96,7 @@ HttpResponse remove(ResponseStore& store, const HttpRequest& request) {
 
 // Every response has ended when its id is known to the store.
 HttpResponse cancel(const ResponseStore& store, const HttpRequest& request) {
-  std::string id = id_of(request);
-  id.resize(id.find('/'));
+  const std::string id = id_of(request);
   if (store.find(id, owner_of(request)) == nullptr) return not_stored(id);
   return error_response(kStyle, 400,
                         "only a response in the background can be cancelled, and there are none; close the "

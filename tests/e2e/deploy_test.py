@@ -72,6 +72,10 @@ def check_compose():
     check("files are mounted", len(mounts) > 3, text)
     for path in mounts:
         check(f"{path} exists", (DEPLOY / path).exists())
+    built = re.search(r"context: (\S+)\n\s+dockerfile: (\S+)\n\s+target: \$\{HADAL_IMAGE:-(\w+)\}", text)
+    recipe = DEPLOY / built[1] / built[2]
+    check("the image's recipe exists", recipe.is_file(), recipe)
+    check("and has the stage", f" AS {built[3]}\n" in recipe.read_text(encoding="utf-8"), built[3])
     flags = re.search(r"command: (\[.*\])", text)
     return json.loads(flags[1])
 

@@ -95,13 +95,15 @@ TEST(CachedRepository, ARevisionNamesTheSnapshotThatItsFileSays) {
   EXPECT_EQ(repository.find_snapshot("v1"), "");
 }
 
-TEST(CachedRepository, WithoutAFileForMainTheNewestSnapshotIsUsed) {
+TEST(CachedRepository, ASnapshotWithoutARefIsNotMain) {
   const TempDir cache;
-  const fs::path snapshots = cache.path() / "models--org--name" / "snapshots";
-  write_file(snapshots / "old" / "config.json", "{}");
-  write_file(snapshots / "new" / "config.json", "{}");
-  fs::last_write_time(snapshots / "old", fs::file_time_type::clock::now() - std::chrono::hours(1));
-  EXPECT_EQ(CachedRepository(cache.path(), "org/name").find_snapshot("main"), snapshots / "new");
+  const fs::path folder = cache.path() / "models--org--name";
+  write_file(folder / "snapshots" / kCommit / "config.json", "{}");
+  const CachedRepository repository(cache.path(), "org/name");
+  EXPECT_EQ(repository.find_snapshot("main"), "") << "it may be half fetched, or another revision";
+  ASSERT_TRUE(repository.set_revision("v1", kCommit).ok());
+  EXPECT_EQ(repository.find_snapshot("v1"), repository.snapshot(kCommit));
+  EXPECT_EQ(repository.find_snapshot("main"), "");
 }
 
 TEST(CachedRepository, ALinkReplacesWhatWasThere) {
@@ -159,6 +161,7 @@ TEST(LocateModel, ASnapshotThatIsWholeIsUsedWithoutAskingTheHub) {
   const fs::path snapshot = cache.path() / "models--org--name" / "snapshots" / kCommit;
   write_file(snapshot / "config.json", "{}");
   write_file(snapshot / "model.safetensors", "");
+  write_file(cache.path() / "models--org--name" / "refs" / "main", kCommit);
   // Nobody listens on port 1, so that a question to the hub would be an error.
   const HubEnvironment environment{.hf_hub_cache = cache.path().string(),
                                    .hf_endpoint = "http://127.0.0.1:1"};
@@ -178,7 +181,9 @@ TEST(LocateModel, OfflineTheErrorSaysWhatIsMissingAndHowToFetchIt) {
                     HasSubstr("HF_HUB_OFFLINE")));
   EXPECT_THAT(message("org/name", {}), HasSubstr("HF_HUB_CACHE, HF_HOME and HOME are unset"));
   EXPECT_THAT(message("/no/such/dir", offline(cache.path())), HasSubstr("no such directory, nor a hub id"));
-  write_file(cache.path() / "models--org--half" / "snapshots" / "a" / "tokenizer.json", "{}");
+  const fs::path half = cache.path() / "models--org--half";
+  write_file(half / "snapshots" / "a" / "tokenizer.json", "{}");
+  write_file(half / "refs" / "main", "a");
   EXPECT_THAT(message("org/half", offline(cache.path())), HasSubstr("lacks config.json, model.safetensors"));
   write_file(cache.path() / "file", "");
   EXPECT_THAT(message((cache.path() / "file").string(), {}), HasSubstr("not a directory"));

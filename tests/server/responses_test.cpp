@@ -216,6 +216,14 @@ TEST(Responses, WithStoreFalseNothingIsStored) {
   EXPECT_EQ(server.call("GET", "/v1/responses/" + str(response.at("id"))).status, 404);
 }
 
+TEST(Responses, StoreTrueIsTheDefaultAndAPathMayEndInASlash) {
+  TestServer server(options_of("one two"));
+  const json::object response =
+      whole(server, body_of(R"("store":true,"service_tier":"auto","max_output_tokens":2)"));
+  EXPECT_TRUE(response.at("store").as_bool());
+  EXPECT_EQ(server.call("GET", "/v1/responses/" + str(response.at("id")) + "/").status, 200);
+}
+
 TEST(Responses, WithoutRoomForAnyNothingIsStored) {
   testing::TestServerOptions options = options_of("one two");
   options.server.response_store_bytes = 0;
