@@ -49,7 +49,8 @@ void check_accepted(const OpenAiRequest& request) {
 }
 
 void check_refused(const FieldError& error) {
-  HADAL_CHECK(http_status(error.status.code) == 400, "{}", error.status.message);
+  const int status = http_status(error.status.code);
+  HADAL_CHECK(status == 400 || status == 501, "{}", error.status.message);  // 501: images, sound and files
   const HttpResponse response = error_response(ErrorStyle::kOpenAi, error.status, error.field);
   const boost::json::value answer = boost::json::parse(response.body);
   HADAL_CHECK(!answer.at("error").at("message").as_string().empty());
