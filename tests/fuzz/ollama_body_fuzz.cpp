@@ -10,6 +10,7 @@
 #include <boost/json.hpp>
 
 #include "base/check.h"
+#include "body_limits.h"
 #include "server/api_error.h"
 #include "server/ollama_request.h"
 #include "unit_limit.h"
@@ -21,11 +22,6 @@ using namespace hadal::server;
 
 constexpr int64_t kContext = 256;
 constexpr int64_t kVocab = 300;
-
-constexpr std::string_view kTokenizer = R"({"model":{"type":"BPE","vocab":{"a":0,"b":1,"c":2},"merges":[]},
-  "added_tokens":[{"id":3,"content":"</think>","special":false}],
-  "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":false},
-  "decoder":{"type":"ByteLevel"}})";
 
 void check_accepted(const OllamaRequest& request) {
   HADAL_CHECK(request.common.items.size() == (request.loads_only ? 0 : 1));
@@ -58,23 +54,14 @@ void check(const std::variant<OllamaRequest, FieldError>& parsed) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const fuzz::UnitLimit limit_of_time(3.0);
-  static const auto tokenizer = Tokenizer::from_json(kTokenizer);
-  HADAL_CHECK(tokenizer.ok(), "{}", tokenizer.status().message);
   const std::string_view body(reinterpret_cast<const char*>(data), size);
-  OpenAiLimits limits;
-  limits.prompt = {.context_length = kContext, .max_total_tokens = 4096};
-  limits.vocab_size = kVocab;
-  limits.model_name = "m";
+  OpenAiLimits limits = fuzz::body_limits(kContext, kVocab);
   check(parse_ollama_chat(body, limits));
-  limits.tokenizer = tokenizer->get();
-  for (const ChatFormat format :
-       {ChatFormat::kV2, ChatFormat::kV25, ChatFormat::kR1, ChatFormat::kV31, ChatFormat::kV32}) {
-    limits.chat_format = format;
-    limits.reasoning = resolve_reasoning_format("auto", format).value();
-    limits.tool_calls = resolve_tool_call_format("auto", format).value();
-    limits.prompt.allow_auto_truncate = format == ChatFormat::kR1;
-    check(parse_ollama_chat(body, limits));
-    check(parse_ollama_generate(body, limits));
-  }
+  limits.tokenizer = fuzz::body_tokenizer();
+  fuzz::for_each_format(limits, [&](OpenAiLimits of_format) {
+    of_format.prompt.allow_auto_truncate = of_format.chat_format == ChatFormat::kR1;
+    check(parse_ollama_chat(body, of_format));
+    check(parse_ollama_generate(body, of_format));
+  });
   return 0;
 }

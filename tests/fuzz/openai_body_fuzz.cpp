@@ -10,6 +10,7 @@
 #include <boost/json.hpp>
 
 #include "base/check.h"
+#include "body_limits.h"
 #include "server/api_error.h"
 #include "server/openai_chat_request.h"
 #include "server/openai_completion_request.h"
@@ -22,11 +23,6 @@ using namespace hadal::server;
 
 constexpr int64_t kContext = 256;
 constexpr int64_t kVocab = 300;
-
-constexpr std::string_view kTokenizer = R"({"model":{"type":"BPE","vocab":{"a":0,"b":1,"c":2},"merges":[]},
-  "added_tokens":[{"id":3,"content":"</think>","special":false}],
-  "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":false},
-  "decoder":{"type":"ByteLevel"}})";
 
 void check_accepted(const OpenAiRequest& request) {
   HADAL_CHECK(!request.id.empty());
@@ -60,15 +56,10 @@ void check_refused(const FieldError& error) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const fuzz::UnitLimit limit_of_time(3.0);
-  static const auto tokenizer = Tokenizer::from_json(kTokenizer);
-  HADAL_CHECK(tokenizer.ok(), "{}", tokenizer.status().message);
   const std::string_view body(reinterpret_cast<const char*>(data), size);
-  OpenAiLimits limits;
-  limits.prompt = {.context_length = kContext, .max_total_tokens = 4096};
-  limits.vocab_size = kVocab;
-  limits.model_name = "m";
+  OpenAiLimits limits = fuzz::body_limits(kContext, kVocab);
   for (const bool with_tokenizer : {false, true}) {
-    limits.tokenizer = with_tokenizer ? tokenizer->get() : nullptr;
+    limits.tokenizer = with_tokenizer ? fuzz::body_tokenizer() : nullptr;
     const auto completion = parse_openai_completion(body, limits);
     if (const auto* request = std::get_if<OpenAiCompletionRequest>(&completion)) {
       check_accepted(request->common);
@@ -77,13 +68,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       check_refused(std::get<FieldError>(completion));
     }
   }
-  for (const ChatFormat format :
-       {ChatFormat::kV2, ChatFormat::kV25, ChatFormat::kR1, ChatFormat::kV31, ChatFormat::kV32}) {
-    limits.chat_format = format;
-    limits.reasoning = resolve_reasoning_format("auto", format).value();
-    limits.tool_calls = resolve_tool_call_format("auto", format).value();
-    limits.prompt.allow_auto_truncate = format == ChatFormat::kR1;
-    const auto chat = parse_openai_chat(body, limits);
+  fuzz::for_each_format(limits, [&](OpenAiLimits of_format) {
+    of_format.prompt.allow_auto_truncate = of_format.chat_format == ChatFormat::kR1;
+    const auto chat = parse_openai_chat(body, of_format);
     if (const auto* request = std::get_if<OpenAiChatRequest>(&chat)) {
       check_accepted(request->common);
       for (const OpenAiItem& item : request->common.items) {
@@ -92,6 +79,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     } else {
       check_refused(std::get<FieldError>(chat));
     }
-  }
+  });
   return 0;
 }
