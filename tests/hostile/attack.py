@@ -101,6 +101,7 @@ class Attack:
     async def talk_tls(self):
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        writer = None
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context, local_addr=("127.0.0.2", 0))
             size = 0
@@ -108,9 +109,13 @@ class Attack:
             while data := await reader.read(65536):
                 size += len(data)
                 self.note(data, size)
-            writer.close()
         except (OSError, asyncio.IncompleteReadError):
             self.seen.cut += 1
+        finally:
+            if writer is not None:
+                # close() would wait until the server has read everything, and a client that is cancelled would leave its
+                # socket open until the garbage collector finds it; so long the server has to serve it.
+                writer.transport.abort()
 
     async def client(self, until):
         while True:

@@ -34,7 +34,6 @@ class Case:
     memory_bytes: int = 48 * MIB
     through_tls: bool = True  # False, in the group "tls": the bytes are sent without TLS
     neighbours: bool = True  # False: the neighbour's delays are not bounded (the case disturbs by design)
-    expected_after: str = ""  # the change after which the case is expected to pass; known.py sets it
 
     @property
     def full_name(self):

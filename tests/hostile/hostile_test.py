@@ -5,12 +5,9 @@ $HADAL_BINARY is the server's binary. --slack multiplies the bounds on the neigh
 come, for machines that are slow or busy with other work; --serve gives the server more flags ("--device cuda").
 The cases are rows of cases_*.py. The cases of a group share one server; after a case that kills or blocks it, the next ones
 get a fresh one. After each case the server lives, answers a known request as before, runs nothing, and has given its memory
-back. docs/security.md says what the bounds mean. A case of known.py may delay its neighbour until its change has landed: then it
-is listed as known, and counts as neither passed nor failed; when it passes, it counts, and the runner says so. The last line is "N passed, N
-failed"."""
+back. docs/security.md says what the bounds mean. The last line is "N passed, N failed"."""
 import argparse
 import asyncio
-import dataclasses
 import json
 import os
 import pathlib
@@ -33,11 +30,9 @@ import cases_requests  # noqa: E402
 import cases_texts  # noqa: E402
 import cases_transport  # noqa: E402
 from case import MIB, Case, post  # noqa: E402
-from known import KNOWN_UNTIL  # noqa: E402
 
-CASES = [dataclasses.replace(case, expected_after=KNOWN_UNTIL.get(case.full_name, ""))
-         for case in cases_requests.CASES + cases_texts.CASES + cases_transport.CASES + cases_memory.CASES +
-         cases_dialects.CASES]
+CASES = (cases_requests.CASES + cases_texts.CASES + cases_transport.CASES + cases_memory.CASES +
+         cases_dialects.CASES)
 KEY = "the-key"
 GROUPS = {"plain": ["--enable-metrics"], "keys": ["--api-key", KEY, "--admin-api-key", "the-admin-key"], "tls": [],
           "memory": ["--enable-metrics", "--max-request-memory", "64"],
@@ -317,20 +312,14 @@ def run_cases(group, cases, options, counts):
             if not usable:
                 server.__exit__()
                 server = None
-            late_only = all(text.startswith(LATE) for text in problems)
             if not all(text.startswith((LATE, GROWN)) for text in problems) or not problems:
                 break
         if server is not None:
             server.undisturbed = server.group_base
-        # What is known is a delay. A server that ends, leaks or answers wrongly fails every case.
-        kind = "passed" if not problems else "known" if case.expected_after and late_only else "failed"
+        kind = "failed" if problems else "passed"
         counts[kind] += 1
-        if kind == "failed":
+        if problems:
             print(f"FAILED {case.full_name}: {'; '.join(problems)}", flush=True)
-        elif kind == "known":
-            print(f"KNOWN {case.full_name}, until {case.expected_after}: {'; '.join(problems)}", flush=True)
-        elif case.expected_after:
-            print(f"PASSES {case.full_name}: remove it from known.py (\"{case.expected_after}\")", flush=True)
         if options.verbose:
             print(row(case, figures, kind) + (f" {figures['statuses']} cut {figures['cut']} {figures['seconds']:.1f} s"
                                               if figures else ""), flush=True)
@@ -347,13 +336,12 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     chosen = [case for case in CASES if options.filter in case.full_name]
     if options.list:
-        print("\n".join(case.full_name + (f"  (until {case.expected_after})" if case.expected_after else "")
-                        for case in chosen))
+        print("\n".join(case.full_name for case in chosen))
         return 0
     names = [case.full_name for case in CASES]
-    counts = {"passed": 0, "failed": 0, "known": 0}
-    for name in sorted({name for name in names if names.count(name) > 1} | (set(KNOWN_UNTIL) - set(names))):
-        print(f"FAILED {name}: " + ("stands in known.py, but in no table" if name not in names else "two cases have this name"))
+    counts = {"passed": 0, "failed": 0}
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        print(f"FAILED {name}: two cases have this name")
         counts["failed"] += 1
     if options.verbose:
         print("| case | clients | health p90 [ms] | gap p90 [ms] | memory [MiB] | answer [bytes] | verdict |\n"
@@ -363,7 +351,7 @@ def main():
         mine = [case for case in chosen if case.group == group]
         if mine:
             run_group(group, mine, options, counts)
-    print(f"{len(chosen)} cases in {time.monotonic() - started:.0f} s, {counts['known']} known")
+    print(f"{len(chosen)} cases in {time.monotonic() - started:.0f} s")
     if not chosen:
         counts["failed"] += 1
     print(f"{counts['passed']} passed, {counts['failed']} failed")
