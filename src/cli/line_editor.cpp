@@ -9,6 +9,7 @@
 #include <clocale>
 #include <cstdio>
 #include <cwchar>
+#include <utility>
 
 #include "base/check.h"
 #include "cli/terminal.h"
@@ -19,6 +20,7 @@ namespace {
 constexpr std::string_view kPasteOn = "\x1b[?2004h";  // the terminal marks what it pastes
 constexpr std::string_view kPasteOff = "\x1b[?2004l";
 constexpr std::wstring_view kPasteEnd = L"\x1b[201~";
+constexpr char kCtrlD = '\x04';
 constexpr const char* kPrefillKey = "\x1b[299~";  // no key of a terminal sends it
 
 void write_terminal(std::string_view text) {
@@ -44,6 +46,7 @@ struct LineEditor::State {
   History* history = nullptr;
   std::string prompt;
   std::string prefill;
+  bool marks_pastes = false;
   bool interrupted = false;
   std::string interrupted_text;
   winsize size{};
@@ -80,6 +83,9 @@ struct LineEditor::State {
       if (ready <= 0) continue;
       const ssize_t count = ::read(STDIN_FILENO, &byte, 1);
       if (count < 0 && errno == EINTR) continue;
+      // A Ctrl-D that was typed before the editor took the terminal over, while an answer was printed, say,
+      // arrives as NUL.
+      if (count == 1 && byte == '\0') byte = kCtrlD;
       return count == 1 ? 1 : 0;
     }
   }
@@ -100,6 +106,9 @@ struct LineEditor::State {
 
   static int on_read(EditLine* editor, wchar_t* c) {
     State& state = of(editor);
+    // The first read of a message is the first moment at which libedit surely has the terminal in its mode,
+    // and who drives a terminal takes this mark as the sign that keys are read.
+    if (!std::exchange(state.marks_pastes, true)) write_terminal(kPasteOn);
     const int got = state.read_char(*c);
     if (got >= 0) return got;
     state.interrupted = true;
@@ -197,10 +206,9 @@ LineEditor::Message LineEditor::read(std::string_view prefill) {
   state.interrupted = false;
   state.prefill = prefill;
   if (!prefill.empty()) el_push(state.editor, kPrefillKey);
-  write_terminal(kPasteOn);
   int count = 0;
   const char* line = el_gets(state.editor, &count);
-  write_terminal(kPasteOff);
+  if (std::exchange(state.marks_pastes, false)) write_terminal(kPasteOff);
   if (state.interrupted) {
     write_terminal("\n");
     el_reset(state.editor);

@@ -7,6 +7,7 @@ import pathlib
 import pty
 import re
 import select
+import signal
 import stat
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from counting import check, finish, skip
 UP, LEFT, HOME = b"\x1b[A", b"\x1b[D", b"\x01"
 PASTE, PASTE_END = b"\x1b[200~", b"\x1b[201~"
 PROMPT = b"\x1b[?2004h"  # the editor asks the terminal to mark what it pastes
+PASTE_OFF = b"\x1b[?2004l"  # the editor gives the terminal back
 CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
@@ -55,6 +57,8 @@ class Chat:
 
     def wait(self):
         self.until(b"never", limit=30)
+        if not select.select([self.fd], [], [], 0)[0]:  # the other end of the terminal is still open
+            os.kill(self.pid, signal.SIGKILL)
         status = os.waitpid(self.pid, 0)[1]
         os.close(self.fd)
         return os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1
@@ -166,6 +170,17 @@ def test_commands(work):
     check("/exit leaves", chat.wait() == 0)
 
 
+def test_typing_ahead(work):
+    """Ctrl-D counts also when it is typed while an answer is printed, when the terminal still collects lines."""
+    chat = Chat(work / "ahead", "--max-new-tokens", "300", "--ignore-eos")
+    chat.until(PROMPT)
+    os.write(chat.fd, b"hello\r")
+    chat.until(PASTE_OFF)
+    time.sleep(0.05)
+    os.write(chat.fd, b"\x04")
+    check("Ctrl-D typed ahead leaves", chat.wait() == 0)
+
+
 def test_interrupts(work):
     """Thinking is dimmed; Ctrl-C stops an answer, then drops a line, and in an empty line it leaves."""
     chat = Chat(work / "interrupts", "--load-format", "dummy", "--thinking", "--max-new-tokens", "300", "--ignore-eos",
@@ -204,6 +219,7 @@ def main():
         test_no_history(work)
         test_paste(work)
         test_commands(work)
+        test_typing_ahead(work)
         test_interrupts(work)
         test_dumb_terminal(work)
     return finish()
