@@ -115,3 +115,5 @@ BENCHMARK(BM_GrammarStep)->Arg(0)->Arg(1)->Arg(2)->Unit(benchmark::kMicrosecond)
 
 }  // namespace
 }  // namespace hadal
+
+BENCHMARK_MAIN();
