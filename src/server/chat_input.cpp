@@ -9,21 +9,24 @@
 namespace hadal::server {
 namespace {
 
-// A required call becomes a grammar; an optional one is only parsed.
+// A required call becomes a grammar, and so does an optional one of a strict function; others are only
+// parsed. An answer that has a grammar of its own calls nothing by itself.
 void apply_tools(FieldReader& reader, const OpenAiLimits& limits, const ToolFields& tools,
                  std::shared_ptr<const GrammarSpec>& grammar, ChatParsing& parsing) {
   if (!reader.ok() || tools.choice == ToolFields::Choice::kNone) return;
   parsing.tool_calls = limits.tool_calls;
   parsing.tool_names = tools.names;
   parsing.parallel_tool_calls = tools.parallel;
-  if (tools.choice == ToolFields::Choice::kAuto) return;
+  const bool is_forced = tools.choice != ToolFields::Choice::kAuto;
+  if (!is_forced && (tools.strict.empty() || grammar)) return;
   if (grammar) {
     return reader.fail("tool_choice", fmt::format("forces a call and excludes {}", grammar->field));
   }
   // A single named function is called once, as in OpenAI's API.
-  const bool several = tools.parallel && tools.choice == ToolFields::Choice::kRequired;
-  auto spec = tool_choice_grammar(*limits.chat_format, tools.tools_json, tools.function, several);
-  if (!spec.ok()) return reader.fail("tool_choice", spec.status().message);
+  const bool several = tools.parallel && tools.choice != ToolFields::Choice::kNamed;
+  auto spec = is_forced ? tool_choice_grammar(*limits.chat_format, tools.tools_json, tools.function, several)
+                        : strict_calls_grammar(*limits.chat_format, tools.tools_json, tools.strict, several);
+  if (!spec.ok()) return reader.fail(is_forced ? "tool_choice" : "tools", spec.status().message);
   grammar = std::make_shared<const GrammarSpec>(std::move(spec).value());
   const auto format = resolve_tool_call_format("auto", *limits.chat_format);
   if (parsing.tool_calls == ToolCallFormat::kNone && format.ok()) parsing.tool_calls = *format;

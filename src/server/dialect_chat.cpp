@@ -68,7 +68,10 @@ void ToolList::read(FieldReader& tool, std::string_view schema_field, bool schem
     tool.fail(schema_field, "is missing; must be a JSON schema, which is an object");
   if (schema != nullptr && !schema->is_object())
     tool.must_be(schema_field, *schema, "a JSON schema, which is an object");
+  bool strict = false;
+  tool.boolean("strict", strict);
   if (!tool.ok()) return;
+  if (strict) strict_.push_back(name);
   if (json_.size() > 1) json_ += ',';
   json_ += "{\"type\":\"function\",\"function\":{\"name\":";
   append_json_string(json_, name);
@@ -88,6 +91,7 @@ void ToolList::move_to(ToolFields& out) {
   if (names_.empty()) return;
   out.tools_json = std::move(json_) + "]";
   out.names = std::move(names_);
+  out.strict = std::move(strict_);
   out.choice = ToolFields::Choice::kAuto;
 }
 

@@ -37,7 +37,7 @@ FieldError renamed(FieldError error, const ErrorNames& names);
 // ToolList collects functions in the form of chat's `tools`.
 class ToolList {
  public:
-  // Reads the fields name, description and `schema_field` (a JSON schema) of one tool.
+  // Reads the fields name, description, `schema_field` (a JSON schema) and strict of one tool.
   void read(FieldReader& tool, std::string_view schema_field, bool schema_is_required);
   // Adds the tools to `out`, which then has the choice kAuto, if there are any.
   void move_to(ToolFields& out);
@@ -45,6 +45,7 @@ class ToolList {
  private:
   std::string json_ = "[";
   std::vector<std::string> names_;
+  std::vector<std::string> strict_;
 };
 
 // Returns the list in field `tools`, null if there is none. More than kMaxTools entries are an error.

@@ -165,7 +165,10 @@ void read_tool(FieldReader& reader, size_t i, const json::value& value, ToolFiel
   if (parameters != nullptr && !parameters->is_object()) {
     fields.must_be("parameters", *parameters, "a JSON schema, which is an object");
   }
+  bool strict = false;
+  fields.boolean("strict", strict);
   reader.adopt(fields);
+  if (strict) tools.strict.push_back(name);
   tools.names.push_back(std::move(name));
 }
 

@@ -23,10 +23,11 @@ void read_messages(FieldReader& reader, std::vector<ChatMessage>& messages);
 
 struct ToolFields {
   enum class Choice { kNone, kAuto, kRequired, kNamed };
-  Choice choice = Choice::kNone;   // kNone also without tools
-  std::string function;            // kNamed
-  std::vector<std::string> names;  // names of the tools
-  std::string tools_json;          // as the client wrote them; empty with kNone
+  Choice choice = Choice::kNone;    // kNone also without tools
+  std::string function;             // kNamed
+  std::vector<std::string> names;   // names of the tools
+  std::vector<std::string> strict;  // names of those whose calls must fit their parameters ("strict": true)
+  std::string tools_json;           // as the client wrote them; empty with kNone
   bool parallel = true;
 };
 

@@ -1,7 +1,10 @@
-// Makes the grammar that forces a model to call tools, for tool_choice "required" and for a named function.
-// The function is pure.
+// Makes the grammars of tool calls: one forces a model to call tools, for tool_choice "required" and for a
+// named function, and one holds the calls that a model makes by itself to the schemas of strict functions.
+// The functions are pure.
 #pragma once
 
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "base/result.h"
@@ -19,5 +22,12 @@ namespace hadal {
 // parameters that check_json_schema refuses) and kUnsupported (V2, which has no tool calls).
 Result<GrammarSpec> tool_choice_grammar(ChatFormat format, std::string_view tools_json,
                                         std::string_view function_name, bool parallel);
+
+// Returns a structural tag of free text, in which a block of tool calls calls functions of the list only, and
+// ends the answer. The arguments of the functions in `strict` match their "parameters" schema, those of
+// others are any JSON object. The errors are those of tool_choice_grammar, but schemas of other functions are
+// not looked at.
+Result<GrammarSpec> strict_calls_grammar(ChatFormat format, std::string_view tools_json,
+                                         std::span<const std::string> strict, bool parallel);
 
 }  // namespace hadal

@@ -104,6 +104,21 @@ def forced_tools(server):
             check("reason", answer["finish_reason"] == "tool_calls", answer)
 
 
+def strict_tools(server):
+    """A model that begins a call by itself (a bias on the marker makes it) has to end it as a strict function wants."""
+    marker = server.request("POST", "/tokenize", {"prompt": "<｜tool▁calls▁begin｜>", "add_special_tokens": False})[2]
+    body = {**HELLO, "logit_bias": {str(json.loads(marker)["tokens"][0]): 100}, "max_tokens": 500, "temperature": 1}
+    tools = [{**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS]
+    answer = whole(server, {**body, "tools": tools, "parallel_tool_calls": False})
+    check("the call of a strict function fits", len(answer["tool_calls"]) == 1 and answer["finish_reason"] == "tool_calls"
+          and json.loads(answer["tool_calls"][0]["arguments"])["unit"] in ("c", "f"), answer)
+    check("other functions are not held to it", whole(server, {**body, "tools": TOOLS})["tool_calls"] == [])
+    tools[1]["function"]["parameters"] = {"type": "object", "not": {}}
+    status, error = server.post(CHAT, {**HELLO, "tools": tools})
+    check("a schema that cannot be enforced is named", status == 400
+          and "tools[1].function.parameters" in error["error"]["message"], error)
+
+
 def dsml_tools(server):
     """Forces calls in V3.2's notation, and sends one back with its result."""
     info = json.loads(server.request("GET", "/server_info")[2])
@@ -196,7 +211,7 @@ def main():
     with Server("--max-total-tokens", 32768, "--served-model-name", "tiny", "--enable-cache-report") as server:
         models = json.loads(server.request("GET", "/v1/models")[2])
         check("models", models["data"][0]["id"] == "tiny", models)
-        for part in (streams_say_the_same, structured_output, forced_tools, loglikelihood, many_streams,
+        for part in (streams_say_the_same, structured_output, forced_tools, strict_tools, loglikelihood, many_streams,
                      clients_that_leave, errors):
             part(server)
         check("ended well", server.stop() == 0)

@@ -117,6 +117,53 @@ TEST_F(GrammarTest, ToolChoiceForcesCallsInTheFormatsNotation) {
             std::string::npos);
 }
 
+// Free text stays free, and calls of strict functions fit their schemas.
+TEST_F(GrammarTest, CallsOfStrictFunctionsFitTheirSchemasAndTextStaysFree) {
+  const std::string tools = R"([
+    {"type": "function", "function": {"name": "add", "parameters": {"type": "object",
+      "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": false}}},
+    {"type": "function", "function": {"name": "say", "parameters": {"not": {}}}}])";
+  const std::vector<std::string> strict{"add"};
+  const auto block = [](ChatFormat format, const std::string& name, const std::string& arguments, int calls) {
+    ChatMessage message{.role = "assistant", .content = "Let me see: <f> {"};
+    for (int i = 0; i < calls; ++i) message.tool_calls.push_back({.name = name, .arguments = arguments});
+    const std::vector<ChatMessage> messages{{.role = "user", .content = "q"}, message};
+    std::string text = render_chat(format, messages, {.add_generation_prompt = false}).value();
+    text.erase(0, text.find("Let me see"));
+    return text.substr(0, text.find("<｜end▁of▁sentence｜>"));
+  };
+  for (const ChatFormat format : {ChatFormat::kV25, ChatFormat::kR1, ChatFormat::kV31, ChatFormat::kV32}) {
+    SCOPED_TRACE(to_string(format));
+    for (const bool parallel : {false, true}) {
+      const auto spec = strict_calls_grammar(format, tools, strict, parallel);
+      ASSERT_TRUE(spec.ok()) << spec.status().message;
+      const CompiledRef grammar = compile(spec->kind, spec->text);
+      const auto takes = [&](const std::string& text) {
+        GrammarMatcher matcher(grammar);
+        for (const int32_t t : tokenizer_->encode(text, false))
+          if (!matcher.accept_token(t)) return false;
+        return matcher.is_complete();
+      };
+      EXPECT_TRUE(takes("Nothing but text, with ```json\n{\"n\": \"x\"}\n```."));
+      EXPECT_TRUE(takes(""));
+      EXPECT_TRUE(takes(block(format, "add", R"({"n": 3})", 1)));
+      EXPECT_EQ(takes(block(format, "add", R"({"n": 3})", 2)), parallel);
+      EXPECT_TRUE(takes(block(format, "say", R"({"anything": [1, "two"]})", 1)));
+      for (const char* wrong : {R"({"n": "3"})", R"({"m": 3})", "{}"})
+        EXPECT_FALSE(takes(block(format, "add", wrong, 1))) << wrong;
+      EXPECT_FALSE(takes(block(format, "sub", R"({"n": 3})", 1)));
+      EXPECT_FALSE(takes(block(format, "add", R"({"n": 3})", 1) + " and more"));
+    }
+  }
+  EXPECT_EQ(strict_calls_grammar(ChatFormat::kV2, tools, strict, true).status().code,
+            StatusCode::kUnsupported);
+  const std::vector<std::string> both{"add", "say"};
+  EXPECT_NE(strict_calls_grammar(ChatFormat::kV31, tools, both, true)
+                .status()
+                .message.find("tools[1].function.parameters"),
+            std::string::npos);
+}
+
 // The parser of tool calls reads what the grammar of V3.2 allows, and the arguments fit the schema.
 TEST_F(GrammarTest, ToolChoiceForcesDsmlCallsThatTheParserReads) {
   const std::string tools = R"([
