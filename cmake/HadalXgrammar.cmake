@@ -1,7 +1,7 @@
 # Grammar-constrained decoding uses xgrammar's C++ core, which scripts/fetch_xgrammar (called by scripts/setup) brings
 # to build/third_party/. Without it the build goes on, and grammars are answered with an error.
 #   hadal_xgrammar               the library, where it is there
-#   HADAL_GRAMMAR_LEAVES_OUT     which of src/text/grammar_{xgrammar,stub}.cpp is not compiled, as a regex
+#   HADAL_GRAMMAR_LEAVES_OUT     which of src/text/grammar/grammar_{xgrammar,stub}.cpp is not compiled, as a regex
 #   HADAL_GRAMMAR_LIBRARIES      what the other one links
 file(STRINGS ${PROJECT_SOURCE_DIR}/scripts/fetch_xgrammar version REGEX "^VERSION = ")
 string(REGEX REPLACE ".*\"(.*)\".*" "\\1" version "${version}")

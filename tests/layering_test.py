@@ -96,7 +96,7 @@ def check_the_checker():
     assert allowed == {"a": {"b"}, "b": {"a"}, "c": {"a"}}, allowed
     assert circles(allowed) == ["a", "b"] and not circles({"a": {"b"}, "b": set()})
     real = {"base": set(), "kernels/cuda": set(), "kernels/cpu/ops": {"base"}}
-    assert violation("base/log.cpp", '"', "text/tokenizer.h", real)
+    assert violation("base/log.cpp", '"', "text/tokenizer/tokenizer.h", real)
     assert violation("kernels/cpu/ops/mla.h", "<", "cuda_runtime_api.h", real)
     assert violation("kernels/cpu/ops/mla.h", '"', "kernels/cuda/launch.h", real)
     assert violation("kernels/cpu/ops/mla.h", '"', "base/check.h", real) is None

@@ -7,8 +7,8 @@
 #include <boost/json.hpp>
 
 #include "tests/source_dir.h"
-#include "text/grammar.h"
-#include "text/tokenizer.h"
+#include "text/grammar/grammar.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hadal {
 namespace {

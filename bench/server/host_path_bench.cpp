@@ -34,7 +34,7 @@
 #include "engine/step_executor.h"
 #include "server/server.h"
 #include "tests/source_dir.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hadal::server {
 namespace {

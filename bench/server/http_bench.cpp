@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/http_server.h"
+#include "server/http/http_server.h"
 
 namespace hadal::server {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/mapped_file.h"
-#include "text/detokenizer.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/detokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace {
 

@@ -64,7 +64,7 @@ using CacheNodeId = int32_t;
 inline constexpr CacheNodeId kRootNode = 0;
 
 // A client that chooses its salt must not be able to make it equal to another client's, so a salt is 128 bits
-// of a cryptographic hash (server/cache_salt.h). Zero stands for no salt.
+// of a cryptographic hash (server/admission/cache_salt.h). Zero stands for no salt.
 struct CacheSalt {
   uint64_t high = 0;
   uint64_t low = 0;

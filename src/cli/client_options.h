@@ -5,10 +5,10 @@
 #include <string>
 
 #include "base/result.h"
-#include "cli/flag_parser.h"
+#include "cli/flags/flag_parser.h"
 #include "client/bench_dataset.h"
 #include "client/server_connection.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hadal::cli {
 

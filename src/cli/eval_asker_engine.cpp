@@ -1,12 +1,12 @@
 #include <algorithm>
 
 #include "cli/cache_size.h"
-#include "cli/chat_prompt.h"
+#include "cli/chat/chat_prompt.h"
 #include "cli/drain.h"
 #include "cli/open_asker.h"
 #include "cli/session.h"
-#include "server/stop_condition.h"
-#include "server/text_stream.h"
+#include "server/generation/stop_condition.h"
+#include "server/generation/text_stream.h"
 
 namespace hadal::cli {
 namespace {

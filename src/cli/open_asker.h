@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "base/result.h"
-#include "cli/flag_parser.h"
+#include "cli/flags/flag_parser.h"
 #include "cli/options.h"
 #include "client/eval_asker.h"
 

@@ -12,7 +12,7 @@
 
 #include "base/log.h"
 #include "base/mapped_file.h"
-#include "cli/defaults.h"
+#include "cli/flags/defaults.h"
 #include "engine/backend.h"
 #include "kernels/cuda/availability.h"
 #include "model/model.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "cli/flag_parser.h"
+#include "cli/flags/flag_parser.h"
 #include "engine/backend.h"
 #include "engine/engine.h"
 #include "engine/sampling_params.h"

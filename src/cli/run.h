@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/result.h"
-#include "cli/flag_table.h"
+#include "cli/flags/flag_table.h"
 #include "cli/options.h"
 
 namespace hadal::cli {

@@ -9,12 +9,12 @@
 #include "base/available_memory.h"
 #include "base/log.h"
 #include "base/version.h"
-#include "cli/chat_prompt.h"
-#include "cli/defaults.h"
+#include "cli/chat/chat_prompt.h"
+#include "cli/flags/defaults.h"
 #include "model/info.h"
-#include "server/json_writer.h"
-#include "text/reasoning_parser.h"
-#include "text/tool_call_parser.h"
+#include "server/json/json_writer.h"
+#include "text/chat/reasoning_parser.h"
+#include "text/chat/tool_call_parser.h"
 
 namespace hadal::cli {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "base/result.h"
 #include "cli/session.h"
-#include "server/api_keys.h"
-#include "server/http_server.h"
+#include "server/admission/api_keys.h"
+#include "server/http/http_server.h"
 #include "server/server_context.h"
 
 namespace hadal::cli {

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/printable.h"
-#include "cli/flag_values.h"
+#include "cli/flags/flag_values.h"
 #include "cli/model_source.h"
 #include "cli/terminal.h"
 #include "model/other_models.h"

@@ -10,8 +10,8 @@
 #include "cli/options.h"
 #include "engine/backend.h"
 #include "engine/engine.h"
-#include "text/chat_template.h"
-#include "text/tokenizer.h"
+#include "text/chat/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hadal::cli {
 

@@ -9,8 +9,8 @@
 
 #include "base/result.h"
 #include "client/bench_backend.h"
-#include "text/chat_template.h"
-#include "text/tokenizer.h"
+#include "text/chat/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hadal::client {
 

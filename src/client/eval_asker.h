@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 
 namespace hadal::client {
 

@@ -8,7 +8,7 @@
 
 #include "base/result.h"
 #include "client/http_client.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hadal::client {
 

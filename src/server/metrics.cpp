@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "base/version.h"
-#include "server/answer_counts.h"
-#include "server/http_server.h"
+#include "server/admission/request_memory.h"
+#include "server/http/answer_counts.h"
+#include "server/http/http_server.h"
 #include "server/process_stats.h"
-#include "server/request_memory.h"
 
 namespace hadal::server {
 namespace {

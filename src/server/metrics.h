@@ -14,8 +14,8 @@
 
 namespace hadal::server {
 
-class HttpServer;     // server/http_server.h
-class RequestMemory;  // server/request_memory.h
+class HttpServer;     // server/http/http_server.h
+class RequestMemory;  // server/admission/request_memory.h
 
 struct MetricsOptions {
   bool enabled = false;

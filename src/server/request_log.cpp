@@ -5,8 +5,8 @@
 #include <string>
 
 #include "base/log.h"
-#include "server/json_writer.h"
-#include "text/stop_search.h"
+#include "server/json/json_writer.h"
+#include "text/stop/stop_search.h"
 
 namespace hadal::server {
 namespace {

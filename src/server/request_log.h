@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "server/generation.h"
+#include "server/generation/generation.h"
 #include "server/server_context.h"
 
 namespace hadal::server {

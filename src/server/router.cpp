@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "base/printable.h"
-#include "server/http_message.h"
+#include "server/http/http_message.h"
 
 namespace hadal::server {
 namespace {

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "server/api_error.h"
-#include "server/api_keys.h"
-#include "server/http.h"
+#include "server/admission/api_keys.h"
+#include "server/http/http.h"
+#include "server/json/api_error.h"
 #include "server/metrics.h"
 
 namespace hadal::server {

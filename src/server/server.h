@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "server/http_server.h"
+#include "server/http/http_server.h"
 #include "server/server_context.h"
 #include "server/server_status.h"
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "server/rate_limit.h"
-#include "server/request_limits.h"
-#include "text/chat_template.h"
-#include "text/tokenizer.h"
+#include "server/admission/rate_limit.h"
+#include "server/admission/request_limits.h"
+#include "text/chat/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hadal {
 class GrammarCompiler;
@@ -21,15 +21,15 @@ class GrammarCompiler;
 
 namespace hadal::server {
 
-class AuditLog;         // server/audit_log.h
-class KeyRing;          // server/api_keys.h
-class HttpServer;       // server/http_server.h
-class BackgroundPool;   // server/background_pool.h
+class AuditLog;         // server/admission/audit_log.h
+class KeyRing;          // server/admission/api_keys.h
+class HttpServer;       // server/http/http_server.h
+class BackgroundPool;   // server/generation/background_pool.h
 class Metrics;          // server/metrics.h
-class ChunkRouter;      // server/chunk_router.h
-class RequestRegistry;  // server/request_registry.h
+class ChunkRouter;      // server/generation/chunk_router.h
+class RequestRegistry;  // server/generation/request_registry.h
 class ServerStatus;     // server/server_status.h
-class RequestMemory;    // server/request_memory.h
+class RequestMemory;    // server/admission/request_memory.h
 
 // ServerOptions are resolved from the command line and shown by /server_info.
 struct ServerOptions {

@@ -12,8 +12,8 @@
 #include "base/memory_reserve.h"
 #include "tests/allocation/failing_allocator.h"
 #include "tests/source_dir.h"
-#include "text/grammar.h"
-#include "text/tokenizer.h"
+#include "text/grammar/grammar.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hadal {
 namespace {

@@ -13,13 +13,13 @@
 
 #include "base/log.h"
 #include "base/memory_reserve.h"
-#include "server/http_parser.h"
-#include "server/request_memory.h"
+#include "server/admission/request_memory.h"
+#include "server/http/http_parser.h"
 #include "tests/allocation/failing_allocator.h"
 #include "tests/server/http_test_client.h"
 #include "tests/server/http_test_server.h"
 #include "tests/server/test_server.h"
-#include "text/grammar.h"
+#include "text/grammar/grammar.h"
 
 namespace hadal::server {
 namespace {

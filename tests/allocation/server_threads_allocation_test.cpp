@@ -14,8 +14,8 @@
 
 #include "base/log.h"
 #include "base/memory_reserve.h"
-#include "server/audit_log.h"
-#include "server/request_memory.h"
+#include "server/admission/audit_log.h"
+#include "server/admission/request_memory.h"
 #include "tests/allocation/failing_allocator.h"
 #include "tests/server/http_test_client.h"
 #include "tests/server/http_test_server.h"

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/chat_command.h"
-#include "cli/chat_settings.h"
-#include "cli/history_file.h"
-#include "cli/transcript.h"
+#include "cli/chat/chat_command.h"
+#include "cli/chat/chat_settings.h"
+#include "cli/chat/history_file.h"
+#include "cli/chat/transcript.h"
 
 namespace hadal::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "cli/config_file.h"
+#include "cli/flags/config_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/flag_parser.h"
+#include "cli/flags/flag_parser.h"
 
 namespace hadal::cli {
 namespace {

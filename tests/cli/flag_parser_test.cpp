@@ -1,4 +1,4 @@
-#include "cli/flag_parser.h"
+#include "cli/flags/flag_parser.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "cli/flag_table.h"
+#include "cli/flags/flag_table.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/flag_docs.h"
+#include "cli/flags/flag_docs.h"
 #include "tests/source_dir.h"
 
 namespace hadal::cli {

@@ -7,14 +7,14 @@
 #include <fstream>
 #include <sstream>
 
-#include "cli/chat_prompt.h"
+#include "cli/chat/chat_prompt.h"
 #include "cli/client_options.h"
 #include "cli/options.h"
 #include "cli/server_options.h"
 #include "cli/static_batch.h"
 #include "engine/weight_traffic.h"
-#include "server/stop_condition.h"
-#include "server/text_stream.h"
+#include "server/generation/stop_condition.h"
+#include "server/generation/text_stream.h"
 #include "tests/source_dir.h"
 #include "tests/text/test_data.h"
 

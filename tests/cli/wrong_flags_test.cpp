@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/flag_parser.h"
-#include "cli/flag_values.h"
-#include "cli/foreign_names.h"
+#include "cli/flags/flag_parser.h"
+#include "cli/flags/flag_values.h"
+#include "cli/flags/foreign_names.h"
 #include "cli/run.h"
 
 namespace hadal::cli {

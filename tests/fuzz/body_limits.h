@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "server/openai_request.h"
+#include "server/openai/openai_request.h"
 
 namespace hadal::fuzz {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hadal::fuzz {
 

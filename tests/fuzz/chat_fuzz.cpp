@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace hadal;

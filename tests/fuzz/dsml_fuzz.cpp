@@ -1,7 +1,7 @@
 // Fuzzes the parser of V3.2's tool calls. An input has a byte of options, the number of cuts (one byte), two
 // bytes for each cut, and the text, in which a few control characters represent parts of tags.
 #include "cut_text.h"
-#include "text/tool_call_parser.h"
+#include "text/chat/tool_call_parser.h"
 #include "tool_call_check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -8,9 +8,9 @@
 
 #include "base/check.h"
 #include "byte_tokenizer.h"
-#include "text/grammar.h"
-#include "text/grammar_schema.h"
-#include "text/grammar_tools.h"
+#include "text/grammar/grammar.h"
+#include "text/grammar/grammar_schema.h"
+#include "text/grammar/grammar_tools.h"
 
 namespace {
 

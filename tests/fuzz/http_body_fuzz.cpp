@@ -9,8 +9,8 @@
 #include <boost/json.hpp>
 
 #include "base/check.h"
-#include "server/api_error.h"
-#include "server/native_request.h"
+#include "server/json/api_error.h"
+#include "server/native/native_request.h"
 #include "text/utf8.h"
 #include "unit_limit.h"
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "server/http_parser.h"
+#include "server/http/http_parser.h"
 
 namespace {
 

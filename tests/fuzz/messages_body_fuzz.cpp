@@ -9,8 +9,8 @@
 
 #include "base/check.h"
 #include "body_limits.h"
-#include "server/anthropic_request.h"
-#include "server/api_error.h"
+#include "server/anthropic/anthropic_request.h"
+#include "server/json/api_error.h"
 #include "unit_limit.h"
 
 namespace {

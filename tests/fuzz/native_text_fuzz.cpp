@@ -7,7 +7,7 @@
 #include <boost/json.hpp>
 
 #include "base/check.h"
-#include "server/native_text.h"
+#include "server/native/native_text.h"
 #include "unit_limit.h"
 
 namespace {

@@ -11,8 +11,8 @@
 
 #include "base/check.h"
 #include "body_limits.h"
-#include "server/api_error.h"
-#include "server/ollama_request.h"
+#include "server/json/api_error.h"
+#include "server/ollama/ollama_request.h"
 #include "unit_limit.h"
 
 namespace {

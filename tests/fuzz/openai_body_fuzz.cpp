@@ -11,9 +11,9 @@
 
 #include "base/check.h"
 #include "body_limits.h"
-#include "server/api_error.h"
-#include "server/openai_chat_request.h"
-#include "server/openai_completion_request.h"
+#include "server/json/api_error.h"
+#include "server/openai/openai_chat_request.h"
+#include "server/openai/openai_completion_request.h"
 #include "unit_limit.h"
 
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "cut_text.h"
-#include "text/reasoning_parser.h"
+#include "text/chat/reasoning_parser.h"
 
 namespace {
 

@@ -12,8 +12,8 @@
 
 #include "base/check.h"
 #include "byte_tokenizer.h"
-#include "text/grammar.h"
-#include "text/grammar_schema.h"
+#include "text/grammar/grammar.h"
+#include "text/grammar/grammar_schema.h"
 #include "unit_limit.h"
 
 namespace {

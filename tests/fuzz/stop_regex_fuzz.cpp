@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "text/stop_regex.h"
-#include "text/stop_search.h"
+#include "text/stop/stop_regex.h"
+#include "text/stop/stop_search.h"
 #include "text/utf8.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

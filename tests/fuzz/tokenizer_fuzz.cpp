@@ -7,10 +7,10 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "text/detokenizer.h"
-#include "text/splitter.h"
-#include "text/stop_matcher.h"
-#include "text/tokenizer.h"
+#include "text/stop/stop_matcher.h"
+#include "text/tokenizer/detokenizer.h"
+#include "text/tokenizer/splitter.h"
+#include "text/tokenizer/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using hadal::Detokenizer;

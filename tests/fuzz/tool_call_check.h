@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "cut_text.h"
-#include "text/tool_call_parser.h"
+#include "text/chat/tool_call_parser.h"
 
 namespace hadal::fuzz {
 

@@ -2,7 +2,7 @@
 // of cuts (one byte), two bytes for each cut, and the text, in which a few control characters represent the
 // markers.
 #include "cut_text.h"
-#include "text/tool_call_parser.h"
+#include "text/chat/tool_call_parser.h"
 #include "tool_call_check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -6,7 +6,7 @@
 
 #include <boost/json.hpp>
 
-#include "server/api_error.h"
+#include "server/json/api_error.h"
 #include "tests/server/test_server.h"
 
 namespace hadal::server {

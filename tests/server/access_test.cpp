@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "server/api_error.h"
-#include "server/api_keys.h"
+#include "server/admission/api_keys.h"
+#include "server/json/api_error.h"
 #include "tests/server/test_server.h"
 
 namespace hadal::server {
@@ -90,7 +90,7 @@ TEST(Admission, BodiesAreReadOnlyWhereTheyAreNeeded) {
   EXPECT_EQ(limit("POST", "/generate"), SIZE_MAX);
 }
 
-// The lines of strangers are bounded (server/line_budget.h), those of clients who may work are not.
+// The lines of strangers are bounded (server/http/line_budget.h), those of clients who may work are not.
 TEST(AccessLog, OnlyWhatStrangersMayCauseIsBounded) {
   const auto always = [](TestServer& server, const char* method, const char* path, const char* key) {
     HttpRequest request{.method = method, .path = path, .headers = {{"authorization", key}}};

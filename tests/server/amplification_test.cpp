@@ -9,7 +9,7 @@
 
 #include <boost/json.hpp>
 
-#include "server/native_output.h"
+#include "server/native/native_output.h"
 #include "tests/server/http_test_server.h"
 #include "tests/server/test_server.h"
 

@@ -7,9 +7,9 @@
 
 #include <boost/json.hpp>
 
-#include "server/anthropic_messages.h"
+#include "server/anthropic/anthropic_messages.h"
 #include "tests/server/test_server.h"
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 
 namespace hadal::server {
 namespace {

@@ -1,6 +1,6 @@
 // Tests the audit log: what its lines have, and that neither a full disk nor a rename loses more than it
 // must.
-#include "server/audit_log.h"
+#include "server/admission/audit_log.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -13,8 +13,8 @@
 
 #include <boost/json.hpp>
 
-#include "server/api_keys.h"
-#include "server/request_tally.h"
+#include "server/admission/api_keys.h"
+#include "server/admission/request_tally.h"
 #include "tests/server/test_server.h"
 
 namespace hadal::server {

@@ -5,8 +5,8 @@
 
 #include <boost/json.hpp>
 
-#include "server/api_keys.h"
-#include "server/cache_salt.h"
+#include "server/admission/api_keys.h"
+#include "server/admission/cache_salt.h"
 #include "tests/server/test_server.h"
 
 namespace hadal::server {

@@ -1,5 +1,5 @@
 // Tests that the choices of a request are started in turns.
-#include "server/choice_starts.h"
+#include "server/generation/choice_starts.h"
 
 #include <gtest/gtest.h>
 

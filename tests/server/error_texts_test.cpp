@@ -6,11 +6,11 @@
 #include <string_view>
 
 #include "base/printable.h"
-#include "server/json_fields.h"
-#include "server/native_request.h"
-#include "server/request_memory.h"
+#include "server/admission/request_memory.h"
+#include "server/json/json_fields.h"
+#include "server/native/native_request.h"
 #include "tests/server/test_server.h"
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 
 namespace hadal::server {
 namespace {

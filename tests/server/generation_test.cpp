@@ -1,14 +1,14 @@
 // A request whose answer cannot be made ends with a reason and leaves nothing behind; one with many
 // log-probabilities is delivered in many tasks.
-#include "server/generation.h"
+#include "server/generation/generation.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <stdexcept>
 
-#include "server/delta_pieces.h"
-#include "server/request_registry.h"
+#include "server/generation/delta_pieces.h"
+#include "server/generation/request_registry.h"
 #include "tests/server/http_test_server.h"
 #include "tests/server/test_server.h"
 

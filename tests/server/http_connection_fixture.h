@@ -13,7 +13,7 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "server/http_connection.h"
+#include "server/http/http_connection.h"
 
 namespace hadal::server::testing {
 

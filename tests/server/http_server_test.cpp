@@ -1,5 +1,5 @@
 // Tests whole requests and answers over real sockets: the wire format, limits, CORS, ids and addresses.
-#include "server/http_server.h"
+#include "server/http/http_server.h"
 
 #include <gtest/gtest.h>
 

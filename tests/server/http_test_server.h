@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "server/http_server.h"
+#include "server/http/http_server.h"
 
 namespace hadal::server::testing {
 

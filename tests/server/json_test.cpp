@@ -8,8 +8,8 @@
 
 #include <boost/json.hpp>
 
-#include "server/json_fields.h"
-#include "server/json_writer.h"
+#include "server/json/json_fields.h"
+#include "server/json/json_writer.h"
 
 namespace hadal::server {
 namespace {

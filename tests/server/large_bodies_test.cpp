@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "server/json_fields.h"
-#include "server/parse_task.h"
+#include "server/generation/parse_task.h"
+#include "server/json/json_fields.h"
 #include "tests/server/test_server.h"
 
 namespace hadal::server {

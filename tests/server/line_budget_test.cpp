@@ -1,4 +1,4 @@
-#include "server/line_budget.h"
+#include "server/http/line_budget.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/version.h"
-#include "server/answer_counts.h"
+#include "server/http/answer_counts.h"
 #include "server/process_stats.h"
 #include "tests/server/http_test_client.h"
 #include "tests/server/test_server.h"

@@ -10,10 +10,10 @@
 
 #include <boost/json.hpp>
 
-#include "server/api_keys.h"
-#include "server/memory_costs.h"
+#include "server/admission/api_keys.h"
+#include "server/admission/memory_costs.h"
+#include "server/admission/request_memory.h"
 #include "server/metrics.h"
-#include "server/request_memory.h"
 #include "server/server_status.h"
 #include "tests/server/test_server.h"
 

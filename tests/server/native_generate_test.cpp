@@ -5,9 +5,9 @@
 
 #include <boost/json.hpp>
 
-#include "server/native_request.h"
+#include "server/native/native_request.h"
 #include "tests/server/test_server.h"
-#include "text/stop_search.h"
+#include "text/stop/stop_search.h"
 
 namespace hadal::server {
 namespace {
@@ -172,7 +172,7 @@ std::vector<size_t> num_positions(const json::value& meta) {
   return out;
 }
 
-// The answers have more log-probabilities than one task turns into JSON (server/delta_pieces.h).
+// The answers have more log-probabilities than one task turns into JSON (server/generation/delta_pieces.h).
 TEST(Generate, AnswersMadeInManyTasksAreComplete) {
   json::array ids;
   for (int i = 0; i < 200; ++i) ids.push_back(10 + i);

@@ -1,13 +1,13 @@
 // Tests parsing the body of /generate, without an engine.
-#include "server/native_request.h"
+#include "server/native/native_request.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "server/request_memory.h"
+#include "server/admission/request_memory.h"
 #include "tests/server/test_server.h"
-#include "text/stop_search.h"
+#include "text/stop/stop_search.h"
 
 namespace hadal::server {
 

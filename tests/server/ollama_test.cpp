@@ -8,10 +8,10 @@
 
 #include <boost/json.hpp>
 
-#include "server/ollama_request.h"
-#include "server/whole_calls.h"
+#include "server/generation/whole_calls.h"
+#include "server/ollama/ollama_request.h"
 #include "tests/server/test_server.h"
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 
 namespace hadal::server {
 namespace {

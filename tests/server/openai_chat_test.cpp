@@ -9,7 +9,7 @@
 #include <boost/json.hpp>
 
 #include "tests/server/test_server.h"
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 
 namespace hadal::server {
 namespace {
@@ -297,7 +297,7 @@ TEST(OpenAiChat, LogprobsCoverEveryTokenWithItsBytes) {
   EXPECT_EQ(bytes, "naïve 🦊");
 }
 
-// The answers have more log-probabilities than one task turns into JSON (server/delta_pieces.h).
+// The answers have more log-probabilities than one task turns into JSON (server/generation/delta_pieces.h).
 TEST(OpenAiChat, AnswersMadeInManyTasksAreComplete) {
   const std::string rest = R"("logprobs":true,"top_logprobs":20,"max_tokens":300,"ignore_eos":true)";
   TestServer server(answering(prompt_tokens_of(body_of(rest), ChatFormat::kV31), "a b c d e"));

@@ -214,7 +214,7 @@ TEST(OpenAiCompletion, EchoWithLogprobsScoresThePrompt) {
   }
 }
 
-// The answers have more log-probabilities than one task turns into JSON (server/delta_pieces.h).
+// The answers have more log-probabilities than one task turns into JSON (server/generation/delta_pieces.h).
 TEST(OpenAiCompletion, AnswersMadeInManyTasksAreComplete) {
   TestServer server;
   json::array ids;

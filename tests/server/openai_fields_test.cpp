@@ -8,7 +8,7 @@
 #include <boost/json.hpp>
 
 #include "tests/server/test_server.h"
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 
 namespace hadal::server {
 namespace {

@@ -5,11 +5,11 @@
 #include <future>
 #include <thread>
 
-#include "server/background_pool.h"
-#include "server/chunk_router.h"
-#include "server/grammar_task.h"
-#include "server/prompt_limits.h"
-#include "server/request_registry.h"
+#include "server/admission/prompt_limits.h"
+#include "server/generation/background_pool.h"
+#include "server/generation/chunk_router.h"
+#include "server/generation/grammar_task.h"
+#include "server/generation/request_registry.h"
 #include "tests/server/test_server.h"
 
 namespace hadal::server {

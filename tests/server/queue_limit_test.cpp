@@ -6,7 +6,7 @@
 
 #include <boost/json.hpp>
 
-#include "server/api_keys.h"
+#include "server/admission/api_keys.h"
 #include "tests/server/test_server.h"
 
 namespace hadal::server {

@@ -1,5 +1,5 @@
 // Tests the token buckets of clients. The tests give the time.
-#include "server/rate_limit.h"
+#include "server/admission/rate_limit.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 
 #include <boost/json.hpp>
 
-#include "server/api_keys.h"
-#include "server/request_gate.h"
+#include "server/admission/api_keys.h"
+#include "server/admission/request_gate.h"
 #include "tests/server/test_server.h"
 
 namespace hadal::server {

@@ -1,5 +1,5 @@
 // Tests what one HTTP request may ask for: alternatives, tokens of all its generations and scores of prompts.
-#include "server/request_limits.h"
+#include "server/admission/request_limits.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,10 +10,10 @@
 
 #include <boost/json.hpp>
 
-#include "server/memory_costs.h"
-#include "server/native_request.h"
-#include "server/request_memory.h"
-#include "server/sampling_fields.h"
+#include "server/admission/memory_costs.h"
+#include "server/admission/request_memory.h"
+#include "server/json/sampling_fields.h"
+#include "server/native/native_request.h"
 #include "tests/server/test_server.h"
 
 namespace hadal::server {

@@ -1,5 +1,5 @@
 // Tests that what requests hold is counted before it is taken, is bounded by one limit, and is given back.
-#include "server/request_memory.h"
+#include "server/admission/request_memory.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -11,8 +11,8 @@
 
 #include <boost/json.hpp>
 
-#include "server/http_ledger.h"
-#include "server/memory_costs.h"
+#include "server/admission/memory_costs.h"
+#include "server/http/http_ledger.h"
 #include "server/metrics.h"
 #include "tests/server/http_test_client.h"
 #include "tests/server/http_test_server.h"

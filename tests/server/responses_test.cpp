@@ -7,10 +7,10 @@
 
 #include <boost/json.hpp>
 
-#include "server/response_store.h"
-#include "server/responses_input.h"
+#include "server/responses/response_store.h"
+#include "server/responses/responses_input.h"
 #include "tests/server/test_server.h"
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 
 namespace hadal::server {
 namespace {

@@ -21,12 +21,12 @@
 #include <boost/json.hpp>
 
 #include "engine/step_executor.h"
-#include "server/api_keys.h"
-#include "server/http.h"
-#include "server/request_tally.h"
+#include "server/admission/api_keys.h"
+#include "server/admission/request_tally.h"
+#include "server/http/http.h"
 #include "server/server.h"
 #include "tests/source_dir.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hadal::server::testing {
 

@@ -7,9 +7,9 @@
 
 #include "tests/text/test_data.h"
 #include "tests/text/tool_call_parse.h"
-#include "text/chat_template.h"
-#include "text/reasoning_parser.h"
-#include "text/tool_call_parser.h"
+#include "text/chat/chat_template.h"
+#include "text/chat/reasoning_parser.h"
+#include "text/chat/tool_call_parser.h"
 
 namespace hadal {
 namespace {

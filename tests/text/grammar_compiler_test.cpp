@@ -12,7 +12,7 @@
 #include "tests/text/grammar_schemas.h"
 #include "tests/text/grammar_walk.h"
 #include "tests/text/test_data.h"
-#include "text/grammar.h"
+#include "text/grammar/grammar.h"
 
 namespace hadal {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "tests/text/grammar_schemas.h"
 #include "tests/text/grammar_walk.h"
-#include "text/grammar_schema.h"
+#include "text/grammar/grammar_schema.h"
 
 namespace hadal {
 namespace {

@@ -1,5 +1,5 @@
 // Tests which keywords of JSON Schema are refused, and what the error names.
-#include "text/grammar_schema.h"
+#include "text/grammar/grammar_schema.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tests/text/grammar_schemas.h"
-#include "text/grammar.h"
+#include "text/grammar/grammar.h"
 
 namespace hadal {
 namespace {

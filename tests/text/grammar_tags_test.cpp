@@ -9,10 +9,10 @@
 
 #include "tests/text/grammar_walk.h"
 #include "tests/text/test_data.h"
-#include "text/chat_template.h"
-#include "text/grammar.h"
-#include "text/grammar_tools.h"
-#include "text/tool_call_parser.h"
+#include "text/chat/chat_template.h"
+#include "text/chat/tool_call_parser.h"
+#include "text/grammar/grammar.h"
+#include "text/grammar/grammar_tools.h"
 
 namespace hadal {
 namespace {

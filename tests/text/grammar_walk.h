@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "text/grammar.h"
-#include "text/tokenizer.h"
+#include "text/grammar/grammar.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hadal {
 

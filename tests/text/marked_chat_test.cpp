@@ -9,7 +9,7 @@
 
 #include "tests/source_dir.h"
 #include "tests/text/test_data.h"
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 
 namespace hadal {
 namespace {

@@ -1,4 +1,4 @@
-#include "text/reasoning_parser.h"
+#include "text/chat/reasoning_parser.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "text/splitter.h"
+#include "text/tokenizer/splitter.h"
 
 namespace hadal {
 namespace {

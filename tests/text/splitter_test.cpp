@@ -1,5 +1,5 @@
 // Compares the hand-written splitters with PCRE2 on the same patterns.
-#include "text/splitter.h"
+#include "text/tokenizer/splitter.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "text/stop_matcher.h"
+#include "text/stop/stop_matcher.h"
 
 #include <gtest/gtest.h>
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "text/pcre2_handles.h"
-#include "text/stop_regex.h"
+#include "text/stop/pcre2_handles.h"
+#include "text/stop/stop_regex.h"
 
 namespace hadal {
 namespace {

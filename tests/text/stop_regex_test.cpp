@@ -1,11 +1,11 @@
-#include "text/stop_regex.h"
+#include "text/stop/stop_regex.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "text/stop_search.h"
+#include "text/stop/stop_search.h"
 
 namespace hadal {
 namespace {

@@ -1,4 +1,4 @@
-#include "text/stop_search.h"
+#include "text/stop/stop_search.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/source_dir.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace hadal {
 

@@ -1,9 +1,9 @@
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <thread>
 
 #include "tests/text/test_data.h"
-#include "text/detokenizer.h"
+#include "text/tokenizer/detokenizer.h"
 
 namespace hadal {
 namespace {

@@ -11,7 +11,7 @@
 
 #include <boost/json/parse.hpp>
 
-#include "text/tool_call_parser.h"
+#include "text/chat/tool_call_parser.h"
 
 namespace hadal::tool_calls {
 

@@ -1,5 +1,5 @@
 // Tests tool calls in whole texts, in every cut of them, and in random mixtures of markers.
-#include "text/tool_call_parser.h"
+#include "text/chat/tool_call_parser.h"
 
 #include <gtest/gtest.h>
 

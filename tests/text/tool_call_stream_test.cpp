@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/text/tool_call_texts.h"
-#include "text/reasoning_parser.h"
-#include "text/tool_call_parser.h"
+#include "text/chat/reasoning_parser.h"
+#include "text/chat/tool_call_parser.h"
 
 namespace hadal {
 

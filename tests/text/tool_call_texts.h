@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "text/chat_markers.h"
+#include "text/chat/chat_markers.h"
 
 namespace hadal {
 

@@ -8,8 +8,8 @@
 #include <cstdio>
 #include <string>
 
-#include "text/detokenizer.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/detokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace {
 

@@ -1,0 +1,70 @@
+// `hadal logits` writes the float32 logits of every position to a safetensors file.
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "base/log.h"
+#include "cli/commands/commands.h"
+#include "cli/flags/defaults.h"
+#include "cli/run.h"
+#include "cli/session.h"
+#include "cli/static_batch.h"
+#include "cli/terminal.h"
+#include "model/safetensors_writer.h"
+
+namespace hadal::cli {
+Result<int> run_logits(const ParsedFlags& flags, const Environment& environment) {
+  const auto output = flags.text("output");
+  if (!output) return invalid_argument("--output is missing; must be the safetensors file to write");
+  if (flags.has("mode") && flags.has("decode-from")) {
+    return invalid_argument("--mode and --decode-from exclude each other");
+  }
+  std::error_code ignored;
+  if (std::filesystem::is_directory(*output, ignored)) {
+    return make_status(StatusCode::kResourceExhausted, "cannot write {}: it is a directory", *output);
+  }
+  HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kNone));
+  HADAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, read_input_ids(flags));
+  HADAL_RETURN_IF_ERROR(check_ids(ids, session->config(), session->config().max_position_embeddings));
+  const auto num_tokens = static_cast<int64_t>(ids.size());
+  const int64_t vocab_size = session->config().vocab_size;
+  // The first `num_prompt` tokens use the form of attention for prompts, and the others the absorbed one.
+  int64_t num_prompt = flags.text_or("mode", "prefill") == "decode" ? 0 : num_tokens;
+  num_prompt = flags.integer("decode-from").value_or(num_prompt);
+  if (num_prompt > num_tokens) {
+    return invalid_argument("--decode-from {}: the prompt has {} tokens; allowed: 0 to {}", num_prompt,
+                            num_tokens, num_tokens);
+  }
+  const int64_t chunk =
+      flags.integer("chunk").value_or(kDefaultPrefillChunk);  // limits how many logits are in memory
+
+  const auto create_output = [&] {
+    return SafetensorsWriter::create(
+        *output, {{.name = "logits", .dtype = DType::kF32, .shape = {num_tokens, vocab_size}}});
+  };
+  if (const auto probe = create_output(); !probe.ok())
+    return probe.status();  // before minutes of loading the model
+  HADAL_RETURN_IF_ERROR(session->load_model());
+  HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session->kv_layout());
+  StaticBatch batch(1, num_tokens);
+  HADAL_ASSIGN_OR_RETURN(const auto runner, session->backend().make_runner(
+                                                batch.num_pages(), std::max<int64_t>(chunk, 1), layout));
+
+  const InterruptGuard guard;
+  const int64_t row_bytes = vocab_size * dtype_bytes(DType::kF32);
+  HADAL_ASSIGN_OR_RETURN(SafetensorsWriter writer, create_output());
+  for (int64_t done = 0; done < num_tokens;) {
+    const int64_t count = done < num_prompt ? std::min(chunk, num_prompt - done) : 1;
+    const std::span<const int32_t> step(ids.data() + done, count);
+    const ForwardBatch& staged =
+        done < num_prompt ? batch.prefill(step, done, true) : batch.decode(step, done);
+    HADAL_RETURN_IF_ERROR(writer.write(0, done * row_bytes, std::as_bytes(runner->forward(staged))));
+    done += count;
+    if (guard.interrupted()) return make_status(StatusCode::kCancelled, "interrupted; nothing was written");
+  }
+  HADAL_RETURN_IF_ERROR(writer.finish());
+  log_info("logits written path={} tokens={} vocab={}", *output, num_tokens, vocab_size);
+  return kExitOk;
+}
+
+}  // namespace hadal::cli

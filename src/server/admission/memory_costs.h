@@ -1,0 +1,92 @@
+// Says what the parts of a request cost, in bytes. Only the cost of its head is elsewhere, in
+// server/http/http_ledger.h. The figures are upper estimates for the whole process (the request, the engine's
+// and the scheduler's state, and the answer's JSON), with what containers keep in reserve when they grow.
+// tests/server/request_memory_test.cpp compares them with what is really allocated.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/result.h"
+#include "server/admission/request_memory.h"
+#include "server/generation/generation.h"
+
+namespace hadal::server {
+
+// Counts the memory of the values and the parser of a body's JSON, per byte of the body. A list of digits
+// costs most: two bytes become a value of 24, which the parser's growing stack has up to three times. Larger
+// bodies are counted exactly while they are parsed (server/json/json_fields.h).
+inline constexpr size_t kJsonBytesPerByte = 40;
+// Counts texts that a parser copies out of the values: messages, the rendered prompt and tools.
+inline constexpr size_t kTextBytesPerByte = 3;
+// Counts what tokenising a text takes, most of it for one long word.
+inline constexpr size_t kEncodeBytesPerByte = 32;
+// Counts what parsing one grammar of a request takes, before the grammar's size is known.
+inline constexpr size_t kCompileBytesPerByte = 256;
+inline constexpr size_t kCompileBytes = size_t{64} << 10;
+// Counts the JSON of one token id that /tokenize returns, which exists twice.
+inline constexpr size_t kIdTextBytes = 16;
+
+// Counts one choice without its tokens and its lists: objects of the request, of the engine and of the
+// scheduler, its rid, its sampling parameters. choice_bytes() adds biases, stop tokens and stop conditions.
+inline constexpr size_t kChoiceBytes = size_t{8} << 10;
+// Counts a prompt token, which all choices of the prompt share in the request, the engine and the scheduler.
+inline constexpr size_t kPromptTokenBytes = 12;
+// Counts a generated token, which the engine and the scheduler hold.
+inline constexpr size_t kTokenBytes = 16;
+// Counts a generated token of an answer that is kept until its end, with its text, its JSON and its part of
+// the answer's body.
+inline constexpr size_t kKeptTokenBytes = 128;
+// Counts the text of a generated token that stop expressions may hold back: the engine and the answer each
+// search, and both may hold the whole text.
+inline constexpr size_t kHeldTokenBytes = 64;
+// Counts a log-probability (the token's own or an alternative's) that is kept: its number, its JSON and its
+// part of the body.
+inline constexpr size_t kKeptLogprobBytes = 256;
+// Counts the same in the form of chat, which is an object with text and bytes.
+inline constexpr size_t kLongLogprobBytes = 640;
+// Counts the matcher of a constrained choice; its masks are counted beside it.
+inline constexpr size_t kMatcherBytes = size_t{16} << 10;
+
+// An answer grows, so its tokens are counted in blocks, each before the engine can have made it.
+inline constexpr int64_t kTokenBlock = 256;
+
+inline size_t bytes_per_logprob(bool long_logprobs) {
+  return long_logprobs ? kLongLogprobBytes : kKeptLogprobBytes;
+}
+
+// Returns the bytes of a choice like `request` before its first token, without its prompt.
+size_t choice_bytes(const GenerationRequest& request);
+
+// Returns the bytes of each generated token, without its log-probabilities.
+size_t token_bytes(const GenerationRequest& request);
+
+// Returns the number of log-probabilities of `num_tokens` tokens.
+inline size_t num_logprobs(const LogprobOptions& logprobs, int64_t num_tokens) {
+  if (!logprobs.enabled) return 0;
+  return static_cast<size_t>(num_tokens) * static_cast<size_t>(1 + logprobs.top_num);
+}
+
+// Returns the number of positions of a prompt whose log-probabilities are wanted.
+inline int64_t num_scored_positions(const LogprobOptions& logprobs, int64_t prompt_tokens) {
+  return logprobs.start < 0 ? 0 : std::max<int64_t>(prompt_tokens - logprobs.start, 0);
+}
+
+// Returns the bytes of a delta that waits for its client, as numbers and as the JSON that it becomes.
+inline size_t held_bytes(const GenerationDelta& delta, bool long_logprobs) {
+  size_t entries = 0;
+  for (const auto* list : {&delta.logprobs, &delta.prompt_logprobs}) {
+    entries += list->size() * (list->empty() ? 1 : 1 + list->front().top.size());
+  }
+  return 4 * delta.text.size() + delta.token_ids.size() * kIdTextBytes +
+         entries * bytes_per_logprob(long_logprobs);
+}
+
+// Counts `num_choices` generations like `request`, which share its prompt, up to the first block of their
+// answers. The request's prompt, length and log-probabilities are set; `vocab_size` is that of the masks, 0
+// without a grammar.
+Result<void> charge_choices(MemoryCharge& charge, const GenerationRequest& request, int64_t num_choices,
+                            int64_t vocab_size);
+
+}  // namespace hadal::server

@@ -1,0 +1,113 @@
+#include "server/admission/request_memory.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/printable.h"
+
+namespace hadal::server {
+namespace {
+
+constexpr std::array<std::string_view, kNumMemoryKinds> kNames = {"header", "body",    "json",   "prompt",
+                                                                  "choice", "logprob", "output", "grammar"};
+// A client reads these texts.
+constexpr std::array<std::string_view, kNumMemoryKinds> kTexts = {
+    "its headers", "its body",   "the values of its JSON", "its prompt", "its choices", "log-probabilities",
+    "its answer",  "its grammar"};
+
+}  // namespace
+
+std::string_view to_string(MemoryKind kind) {
+  return kNames.at(static_cast<size_t>(kind));
+}
+
+bool RequestMemory::take(MemoryKind kind, size_t bytes) noexcept {
+  return take_within(kind, bytes, std::numeric_limits<size_t>::max()) == Taken::kTaken;
+}
+
+RequestMemory::Taken RequestMemory::take_within(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept {
+  if (bytes == 0) return Taken::kTaken;
+  // Neither sum passes its limit even for a moment, because a reader would then see bytes that nobody has.
+  const auto fits = [bytes](size_t sum, size_t limit) { return bytes <= limit && sum <= limit - bytes; };
+  const auto add = [&](std::atomic<size_t>& sum, size_t limit) {
+    size_t before = sum.load(std::memory_order_relaxed);
+    while (fits(before, limit)) {
+      if (sum.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed)) return true;
+    }
+    return false;
+  };
+  std::atomic<size_t>& of_kind = bytes_[index(kind)];
+  if (!fits(of_kind.load(std::memory_order_relaxed), kind_limit)) return Taken::kKindReached;
+  if (!add(total_, limit_)) {
+    refused_[index(kind)].fetch_add(1, std::memory_order_relaxed);
+    return Taken::kReached;
+  }
+  if (add(of_kind, kind_limit)) return Taken::kTaken;
+  total_.fetch_sub(bytes, std::memory_order_relaxed);
+  return Taken::kKindReached;
+}
+
+void RequestMemory::take_always(MemoryKind kind, size_t bytes) noexcept {
+  total_.fetch_add(bytes, std::memory_order_relaxed);
+  bytes_[index(kind)].fetch_add(bytes, std::memory_order_relaxed);
+}
+
+void RequestMemory::give_back(MemoryKind kind, size_t bytes) noexcept {
+  bytes_[index(kind)].fetch_sub(bytes, std::memory_order_relaxed);
+  total_.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+MemoryCharge& MemoryCharge::operator=(MemoryCharge&& other) noexcept {
+  if (this == &other) return *this;
+  clear();
+  memory_ = std::move(other.memory_);
+  bytes_ = std::exchange(other.bytes_, {});
+  return *this;
+}
+
+RequestMemory::Taken MemoryCharge::add_within(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept {
+  using Taken = RequestMemory::Taken;
+  if (memory_ == nullptr) return Taken::kTaken;
+  const Taken taken = memory_->take_within(kind, bytes, kind_limit);
+  if (taken == Taken::kTaken) bytes_[static_cast<size_t>(kind)] += bytes;
+  return taken;
+}
+
+bool MemoryCharge::try_add(MemoryKind kind, size_t bytes) noexcept {
+  return add_within(kind, bytes, std::numeric_limits<size_t>::max()) == RequestMemory::Taken::kTaken;
+}
+
+Result<void> MemoryCharge::add(MemoryKind kind, size_t bytes) {
+  if (try_add(kind, bytes)) return {};
+  return memory_exhausted(*memory_, kind, bytes);
+}
+
+void MemoryCharge::set(MemoryKind kind, size_t bytes) noexcept {
+  size_t& mine = bytes_[static_cast<size_t>(kind)];
+  if (memory_ == nullptr || bytes == mine) return;
+  if (bytes > mine) {
+    memory_->take_always(kind, bytes - mine);
+  } else {
+    memory_->give_back(kind, mine - bytes);
+  }
+  mine = bytes;
+}
+
+void MemoryCharge::clear() noexcept {
+  if (memory_ == nullptr) return;
+  for (size_t i = 0; i < kNumMemoryKinds; ++i) {
+    if (bytes_[i] != 0) memory_->give_back(static_cast<MemoryKind>(i), std::exchange(bytes_[i], 0));
+  }
+}
+
+Status memory_exhausted(const RequestMemory& memory, MemoryKind kind, size_t bytes) {
+  const size_t free = memory.limit() - std::min(memory.limit(), memory.total());
+  return make_status(
+      StatusCode::kResourceExhausted,
+      "the memory for all requests is in use (max-request-memory): this one needs {} for {}, {} "
+      "of {} are free; try again later",
+      shown_bytes(bytes), kTexts.at(static_cast<size_t>(kind)), shown_bytes(free),
+      shown_bytes(memory.limit()));
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,95 @@
+#include "server/generation/background_pool.h"
+
+#include <exception>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/memory_reserve.h"
+#include "base/thread_priority.h"
+
+namespace hadal::server {
+
+BackgroundPool::BackgroundPool(const Options& options) : options_(options) {
+  HADAL_CHECK(options.num_threads >= 1, "num_threads {}", options.num_threads);
+  for (int i = 0; i < options.num_threads; ++i) threads_.emplace_back([this] { work(); });
+}
+
+BackgroundPool::~BackgroundPool() {
+  stop();
+}
+
+bool BackgroundPool::post(std::function<void()> task, const std::string& client) {
+  const MemoryReserve::Scope reserve;  // the queue is everybody's
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_ || num_queued_ >= options_.max_queued) return false;
+    const auto entry = clients_.try_emplace(client).first;
+    if (entry->second.tasks.size() >= options_.max_queued_per_client) return false;
+    entry->second.tasks.push_back(std::move(task));
+    ++num_queued_;
+    give_turn(*entry);
+  }
+  wake_.notify_one();
+  return true;
+}
+
+// Queues the client after the others if one of its tasks may begin.
+void BackgroundPool::give_turn(Clients::value_type& entry) {
+  Client& client = entry.second;
+  if (client.has_turn || client.tasks.empty() || client.running >= options_.max_running_per_client) return;
+  turns_.push_back(&entry);
+  client.has_turn = true;
+}
+
+void BackgroundPool::stop() {
+  stopping_ = true;
+  std::deque<std::function<void()>> dropped;  // destroyed outside of the lock, because tasks own objects
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    for (auto& [name, client] : clients_) {
+      for (auto& task : client.tasks) dropped.push_back(std::move(task));
+      client.tasks.clear();
+    }
+    num_queued_ = 0;
+    turns_.clear();
+  }
+  wake_.notify_all();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
+}
+
+void BackgroundPool::work() {
+  const MemoryReserve::Scope reserve;
+  if (options_.low_priority) lower_thread_priority();
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [this] { return stopped_ || !turns_.empty(); });
+    if (stopped_) return;
+    Clients::value_type& entry = *turns_.front();
+    turns_.pop_front();
+    Client& client = entry.second;
+    client.has_turn = false;
+    std::function<void()> task = std::move(client.tasks.front());
+    client.tasks.pop_front();
+    --num_queued_;
+    ++client.running;
+    give_turn(entry);
+    lock.unlock();
+    try {
+      const MemoryReserve::Pause own;
+      task();
+    } catch (const std::exception& error) {
+      log_error("background task failed error=\"{}\"", error.what());
+    }
+    task = nullptr;
+    lock.lock();
+    --client.running;
+    give_turn(entry);  // this thread takes the next turn itself
+    if (client.running == 0 && client.tasks.empty()) clients_.erase(clients_.find(entry.first));
+  }
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,65 @@
+// Carries chunks from the engine thread to the I/O threads of their requests. There is one mailbox per I/O
+// thread: the engine thread appends a step's chunks and posts one task if none is pending; that task delivers
+// every chunk to its receiver. So a step wakes each I/O thread once, whatever the number of streams. When
+// that takes longer than a few milliseconds, the other tasks of the thread have their turn in between; what
+// the engine has made meanwhile is delivered request by request, as one write to each stream's socket. A
+// receiver whose work for a chunk grows with the whole answer, because its events repeat that, gets what
+// waits for it as one chunk.
+//
+// Work that one chunk causes and that may take longer (log-probabilities that become JSON) is divided by its
+// receiver: the router calls it once in each turn, and several receivers one after another.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/http/http.h"
+
+namespace hadal::server {
+
+// ChunkReceiver receives the chunks of one request. It is called on its I/O thread.
+class ChunkReceiver {
+ public:
+  virtual ~ChunkReceiver() = default;
+  virtual void on_chunk(TokenChunk chunk) = 0;
+  // Tells whether chunks that wait together are delivered as one, which has all of their tokens.
+  virtual bool merges_chunks() const { return false; }
+  // Does one part, of at most a few milliseconds, of what it asked for by ChunkRouter::continue_later.
+  // Returns true if it must be called again.
+  virtual bool proceed() { return false; }
+};
+
+class ChunkRouter {
+ public:
+  // I/O threads have indices [0, num_io_threads).
+  explicit ChunkRouter(int num_io_threads);
+  ~ChunkRouter();
+  ChunkRouter(const ChunkRouter&) = delete;
+  ChunkRouter& operator=(const ChunkRouter&) = delete;
+
+  // The following four are called on the I/O thread `io` only.
+
+  // Returns the sink for requests of this thread (GenerateRequest::sink).
+  std::shared_ptr<ChunkSink> sink(IoThread& io);
+  // Sends chunks of request `id` from now on to `receiver`, which the router keeps alive until its last chunk
+  // or remove(). Call it right after Engine::submit, in the same task: no chunk can have been delivered
+  // before.
+  void add(IoThread& io, RequestId id, std::shared_ptr<ChunkReceiver> receiver);
+  // Drops later chunks of the request.
+  void remove(IoThread& io, RequestId id);
+
+  // Calls receiver->proceed() in later tasks until that returns false. The router keeps the receiver alive
+  // until then. sink() has been called on this thread before.
+  void continue_later(IoThread& io, std::shared_ptr<ChunkReceiver> receiver);
+
+  // Posts nothing after this call, which must precede the end of the I/O threads. Any thread may call it.
+  void close();
+
+ private:
+  class Mailbox;
+  std::vector<std::shared_ptr<Mailbox>> mailboxes_;
+};
+
+}  // namespace hadal::server

@@ -1,0 +1,44 @@
+#include "server/generation/delta_pieces.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace hadal::server {
+namespace {
+
+size_t num_logprobs(const std::vector<TokenLogprob>& positions) {
+  return positions.empty() ? 0 : positions.size() * (1 + positions.front().top.size());
+}
+
+// Moves positions from `at` on, as many as there is room for. A piece gets at least one.
+void move_some(std::vector<TokenLogprob>& from, size_t& at, std::vector<TokenLogprob>& to, size_t& room) {
+  for (; at < from.size() && room > 0; ++at) {
+    const size_t size = 1 + from[at].top.size();
+    if (size > room && room < kLogprobsPerPiece) {
+      room = 0;
+      return;
+    }
+    room -= std::min(room, size);
+    to.push_back(std::move(from[at]));
+  }
+}
+
+}  // namespace
+
+bool DeltaPieces::needed(const GenerationDelta& delta) {
+  return num_logprobs(delta.prompt_logprobs) + num_logprobs(delta.logprobs) > kLogprobsPerPiece;
+}
+
+GenerationDelta DeltaPieces::next() {
+  GenerationDelta piece;
+  size_t room = kLogprobsPerPiece;
+  move_some(rest_.prompt_logprobs, prompt_idx_, piece.prompt_logprobs, room);
+  move_some(rest_.logprobs, output_idx_, piece.logprobs, room);
+  piece.has_more = prompt_idx_ < rest_.prompt_logprobs.size() || output_idx_ < rest_.logprobs.size();
+  if (piece.has_more) return piece;
+  rest_.prompt_logprobs = std::move(piece.prompt_logprobs);
+  rest_.logprobs = std::move(piece.logprobs);
+  return std::move(rest_);
+}
+
+}  // namespace hadal::server

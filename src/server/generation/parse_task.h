@@ -1,0 +1,55 @@
+// Parses the bodies of requests: small ones on the request's I/O thread, those that may take long on worker
+// threads, so that they delay nobody else's answers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "server/http/http.h"
+#include "server/json/api_error.h"
+#include "server/server_context.h"
+
+namespace hadal::server {
+
+// Bodies up to this size are parsed at once, unless they may have stop expressions, several choices or many
+// values: text of this length takes about a quarter of a millisecond to tokenise, but an expression of a few
+// bytes up to 6 ms to compile.
+inline constexpr size_t kInlineBodyBytes = size_t{4} << 10;
+// This is the limit for bodies that may have tools or tool calls, because these become a prompt several times
+// as long as they are: 16 KiB of nested schemas take 8 ms.
+inline constexpr size_t kInlineToolsBytes = size_t{2} << 10;
+// The limit of commas in a body, which are more than its lists have values: 16 KiB of token ids, or of
+// prompts of one letter, take several milliseconds. Commas in texts count too, because they are few.
+inline constexpr size_t kInlineCommas = 512;
+// Tells whether a body is parsed at once.
+bool is_parsed_inline(std::string_view body);
+
+// This runs on the exchange's I/O thread with what was parsed.
+using ParseDone = std::function<void(std::shared_ptr<HttpExchange>)>;
+// This is a pure function of the body: any thread may call it. `body` is valid during the call only.
+using ParseWork = std::function<ParseDone(std::string_view body)>;
+
+// Calls work(body) and then, on the exchange's I/O thread, the function that it returned. The body leaves the
+// request and stays charged until `work` has ended. Work that has not begun is skipped if the client has
+// gone, in which case the returned function is not called either. Whatever is thrown answers this request
+// with a 500; a full queue answers it with a 503.
+void run_parse_work(ServerContext& context, std::shared_ptr<HttpExchange> exchange, ErrorStyle style,
+                    ParseWork work);
+
+// Does the same for a function parse(body) and a continuation done(exchange, parsed).
+template <typename Parse, typename Done>
+void parse_body(ServerContext& context, std::shared_ptr<HttpExchange> exchange, ErrorStyle style, Parse parse,
+                Done done) {
+  run_parse_work(context, std::move(exchange), style,
+                 [parse = std::move(parse), done = std::move(done)](std::string_view body) -> ParseDone {
+                   using Parsed = decltype(parse(body));
+                   const auto parsed = std::make_shared<Parsed>(parse(body));
+                   return [done, parsed](std::shared_ptr<HttpExchange> client) {
+                     done(std::move(client), std::move(*parsed));
+                   };
+                 });
+}
+
+}  // namespace hadal::server

@@ -1,0 +1,73 @@
+// Writes the answer to one HTTP request that consists of one or several generations: whole JSON, or a stream
+// of events with flow control. Only the I/O thread uses it.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/generation/generation.h"
+#include "server/http/http.h"
+#include "server/json/api_error.h"
+
+namespace hadal::server {
+
+// EventForm is how events and their end are written.
+enum class EventForm {
+  kData,   // "data: <json>\n\n", and "data: [DONE]\n\n" at the end: OpenAI's and SGLang's streams
+  kNamed,  // "event: <name>\ndata: <json>\n\n", without an end: Anthropic's, and OpenAI's Responses
+  kLines,  // "<json>\n", without an end: Ollama's
+};
+
+// Sends events over an exchange. Generations attached to it are paused while the client
+// does not read and cancelled when it goes away, even if the answer is one piece and event() is never called.
+// create() makes it; the code that handles the deltas keeps it alive.
+class SseStream : public std::enable_shared_from_this<SseStream> {
+ public:
+  // `style` is that of errors, before the stream begins and in it.
+  static std::shared_ptr<SseStream> create(std::shared_ptr<HttpExchange> exchange, ErrorStyle style,
+                                           EventForm form = EventForm::kData);
+
+  void attach(std::shared_ptr<Generation> generation);
+  // Sends an event, and the head before the first one.
+  void event(std::string_view json) { event({}, json); }
+  // Does the same; `name` is written by kNamed alone.
+  void event(std::string_view name, std::string_view json);
+  // Sends what ends a stream of this form, and ends the answer.
+  void done();
+  bool started() const { return started_; }
+
+  // Cancels what was attached, because the request failed half way. Nothing is sent.
+  void cancel_all();
+  // Does the same, and informs the client: by a status before the stream has begun, otherwise by an event and
+  // the end.
+  void fail(const Status& status, std::string_view field = {});
+  // Ends only this request after a broken invariant, with an answer and a line in the log.
+  void fail_internal(const std::exception& error);
+  // Becomes true once cancel_all() was called; other threads may read it.
+  std::shared_ptr<const std::atomic<bool>> cancelled() const { return cancelled_; }
+  // Returns true once the client has gone, so nothing that is sent arrives.
+  bool disconnected() const { return exchange_->disconnected(); }
+  HttpExchange& exchange() { return *exchange_; }
+
+ private:
+  SseStream(std::shared_ptr<HttpExchange> exchange, ErrorStyle style, EventForm form)
+      : exchange_(std::move(exchange)), style_(style), form_(form) {}
+  void start();
+  void write(std::string_view data);
+  void resume();
+
+  std::shared_ptr<HttpExchange> exchange_;
+  ErrorStyle style_;
+  EventForm form_;
+  std::vector<std::shared_ptr<Generation>> generations_;
+  std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
+  std::string scratch_;
+  bool started_ = false;
+  bool paused_ = false;
+};
+
+}  // namespace hadal::server

@@ -1,0 +1,21 @@
+// Adds SGLang's /generate, which runs on I/O threads.
+#pragma once
+
+#include <memory>
+
+#include "server/http/http.h"
+#include "server/native/native_request.h"
+#include "server/router.h"
+#include "server/server_context.h"
+
+namespace hadal::server {
+
+void add_native_generate_routes(Router& router, ServerContext& context);
+
+// Returns the limits of requests to a server with this context.
+PromptLimits prompt_limits(const ServerContext& context);
+
+// Returns what takes the places of a request that comes `from` this client.
+ReservePlaces place_reserver(const ServerContext& context, const HttpRequest& from);
+
+}  // namespace hadal::server

@@ -1,0 +1,20 @@
+// Reads `options` of Ollama's bodies: how to sample, and settings of Ollama's own engine. The function is
+// pure.
+#pragma once
+
+#include <string_view>
+
+#include "server/json/json_fields.h"
+#include "server/json/sampling_fields.h"
+#include "server/openai/openai_request.h"
+
+namespace hadal::server {
+
+// This is what errors call the longest answer.
+inline constexpr std::string_view kOllamaLengthField = "options.num_predict";
+
+// `sampling` holds the defaults. An option that changes the answer is honoured or refused; one that says how
+// Ollama's engine should work (num_gpu, num_batch, use_mmap, …) has no effect on an answer and none here.
+void read_ollama_options(FieldReader& reader, const OpenAiLimits& limits, SamplingFields& sampling);
+
+}  // namespace hadal::server

@@ -1,0 +1,288 @@
+#include "server/responses/responses_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <boost/json.hpp>
+
+#include "base/printable.h"
+#include "server/admission/memory_costs.h"
+#include "server/generation/chat_input.h"
+#include "server/generation/dialect_chat.h"
+#include "server/json/json_writer.h"
+#include "server/responses/responses_input.h"
+
+namespace hadal::server {
+namespace json = boost::json;
+namespace {
+
+constexpr size_t kMaxMetadata = 16;  // these are OpenAI's bounds
+constexpr size_t kMaxMetadataKeyBytes = 64;
+constexpr size_t kMaxMetadataBytes = 512;
+constexpr size_t kMaxIncludes = 64;
+
+void refuse_unsupported(FieldReader& reader) {
+  reader.unsupported({"background"}, "a request runs while its client waits for it");
+  reader.unsupported({"conversation"}, "use previous_response_id");
+  reader.unsupported({"prompt"}, "there are no stored prompts; use instructions and input");
+  reader.unsupported({"context_management"},
+                     "a conversation is not shortened; the client may send a shorter one");
+  reader.unsupported({"moderation"}, "nothing here classifies texts");
+  reader.unsupported({"rid"}, "the server chooses the id of a response, which /abort_request takes");
+}
+
+// Reads fields that ask for what is there anyway, or for what is not there.
+void check_options(FieldReader& reader) {
+  std::vector<std::string> include;
+  reader.texts("include", include, kMaxIncludes);
+  for (const std::string& name : include) {
+    // The reasoning itself is in the answer, and it can be sent back.
+    if (name != "reasoning.encrypted_content")
+      reader.fail("include",
+                  fmt::format("has {}; must be [\"reasoning.encrypted_content\"]", shown_text(name)));
+  }
+  int64_t top_logprobs = 0;
+  reader.integer("top_logprobs", top_logprobs, 0, 0, "/v1/chat/completions has log-probabilities");
+  std::string truncation = "disabled";
+  reader.text("truncation", truncation);
+  if (reader.ok() && truncation != "disabled")
+    reader.must_be("truncation", json::value(truncation), "disabled: a conversation is not shortened");
+}
+
+void check_metadata(FieldReader& reader) {
+  const json::value* value = reader.find("metadata");
+  if (value == nullptr || !reader.ok()) return;
+  const json::object* object = value->if_object();
+  const auto fits = [](const json::key_value_pair& entry) {
+    const json::string* text = entry.value().if_string();
+    return text != nullptr && text->size() <= kMaxMetadataBytes && entry.key().size() <= kMaxMetadataKeyBytes;
+  };
+  if (object != nullptr && object->size() <= kMaxMetadata &&
+      std::all_of(object->begin(), object->end(), fits))
+    return;
+  reader.must_be("metadata", *value,
+                 fmt::format("an object of at most {} strings of {} bytes, with names of {}", kMaxMetadata,
+                             kMaxMetadataBytes, kMaxMetadataKeyBytes));
+}
+
+// Reads reasoning.effort, which tells whether the model should think: the models here have no degrees of it,
+// and no summary is made, because the reasoning itself is in the answer.
+void read_reasoning(FieldReader& reader, std::string& effort, bool& thinking) {
+  const json::value* value = reader.find("reasoning");
+  if (value == nullptr || !reader.ok()) return;
+  const json::object* object = value->if_object();
+  if (object == nullptr) return reader.must_be("reasoning", *value, "an object with effort");
+  FieldReader inner(*object, "reasoning.");
+  inner.choice("effort", effort, {"", "none", "minimal", "low", "medium", "high", "xhigh", "max"});
+  std::string summary;
+  inner.choice("summary", summary, {"auto", "concise", "detailed"});
+  inner.choice("generate_summary", summary, {"auto", "concise", "detailed"});
+  if (!effort.empty()) thinking = effort != "none";
+  reader.adopt(inner);
+}
+
+// Reads text.format into a grammar. text.verbosity makes no difference, because the models have no degrees of
+// it.
+void read_text(FieldReader& reader, std::shared_ptr<const GrammarSpec>& grammar) {
+  const json::value* value = reader.find("text");
+  if (value == nullptr || !reader.ok()) return;
+  const json::object* object = value->if_object();
+  if (object == nullptr) return reader.must_be("text", *value, "an object with format");
+  FieldReader text(*object, "text.");
+  std::string verbosity;
+  text.choice("verbosity", verbosity, {"low", "medium", "high"});
+  std::shared_ptr<const GrammarSpec> wanted;
+  if (const json::value* found = text.find("format"); found != nullptr && text.ok()) {
+    const json::object* fields = found->if_object();
+    if (fields == nullptr) {
+      text.must_be("format", *found, "an object with a type");
+      return reader.adopt(text);
+    }
+    FieldReader format(*fields, "text.format.");
+    std::string type;
+    if (!format.has("type")) format.fail("type", "is missing; must be text, json_object or json_schema");
+    format.choice("type", type, {"text", "json_object", "json_schema"});
+    if (format.ok() && type == "json_object") {
+      wanted = std::make_shared<const GrammarSpec>(
+          GrammarSpec{.kind = GrammarKind::kJsonObject, .text = {}, .field = "text.format"});
+    } else if (format.ok() && type == "json_schema") {
+      wanted = read_output_schema(format, "schema", "text.format.schema");
+    }
+    text.adopt(format);
+  }
+  reader.adopt(text);
+  if (!wanted || !reader.ok()) return;
+  if (grammar)
+    return reader.fail("text", fmt::format("excludes {}; only one of them may be given", grammar->field));
+  grammar = std::move(wanted);
+}
+
+// Place is where a body is read.
+struct Place {
+  const ResponseStore& store;
+  std::string_view owner;
+  MemoryCharge& reading;  // counts what reading takes
+};
+
+// Finds the conversation that goes on, whose texts are copied into the prompt.
+void find_earlier(FieldReader& reader, const Place& place, StoredTurns& out) {
+  std::string id;
+  reader.text("previous_response_id", id);
+  if (id.empty() || !reader.ok()) return;
+  const auto found = place.store.find(id, place.owner);
+  if (found == nullptr) {
+    return reader.fail(
+        "previous_response_id",
+        fmt::format(
+            "there is no stored response {} of this key; it may have been displaced (--max-response-store)",
+            shown_text(id)));
+  }
+  out = found->turns;
+  size_t bytes = 0;
+  for (const auto& turn : out) bytes += message_bytes(turn->messages);
+  const Result<void> charged = place.reading.add(MemoryKind::kPrompt, bytes * kTextBytesPerByte);
+  if (!charged.ok()) reader.refuse({}, charged.status());
+}
+
+// Writes the members that repeat the request.
+std::string echo_of(const FieldReader& reader, const SamplingParams& sampling, std::string_view effort,
+                    bool store) {
+  std::string out;
+  const auto member = [&](std::string_view name, std::string_view otherwise) {
+    out += ",\"";
+    out += name;
+    out += "\":";
+    const json::value* value = reader.find(name);
+    out += value == nullptr ? std::string(otherwise) : json::serialize(*value);
+  };
+  for (const std::string_view name :
+       {"instructions", "max_output_tokens", "max_tool_calls", "previous_response_id"})
+    member(name, "null");
+  member("metadata", "{}");
+  member("parallel_tool_calls", "true");
+  member("text", "{\"format\":{\"type\":\"text\"}}");
+  member("tool_choice", "\"auto\"");
+  member("tools", "[]");
+  out += ",\"reasoning\":{\"effort\":";
+  if (effort.empty()) {
+    out += "null";
+  } else {
+    append_json_string(out, effort);
+  }
+  out += ",\"summary\":null},\"temperature\":";
+  append_json_number(out, sampling.temperature);
+  out += ",\"top_p\":";
+  append_json_number(out, sampling.top_p);
+  out +=
+      ",\"background\":false,\"service_tier\":\"default\",\"top_logprobs\":0,\"truncation\":\"disabled\","
+      "\"store\":";
+  out += store ? "true" : "false";
+  return out;
+}
+
+// Joins the conversation: instructions, which are not part of what is stored, earlier turns, and the new
+// input.
+std::vector<ChatMessage> join_messages(FieldReader& reader, const StoredTurns& earlier, ChatMessages input,
+                                       std::vector<std::string>& places) {
+  ChatMessages all;
+  std::string instructions;
+  reader.text("instructions", instructions);
+  if (!instructions.empty()) all.add("system", "instructions").content = std::move(instructions);
+  for (const auto& turn : earlier)
+    for (const ChatMessage& message : turn->messages) {
+      all.places.emplace_back("previous_response_id");
+      all.list.push_back(message);
+    }
+  std::move(input.list.begin(), input.list.end(), std::back_inserter(all.list));
+  std::move(input.places.begin(), input.places.end(), std::back_inserter(all.places));
+  places = std::move(all.places);
+  return std::move(all.list);
+}
+
+// Keeps what the answer needs of the request, whose repeated members stand in three events of a stream.
+void keep_for_answer(FieldReader& reader, std::string echo, const std::vector<ChatMessage>& messages,
+                     ResponsesRequest& out) {
+  constexpr size_t kEchoCopies = 4;
+  const size_t bytes = kEchoCopies * echo.size() + (out.store ? message_bytes(messages) : 0);
+  const Result<void> charged = out.common.memory.add(MemoryKind::kPrompt, bytes);
+  if (!charged.ok()) return reader.refuse({}, charged.status());
+  out.echo = std::move(echo);
+  if (out.store) out.messages = messages;
+}
+
+// Reads the body into `out`; returns the places of its messages for errors. With `counting` only the prompt
+// matters.
+std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limits, const Place& place,
+                                   bool counting, ResponsesRequest& out) {
+  refuse_unsupported(reader);
+  ChatInput input;
+  input.id_prefix = "resp_";
+  input.length_field = "max_output_tokens";
+  std::string accepted;
+  reader.choice("service_tier", accepted, {"auto", "default"});
+  read_openai_fields(reader, limits, out.common, input.fields);
+  out.common.repeats_answer = out.common.stream;
+  need_one_choice(reader, input.fields);
+  check_options(reader);
+  check_metadata(reader);
+  SamplingFields& sampling = input.fields.sampling;
+  reader.integer("max_output_tokens", sampling.max_new_tokens, 1, kMaxTokenCount);
+  reader.boolean("store", out.store);
+  out.store = out.store && place.store.max_bytes() > 0;
+  std::string effort;
+  read_reasoning(reader, effort, input.options.thinking);
+  read_text(reader, sampling.grammar);
+  find_earlier(reader, place, out.earlier);
+  ChatMessages messages;
+  read_responses_input(reader, messages);
+  read_responses_tools(reader, input.tools);
+  input.content_as_text = limits.content_as_text;
+  if (counting) {
+    sampling.max_new_tokens = 1;
+    sampling.params.min_new_tokens = 0;
+  }
+  if (reader.ok() && !counting)
+    keep_for_answer(reader, echo_of(reader, sampling.params, effort, out.store), messages.list, out);
+  std::vector<std::string> places;
+  input.messages = join_messages(reader, out.earlier, std::move(messages), places);
+  make_chat(reader, limits, std::move(input), out);
+  return places;
+}
+
+std::variant<ResponsesRequest, FieldError> parse(std::string_view body, const OpenAiLimits& limits,
+                                                 const ResponseStore& store, std::string_view owner,
+                                                 bool counting) {
+  MemoryCharge reading(limits.prompt.memory);
+  auto parsed = parse_json_object(body, &reading);
+  if (!parsed.ok()) return FieldError{parsed.status(), {}};
+  FieldReader reader(parsed.value());
+  ResponsesRequest out;
+  out.common.memory = MemoryCharge(limits.prompt.memory);
+  std::vector<std::string> places =
+      read_body(reader, limits, {.store = store, .owner = owner, .reading = reading}, counting, out);
+  if (reader.ok()) return out;
+  return renamed({reader.status(), reader.failed_field()},
+                 {.messages = "input",
+                  .places = std::move(places),
+                  .words = {{".function.parameters", ".parameters"}, {".function.", "."}}});
+}
+
+}  // namespace
+
+std::variant<ResponsesRequest, FieldError> parse_responses(std::string_view body, const OpenAiLimits& limits,
+                                                           const ResponseStore& store,
+                                                           std::string_view owner) {
+  return parse(body, limits, store, owner, false);
+}
+
+std::variant<int64_t, FieldError> count_responses_tokens(std::string_view body, const OpenAiLimits& limits,
+                                                         const ResponseStore& store, std::string_view owner) {
+  OpenAiLimits own = limits;
+  own.reserve = nullptr;
+  own.prompt.allow_auto_truncate = false;  // a prompt that is cut would be counted wrong
+  auto parsed = parse(body, own, store, owner, true);
+  if (auto* error = std::get_if<FieldError>(&parsed)) return std::move(*error);
+  return static_cast<int64_t>(std::get<ResponsesRequest>(parsed).common.items.at(0).request.input_ids.size());
+}
+
+}  // namespace hadal::server

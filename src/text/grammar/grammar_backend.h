@@ -1,0 +1,70 @@
+// Declares the implementation behind text/grammar/grammar.h: grammar_xgrammar.cpp or, in a build without the
+// library, grammar_stub.cpp.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "text/grammar/grammar.h"
+
+namespace hadal {
+
+// GrammarVocabulary holds what a grammar needs of a tokenizer.
+struct GrammarVocabulary {
+  int64_t size = 0;                  // the model's vocabulary; ids from texts.size() on have no token
+  std::vector<std::string> texts;    // [tokenizer's vocab_size], the bytes of each token
+  std::vector<uint8_t> is_added;     // [tokenizer's vocab_size], see grammar.h on special tokens
+  std::vector<int32_t> end_ids;      // sorted, unique, at least one
+  double max_compile_seconds = 0.0;  // see GrammarCompilerOptions
+  MaskLimits masks;
+  JsonSpaces json_spaces;
+};
+
+// A GrammarWalker is the position of one answer in its grammar. One thread at a time uses it.
+class GrammarWalker {
+ public:
+  virtual ~GrammarWalker() = default;
+  // Sets the bits of the tokens that may come next in all-zero words; end tokens are set when the grammar is
+  // complete. This and accept() throw as GrammarMatcher::fill_mask does.
+  virtual void fill(std::span<uint32_t> allowed) = 0;
+  // Accepts any token except the end tokens. Returns false, and changes nothing, if it was not allowed.
+  virtual bool accept(int32_t token_id) = 0;
+  virtual void rollback(int64_t num_tokens) = 0;
+  virtual bool is_complete() const = 0;
+  // Returns true once a call has been given up because it took longer than one_mask_s. Then fill() sets
+  // nothing and accept() returns false.
+  virtual bool is_too_expensive() const = 0;
+};
+
+// BackendGrammar is the only class that derives from CompiledGrammar.
+class BackendGrammar : public CompiledGrammar {
+ public:
+  virtual std::unique_ptr<GrammarWalker> start() const = 0;
+  virtual const GrammarVocabulary& vocabulary() const = 0;
+  // Returns the memory that this grammar shares with others and that size_bytes() does not count, as its
+  // identity and its bytes; null if it shares only what exists without grammars too.
+  virtual const void* shared_part() const { return nullptr; }
+  virtual int64_t shared_bytes() const { return 0; }
+};
+
+class GrammarBackend {
+ public:
+  virtual ~GrammarBackend() = default;
+  // `spec` is within bounds and has a field; its schema has been prepared, and hides_control is
+  // PreparedSchema's has_length. Any thread may call it; errors and exceptions are those of
+  // GrammarCompiler::compile.
+  virtual Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec,
+                                                                bool hides_control) = 0;
+  // Checks that the library accepts `regex`; the error begins with `field`. Any thread may call it, and it is
+  // cheap. Throws std::bad_alloc.
+  virtual Result<void> check_regex(const std::string& regex, std::string_view field) = 0;
+};
+
+// Returns kUnsupported if the build lacks the library.
+Result<std::unique_ptr<GrammarBackend>> make_grammar_backend(GrammarVocabulary vocabulary);
+
+}  // namespace hadal

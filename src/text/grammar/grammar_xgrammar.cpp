@@ -1,0 +1,351 @@
+// This file is the border to xgrammar: nothing of the library crosses it, including its exceptions and its
+// log.
+#include <dlpack/dlpack.h>
+#include <json_spaces.h>
+#include <time_limit.h>
+#include <time_limit_error.h>
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+
+#include "text/grammar/grammar_backend.h"
+#include "text/grammar/grammar_schema.h"
+#include "text/grammar/grammar_structural.h"
+
+namespace hadal {
+
+namespace {
+
+// Collects the library's warnings while this thread converts a grammar: each names a part that it ignores.
+thread_local std::vector<std::string>* warnings_of_thread = nullptr;
+
+class WarningCollector {
+ public:
+  explicit WarningCollector(std::vector<std::string>& warnings) { warnings_of_thread = &warnings; }
+  ~WarningCollector() { warnings_of_thread = nullptr; }
+  WarningCollector(const WarningCollector&) = delete;
+  WarningCollector& operator=(const WarningCollector&) = delete;
+};
+
+// Returns one line, without the library's own condition at the front.
+std::string clean(std::string_view message) {
+  constexpr std::string_view kCheck = ") is false: ";
+  if (message.starts_with("Check failed: "))
+    if (const size_t at = message.find(kCheck); at != message.npos) message.remove_prefix(at + kCheck.size());
+  while (!message.empty() && (message.back() == '.' || message.back() == '\n')) message.remove_suffix(1);
+  return one_line(message);
+}
+
+}  // namespace
+
+}  // namespace hadal
+
+// The library is built to call these (XGRAMMAR_LOG_CUSTOMIZE).
+namespace xgrammar {
+
+[[noreturn]] void LogFatalImpl(const std::string&, int, const std::string& message) {
+  throw std::runtime_error(message);
+}
+
+void LogMessageImpl(const std::string&, int, int level, const std::string& message) {
+  constexpr int kWarning = 2;
+  if (hadal::warnings_of_thread != nullptr && level >= kWarning)
+    hadal::warnings_of_thread->push_back(message);
+}
+
+}  // namespace xgrammar
+
+namespace hadal {
+
+namespace {
+
+// Says that a grammar's text (`bytes` long) cannot be worked with in the time for it.
+Status too_slow(std::string_view field, size_t bytes, double limit_s) {
+  return invalid_argument(
+      "{}: compiling its {} bytes takes too long; at most {:g} s of processor time are allowed", field, bytes,
+      limit_s);
+}
+
+// This byte precedes the text of an added token: no UTF-8 contains it, so no grammar matches it.
+constexpr char kHidden = '\xFF';
+
+class XgrammarWalker : public GrammarWalker {
+ public:
+  XgrammarWalker(const xgrammar::CompiledGrammar& grammar, const GrammarVocabulary& vocabulary)
+      : vocabulary_(vocabulary), matcher_(grammar) {}
+
+  void fill(std::span<uint32_t> allowed) override {
+    if (is_too_expensive()) return;
+    int64_t shape = static_cast<int64_t>(allowed.size());
+    DLTensor tensor{};
+    tensor.data = allowed.data();
+    tensor.device = {kDLCPU, 0};
+    tensor.ndim = 1;
+    tensor.dtype = xgrammar::GetBitmaskDLType();
+    tensor.shape = &shape;
+    if (!guarded([&] { matcher_.FillNextTokenBitmask(&tensor); })) {
+      std::fill(allowed.begin(), allowed.end(), 0);
+      return;
+    }
+    // The library's own handling of end tokens and of the rest of the last word is overridden.
+    if (vocabulary_.size % 32 != 0) allowed.back() &= (1U << (vocabulary_.size % 32)) - 1;
+    const bool may_end = matcher_.IsCompleted();
+    for (const int32_t id : vocabulary_.end_ids) {
+      const uint32_t bit = 1U << (id % 32);
+      allowed[id / 32] = may_end ? allowed[id / 32] | bit : allowed[id / 32] & ~bit;
+    }
+  }
+
+  bool accept(int32_t token_id) override {
+    if (is_too_expensive()) return false;
+    bool is_accepted = false;
+    return guarded([&] { is_accepted = matcher_.AcceptToken(token_id); }) && is_accepted;
+  }
+
+  void rollback(int64_t num_tokens) override { matcher_.Rollback(static_cast<int>(num_tokens)); }
+
+  bool is_complete() const override { return matcher_.IsCompleted(); }
+  bool is_too_expensive() const override { return end_ == End::kTime; }
+
+ private:
+  enum class End { kNone, kTime, kFailure };
+
+  // Calls `work` within the time of one mask. Returns false if it takes longer. Whatever else is thrown has
+  // left the library's matcher somewhere between two tokens, so it is not called again.
+  template <typename Work>
+  bool guarded(Work work) {
+    if (end_ == End::kFailure) throw Error("the grammar's position was lost when an earlier call failed");
+    try {
+      const hadal_xgrammar::TimeLimit limit(vocabulary_.masks.one_mask_s);
+      work();
+      return true;
+    } catch (const hadal_xgrammar::TimeLimitError&) {
+      end_ = End::kTime;
+      return false;
+    } catch (const std::bad_alloc&) {
+      end_ = End::kFailure;
+      throw;
+    } catch (const std::exception& error) {
+      end_ = End::kFailure;
+      throw Error("the grammar's library failed: " + clean(error.what()));
+    }
+  }
+
+  const GrammarVocabulary& vocabulary_;
+  xgrammar::GrammarMatcher matcher_;
+  End end_ = End::kNone;  // why the matcher is not called any more
+};
+
+class XgrammarGrammar : public BackendGrammar {
+ public:
+  // `variant` is the vocabulary for which it was made, if it is not the backend's own.
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, std::shared_ptr<const GrammarVocabulary> vocabulary,
+                  std::shared_ptr<const xgrammar::TokenizerInfo> variant)
+      : grammar_(std::move(grammar)), vocabulary_(std::move(vocabulary)), variant_(std::move(variant)) {}
+
+  int64_t size_bytes() const override { return static_cast<int64_t>(grammar_.MemorySizeBytes()); }
+  std::unique_ptr<GrammarWalker> start() const override {
+    return std::make_unique<XgrammarWalker>(grammar_, *vocabulary_);
+  }
+  const GrammarVocabulary& vocabulary() const override { return *vocabulary_; }
+  const void* shared_part() const override { return variant_.get(); }
+  int64_t shared_bytes() const override;
+
+ private:
+  xgrammar::CompiledGrammar grammar_;
+  std::shared_ptr<const GrammarVocabulary> vocabulary_;
+  std::shared_ptr<const xgrammar::TokenizerInfo> variant_;
+};
+
+// The library keeps the texts twice, once with the ids in the order of the texts, and an index over them.
+int64_t XgrammarGrammar::shared_bytes() const {
+  if (variant_ == nullptr) return 0;
+  constexpr size_t kInline = 15;  // bytes that std::string stores inline
+  int64_t bytes = 0;
+  for (const std::string& text : vocabulary_->texts) {
+    const size_t heap = text.size() > kInline ? text.size() + 1 : 0;
+    bytes += static_cast<int64_t>(2 * (sizeof(std::string) + heap) + sizeof(int64_t) + sizeof(int32_t));
+  }
+  return bytes;
+}
+
+class XgrammarBackend : public GrammarBackend {
+ public:
+  explicit XgrammarBackend(GrammarVocabulary vocabulary)
+      : vocabulary_(std::make_shared<const GrammarVocabulary>(std::move(vocabulary))),
+        spaces_{vocabulary_->json_spaces.is_compact, vocabulary_->json_spaces.pattern} {
+    for (size_t id = 0; id < vocabulary_->texts.size(); ++id)
+      if (vocabulary_->is_added[id] != 0 && !is_end(id))
+        added_tokens_.emplace(vocabulary_->texts[id], static_cast<int32_t>(id));
+    plain_ = std::make_shared<xgrammar::TokenizerInfo>(make_tokenizer({}, false));
+  }
+
+  Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec, bool hides_control) override;
+  Result<void> check_regex(const std::string& regex, std::string_view field) override;
+
+ private:
+  using Tokenizer = std::shared_ptr<const xgrammar::TokenizerInfo>;
+
+  bool is_end(size_t id) const {
+    return std::binary_search(vocabulary_->end_ids.begin(), vocabulary_->end_ids.end(),
+                              static_cast<int32_t>(id));
+  }
+  // Returns a vocabulary in which the added tokens `shown` (ids, sorted) represent their text, and no token
+  // has control characters except '\n' and '\r'.
+  xgrammar::TokenizerInfo make_tokenizer(const std::vector<int32_t>& shown, bool hides_control) const;
+  Tokenizer tokenizer_for(const std::vector<std::string>& literals, bool hides_control);
+  Result<xgrammar::Grammar> convert(const GrammarSpec& spec, const PreparedTag& tag,
+                                    const Tokenizer& tokenizer) const;
+
+  std::shared_ptr<const GrammarVocabulary> vocabulary_;
+  hadal_xgrammar::JsonSpaces spaces_;
+  AddedTokenIds added_tokens_;
+  Tokenizer plain_;   // all added tokens are hidden
+  std::mutex mutex_;  // guards variants_
+  struct Variant {
+    std::vector<int32_t> shown;
+    bool hides_control;
+    Tokenizer tokenizer;
+  };
+  std::vector<Variant> variants_;  // the last few others, newest first
+};
+
+xgrammar::TokenizerInfo XgrammarBackend::make_tokenizer(const std::vector<int32_t>& shown,
+                                                        bool hides_control) const {
+  const auto is_control = [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte < 0x20 && c != '\n' && c != '\r';
+  };
+  std::vector<std::string> texts = vocabulary_->texts;
+  for (size_t id = 0; id < texts.size(); ++id) {
+    const bool is_added = vocabulary_->is_added[id] != 0 &&
+                          !std::binary_search(shown.begin(), shown.end(), static_cast<int32_t>(id));
+    if (is_added || (hides_control && std::any_of(texts[id].begin(), texts[id].end(), is_control)))
+      texts[id].insert(texts[id].begin(), kHidden);
+  }
+  std::vector<int32_t> ends;
+  for (const int32_t id : vocabulary_->end_ids)
+    if (static_cast<size_t>(id) < texts.size()) ends.push_back(id);
+  return xgrammar::TokenizerInfo(texts, xgrammar::VocabType::RAW, static_cast<int>(vocabulary_->size), ends);
+}
+
+XgrammarBackend::Tokenizer XgrammarBackend::tokenizer_for(const std::vector<std::string>& literals,
+                                                          bool hides_control) {
+  std::vector<int32_t> shown;
+  for (const auto& [text, id] : added_tokens_)
+    if (std::any_of(literals.begin(), literals.end(),
+                    [&](const std::string& literal) { return literal.find(text) != literal.npos; }))
+      shown.push_back(id);
+  if (shown.empty() && !hides_control) return plain_;
+  std::sort(shown.begin(), shown.end());
+  const std::lock_guard lock(mutex_);
+  for (const Variant& variant : variants_)
+    if (variant.shown == shown && variant.hides_control == hides_control) return variant.tokenizer;
+  constexpr size_t kKept = 4;
+  if (variants_.size() == kKept) variants_.pop_back();
+  const auto made = std::make_shared<xgrammar::TokenizerInfo>(make_tokenizer(shown, hides_control));
+  variants_.insert(variants_.begin(), Variant{shown, hides_control, made});
+  return made;
+}
+
+Result<xgrammar::Grammar> XgrammarBackend::convert(const GrammarSpec& spec, const PreparedTag& tag,
+                                                   const Tokenizer& tokenizer) const {
+  std::vector<std::string> warnings;
+  const WarningCollector collector(warnings);
+  const hadal_xgrammar::JsonSpacesScope spaces(spaces_);
+  xgrammar::Grammar grammar{xgrammar::NullObj()};
+  switch (spec.kind) {
+    case GrammarKind::kJsonObject:
+    case GrammarKind::kJsonSchema:
+      grammar =
+          xgrammar::Grammar::FromJSONSchema(spec.text, /*any_whitespace=*/!spaces_.is_compact,
+                                            /*indent=*/std::nullopt, /*separators=*/std::nullopt,
+                                            /*strict_mode=*/true, /*max_whitespace_cnt=*/kMaxJsonBlanks);
+      break;
+    case GrammarKind::kRegex:
+      grammar = xgrammar::Grammar::FromRegex(spec.text);
+      break;
+    case GrammarKind::kEbnf:
+      grammar = xgrammar::Grammar::FromEBNF(spec.text);
+      break;
+    case GrammarKind::kStructuralTag: {
+      auto converted = xgrammar::Grammar::FromStructuralTag(tag.json, *tokenizer);
+      if (const auto* failure = std::get_if<xgrammar::StructuralTagError>(&converted))
+        return invalid_argument(
+            "{}: {}", spec.field,
+            clean(std::visit([](const auto& error) { return std::string(error.what()); }, *failure)));
+      grammar = std::get<xgrammar::Grammar>(converted);
+      break;
+    }
+  }
+  if (!warnings.empty()) return invalid_argument("{}: {}", spec.field, clean(warnings.front()));
+  return grammar;
+}
+
+Result<void> XgrammarBackend::check_regex(const std::string& regex, std::string_view field) {
+  try {
+    const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds);
+    std::vector<std::string> warnings;
+    const WarningCollector collector(warnings);
+    xgrammar::Grammar::FromRegex(regex);
+    if (!warnings.empty()) return invalid_argument("{}: {}", field, clean(warnings.front()));
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const hadal_xgrammar::TimeLimitError&) {
+    return too_slow(field, regex.size(), vocabulary_->max_compile_seconds);
+  } catch (const std::exception& error) {
+    return invalid_argument("{}: {}", field, clean(error.what()));
+  }
+  return {};
+}
+
+Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const GrammarSpec& spec,
+                                                                       bool hides_control) {
+  PreparedTag tag;
+  if (spec.kind == GrammarKind::kStructuralTag) {
+    HADAL_ASSIGN_OR_RETURN(tag, prepare_structural_tag(spec.text, spec.field, added_tokens_));
+    hides_control = tag.has_length;
+  } else if (spec.kind == GrammarKind::kEbnf) {
+    tag.literals.push_back(spec.text);
+  }
+  try {
+    const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds);
+    const Tokenizer tokenizer = tokenizer_for(tag.literals, hides_control);
+    HADAL_ASSIGN_OR_RETURN(const xgrammar::Grammar grammar, convert(spec, tag, tokenizer));
+    // The caller's thread does all the work, because an exception in a worker of the library would end the
+    // process.
+    xgrammar::GrammarCompiler compiler(*tokenizer, /*max_threads=*/1, /*cache_enabled=*/false);
+    return std::shared_ptr<const BackendGrammar>(std::make_shared<XgrammarGrammar>(
+        compiler.CompileGrammar(grammar), vocabulary_, tokenizer == plain_ ? nullptr : tokenizer));
+  } catch (const std::bad_array_new_length&) {
+    return invalid_argument(
+        "{}: its {} bytes describe more than a compiled grammar can hold; must have smaller repeats",
+        spec.field, spec.text.size());
+  } catch (const std::bad_alloc&) {
+    throw;  // it says nothing about the grammar
+  } catch (const hadal_xgrammar::TimeLimitError&) {
+    return too_slow(spec.field, spec.text.size(), vocabulary_->max_compile_seconds);
+  } catch (const std::exception& error) {
+    return invalid_argument("{}: {}", spec.field, clean(error.what()));
+  }
+}
+
+}  // namespace
+
+bool grammar_available() {
+  return true;
+}
+
+Result<std::unique_ptr<GrammarBackend>> make_grammar_backend(GrammarVocabulary vocabulary) {
+  try {
+    return std::unique_ptr<GrammarBackend>(std::make_unique<XgrammarBackend>(std::move(vocabulary)));
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    return make_status(StatusCode::kInternal, "grammars for this tokenizer: {}", clean(error.what()));
+  }
+}
+
+}  // namespace hadal
