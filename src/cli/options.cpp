@@ -134,6 +134,7 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
     if (!unused.empty())
       log_info("flags not used flags=\"{}\" reason=\"they apply to GPUs alone\"", fmt::join(unused, " "));
   }
+  options.load_nextn = flags.has("nextn");
   options.fusion = !flags.has("disable-fusion");
   options.kernel_config_dir = flags.text_or("kernel-config-dir", "");
   std::error_code ignored;

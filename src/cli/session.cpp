@@ -125,7 +125,7 @@ Result<void> Session::load_model() {
   load.quantization = options_.quantization;
   load.compute_dtype = compute_dtype;
   load.seed = options_.random_seed;
-  load.load_nextn = false;  // used for speculation alone
+  load.load_nextn = options_.load_nextn;
   Progress progress("loading weights");
   load.progress = [&](size_t done, size_t total, std::string_view what) {
     progress.update(done, total, what);
