@@ -41,9 +41,13 @@ class CpuBackend final : public Backend {
   }
 
   Result<std::unique_ptr<StepExecutor>> make_executor(const EngineOptions& options) override {
+    const bool speculates = options.speculation_width > 0;
+    if (speculates && !whole_.mtp) {
+      return invalid_argument("speculation: {} has no NextN layer", to_string(config().architecture));
+    }
     try {
       return std::unique_ptr<StepExecutor>(std::make_unique<CpuExecutor>(
-          host_runner(options.max_total_tokens / kPageSize, options.kv_layout), pool_));
+          host_runner(options.max_total_tokens / kPageSize, options.kv_layout), pool_, speculates));
     } catch (const std::exception& error) {
       return make_status(
           StatusCode::kResourceExhausted,

@@ -7,10 +7,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "engine/cpu_speculation.h"
 #include "engine/model_runner.h"
 #include "engine/step_executor.h"
 
@@ -19,8 +21,9 @@ namespace hadal {
 class CpuExecutor final : public StepExecutor {
  public:
   // `pool` and what the runner was made from must outlive the executor; nothing else may use them while it
-  // lives. Sampling runs on `pool`.
-  CpuExecutor(std::unique_ptr<HostRunner> runner, ThreadPool& pool);
+  // lives. Sampling runs on `pool`. With `speculates`, for which the runner must have the NextN layer, it
+  // verifies drafts.
+  CpuExecutor(std::unique_ptr<HostRunner> runner, ThreadPool& pool, bool speculates = false);
   // Finishes the steps in flight, but does not wait for missing masks.
   ~CpuExecutor() override;
 
@@ -28,31 +31,33 @@ class CpuExecutor final : public StepExecutor {
   void set_masks(int64_t step, std::vector<uint32_t> masks) override;
   StepOutput wait() override;
   bool takes_absorbed_prompts() const override { return true; }
+  bool speculates() const override { return speculation_.has_value(); }
 
  private:
   static constexpr int64_t kMaxInFlight = 2;
 
-  struct Slot {
-    SlotStart start;
-    int32_t last_token = 0;
-  };
-
   // Runs on the worker thread.
   void work();
   StepOutput run(StagedStep& step);
+  void run_forward(StagedStep& step, StepOutput& output);
   void start_slots(StagedStep& step);
+  void forget_drafts(const StagedStep& step) noexcept;
   void sample(const StagedStep& step, std::span<const float> logits, StepOutput& output);
   void sample_rows(const StagedStep& step, std::span<const float> logits, std::span<const int32_t> rows,
                    std::span<const uint32_t> masks, StepOutput& output);
-  void sample_row(const SampleSpec& spec, std::span<const float> logits, std::span<const uint32_t> allowed,
-                  SamplerScratch& scratch, SampledToken& result);
+  // Samples the rows of one sample: `logits` are those of its first row and all after it.
+  void sample_rows_of(const SampleSpec& spec, std::span<const float> logits,
+                      std::span<const uint32_t> allowed, SamplerScratch& scratch, SampledToken& result);
+  ChosenToken sample_row(CpuSlot& slot, int64_t position, std::span<const float> logits,
+                         std::span<const uint32_t> allowed, SamplerScratch& scratch) const;
   void score_prompts(const StagedStep& step, std::span<const float> logits, StepOutput& output);
   std::vector<uint32_t> wait_masks(int64_t step);
 
   ThreadPool& pool_;
   const std::unique_ptr<HostRunner> runner_;
   const int64_t vocab_size_;
-  std::vector<Slot> slots_;                  // used by the worker thread
+  std::vector<CpuSlot> slots_;  // used by the worker thread
+  std::optional<CpuSpeculation> speculation_;
   std::vector<SamplerScratch> scratch_;      // one per thread of the pool
   std::vector<int32_t> free_, constrained_;  // scratch: sample indices of the step
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/backend.h"
+#include "engine/step_executor.h"
 #include "model/info.h"
 
 namespace hadal {
@@ -44,6 +45,10 @@ Result<void> check_options(const EngineOptions& options, const ModelConfig& conf
     return invalid_argument("mem-fraction-static is {}; allowed: above 0, to 1",
                             options.device.mem_fraction_static);
   }
+  if (options.speculation_width < 0 || options.speculation_width > kMaxSpeculationWidth) {
+    return invalid_argument("speculation-width is {}; allowed: 0 (none) to {}", options.speculation_width,
+                            kMaxSpeculationWidth);
+  }
   if (!(options.watchdog_timeout_s >= 0.0)) {
     return invalid_argument("watchdog-timeout is {}; allowed: 0 (none) or more seconds",
                             options.watchdog_timeout_s);
@@ -61,6 +66,11 @@ void resolve_rest(EngineOptions& options) {
 Result<std::unique_ptr<PlanRecorder>> open_recorder(const EngineOptions& options) {
   if (options.record_plans.empty()) return std::unique_ptr<PlanRecorder>();
   return PlanRecorder::open(options.record_plans);
+}
+
+Result<void> check_speculation(const StepExecutor& executor, const EngineOptions& options) {
+  if (options.speculation_width == 0 || executor.speculates()) return {};
+  return unsupported("speculation runs on the CPU alone in this version");
 }
 
 }  // namespace
@@ -91,6 +101,7 @@ Result<std::unique_ptr<Engine>> Engine::create(Backend& backend, const EngineOpt
   resolve_rest(resolved);
   HADAL_ASSIGN_OR_RETURN(std::unique_ptr<PlanRecorder> recorder, open_recorder(resolved));
   HADAL_ASSIGN_OR_RETURN(std::unique_ptr<StepExecutor> executor, backend.make_executor(resolved));
+  HADAL_RETURN_IF_ERROR(check_speculation(*executor, resolved));
   return make_engine(std::move(executor), config, resolved, std::move(recorder));
 }
 
@@ -102,6 +113,7 @@ Result<std::unique_ptr<Engine>> Engine::create(std::unique_ptr<StepExecutor> exe
                                                const ModelConfig& config, const EngineOptions& options) {
   HADAL_RETURN_IF_ERROR(check_options(options, config));
   HADAL_RETURN_IF_ERROR(check_capacity(options));
+  HADAL_RETURN_IF_ERROR(check_speculation(*executor, options));
   EngineOptions resolved = options;
   resolve_rest(resolved);
   HADAL_ASSIGN_OR_RETURN(std::unique_ptr<PlanRecorder> recorder, open_recorder(resolved));

@@ -74,7 +74,10 @@ class EngineLoop {
 
   // These are parts of collect, in engine_collect.cpp too.
   void take_scores(const StepRecord& record, StepOutput& output);
-  ItemOutcome take_token(Sequence& sequence, SampledToken& sampled, Clock::time_point now);
+  ItemOutcome take_tokens(Sequence& sequence, SampledToken& sampled, Clock::time_point now);
+  // Appends a token to the request, which may end with it.
+  void take_token(Sequence& sequence, int32_t token, std::optional<TokenLogprob>& logprob,
+                  Clock::time_point now);
   void fail_step(const StepRecord& record, const std::string& error);
 
   // Ends the request on the engine's side; the caller informs the scheduler.
