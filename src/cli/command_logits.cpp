@@ -15,18 +15,6 @@
 #include "model/safetensors_writer.h"
 
 namespace hadal::cli {
-namespace {
-
-Result<void> check_nextn(const Session& session) {
-  if (session.options().device == DeviceType::kCuda)
-    return unsupported("--nextn: the NextN layer runs on the CPU alone; allowed: --device cpu");
-  if (session.config().num_nextn_predict_layers > 0) return {};
-  return invalid_argument("--nextn: {} has no NextN layer (num_nextn_predict_layers is 0)",
-                          session.model_dir().string());
-}
-
-}  // namespace
-
 Result<int> run_logits(const ParsedFlags& flags, const Environment& environment) {
   const auto output = flags.text("output");
   if (!output) return invalid_argument("--output is missing; must be the safetensors file to write");
@@ -38,7 +26,8 @@ Result<int> run_logits(const ParsedFlags& flags, const Environment& environment)
     return make_status(StatusCode::kResourceExhausted, "cannot write {}: it is a directory", *output);
   }
   HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kNone));
-  if (session->options().load_nextn) HADAL_RETURN_IF_ERROR(check_nextn(*session));
+  if (session->options().load_nextn && session->options().device == DeviceType::kCuda)
+    return unsupported("--nextn: the NextN layer runs on the CPU alone; allowed: --device cpu");
   HADAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, read_input_ids(flags));
   HADAL_RETURN_IF_ERROR(check_ids(ids, session->config(), session->config().max_position_embeddings));
   const auto num_tokens = static_cast<int64_t>(ids.size());

@@ -224,9 +224,9 @@ int64_t in_whole_pages(int64_t num_tokens);
 
 // Returns the default KV capacity on the CPU: a quarter of the memory that is available once the weights are
 // loaded (0 or less: not known, or none), but at most two full contexts, in whole pages, and at least one
-// page. It is a pure function.
+// page. `with_nextn` says that the cache has a layer for NextN. It is a pure function.
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length,
-                                 int64_t available_bytes);
+                                 int64_t available_bytes, bool with_nextn = false);
 
 // Returns the default limit of waiting requests: 16 for each that can run, at least 4096.
 int64_t default_max_queued_requests(int64_t max_running_requests);

@@ -84,8 +84,8 @@ int64_t default_max_queued_requests(int64_t max_running_requests) {
 }
 
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length,
-                                 int64_t available_bytes) {
-  const int64_t affordable = available_bytes / 4 / kv_bytes_per_token(config, layout);
+                                 int64_t available_bytes, bool with_nextn) {
+  const int64_t affordable = available_bytes / 4 / kv_bytes_per_token(config, layout, with_nextn);
   return std::max<int64_t>(in_whole_pages(std::min(affordable, 2 * context_length)), kPageSize);
 }
 

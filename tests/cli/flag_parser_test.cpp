@@ -95,7 +95,9 @@ TEST(PublishedCommandLines, SayWhatThisBuildCannotDo) {
       HasSubstr("--dp 8: only 1 is possible here: ranks share a model by --tp-size and --ep-size alone"));
   EXPECT_THAT(error_of(Command::kGenerate, "--enable-dp-attention"),
               HasSubstr("by --tp-size and --ep-size alone"));
-  EXPECT_THAT(error_of(Command::kGenerate, "--speculative-algo NEXTN"), HasSubstr("no speculative decoding"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--speculative-algo EAGLE3"), HasSubstr("EAGLE3"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--speculative-accept-threshold-single 0.5"),
+              HasSubstr("would change the output"));
   EXPECT_THAT(error_of(Command::kGenerate, "--port 30000"),
               HasSubstr("does not apply to `hadal generate`; it belongs to serve, bench serving"));
   EXPECT_THAT(error_of(Command::kLogits, "--mem-fraction-static 0.8"),
