@@ -48,15 +48,17 @@ void append_speculation_rows(std::vector<Flag>& out) {
        .min = 2,
        .max = kMaxSpeculationWidth,
        .default_text = "the number of steps, plus 1",
-       .text = "tokens that a step may sample for a request; with one guess for each position it is always the "
-               "number of steps, plus 1"},
+       .text =
+           "tokens that a step may sample for a request; with one guess for each position it is always the "
+           "number of steps, plus 1"},
       {.name = "speculative-draft-model-path",
        .kind = kOne,
        .commands = kRuns,
        .group = "Speculation",
        .value_name = "ID",
-       .text = "a published copy of the model's NextN layer; the layer in the checkpoint itself is used instead, "
-               "and a directory is an error"},
+       .text =
+           "a published copy of the model's NextN layer; the layer in the checkpoint itself is used instead, "
+           "and a directory is an error"},
   };
   std::move(rows.begin(), rows.end(), std::back_inserter(out));
 }

@@ -17,16 +17,18 @@ int64_t speculation_width(const ParsedFlags& flags) {
 
 Result<void> check_speculation_flags(const ParsedFlags& flags, const ModelOptions& options) {
   if (!flags.has("speculative-algorithm")) {
-    for (const char* name : {"speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens",
-                             "speculative-draft-model-path"}) {
+    for (const char* name : {"speculative-num-steps", "speculative-eagle-topk",
+                             "speculative-num-draft-tokens", "speculative-draft-model-path"}) {
       if (flags.has(name))
-        return invalid_argument("--{}: needs --speculative-algorithm, without which nothing speculates", name);
+        return invalid_argument("--{}: needs --speculative-algorithm, without which nothing speculates",
+                                name);
     }
     return {};
   }
   if (options.device == DeviceType::kCuda) {
     return unsupported(
-        "--speculative-algorithm: runs on the CPU alone in this version; leave the flag out, because the tokens "
+        "--speculative-algorithm: runs on the CPU alone in this version; leave the flag out, because the "
+        "tokens "
         "are the same without it, or use --device cpu");
   }
   if (const auto topk = flags.integer("speculative-eagle-topk"); topk.value_or(1) > 1) {
@@ -37,7 +39,8 @@ Result<void> check_speculation_flags(const ParsedFlags& flags, const ModelOption
     std::error_code ignored;
     if (std::filesystem::is_directory(*path, ignored)) {
       return unsupported(
-          "--speculative-draft-model-path {}: this version reads the NextN layer from the model's own checkpoint; "
+          "--speculative-draft-model-path {}: this version reads the NextN layer from the model's own "
+          "checkpoint; "
           "leave the flag out",
           *path);
     }

@@ -16,8 +16,8 @@ inline constexpr int64_t kDefaultSpeculationSteps = 3;
 // position at most the number of draft tokens; 0 without --speculative-algorithm.
 int64_t speculation_width(const ParsedFlags& flags);
 
-// Checks the flags against each other and against the device. The errors (kInvalidArgument, kUnsupported) name
-// the flag.
+// Checks the flags against each other and against the device. The errors (kInvalidArgument, kUnsupported)
+// name the flag.
 Result<void> check_speculation_flags(const ParsedFlags& flags, const ModelOptions& options);
 
 // Checks that the model has a NextN layer, if options.load_nextn. The error is kInvalidArgument.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/run.h"
+#include "cli/speculation_options.h"
 
 namespace hadal::cli {
 namespace {
@@ -69,6 +70,20 @@ TEST(PublishedCommandLines, ServerLinesResolve) {
   EXPECT_THAT(resolved(Command::kNone,
                        "--nsa-prefill flashmla_sparse --nsa-decode fa3 --cuda-graph-bs 1 2 4 --port 3"),
               ElementsAre("dsa-prefill-backend", "dsa-decode-backend", "cuda-graph-bs-decode", "port"));
+}
+
+TEST(SpeculationFlags, TheWidthFollowsFromStepsAndTopK) {
+  const auto width = [](const std::string& line) {
+    return speculation_width(parse(Command::kGenerate, line));
+  };
+  EXPECT_EQ(width(""), 0);
+  EXPECT_EQ(width("--speculative-algo NEXTN"), 4);
+  EXPECT_EQ(width("--speculative-algo EAGLE --speculative-num-steps 1"), 2);
+  // One guess for each position forces the number of draft tokens.
+  EXPECT_EQ(width("--speculative-algo NEXTN --speculative-num-steps 5 --speculative-num-draft-tokens 2"), 6);
+  EXPECT_EQ(width("--speculative-algo NEXTN --speculative-num-steps 2 --speculative-eagle-topk 4 "
+                  "--speculative-num-draft-tokens 4"),
+            3);
 }
 
 TEST(PublishedCommandLines, BenchLinesResolve) {
