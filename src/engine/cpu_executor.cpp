@@ -49,6 +49,32 @@ void CpuExecutor::launch(StagedStep step) {
   to_worker_.notify_one();
 }
 
+std::vector<std::vector<int32_t>> CpuExecutor::wait_drafts(int64_t step) {
+  if (!speculation_) return {};
+  std::unique_lock lock(mutex_);
+  to_engine_.wait(lock, [&] { return drafted_step_ >= step; });
+  return std::exchange(drafts_, {});
+}
+
+void CpuExecutor::tell_drafts(const StagedStep& step) {
+  std::vector<std::vector<int32_t>> drafts;
+  for (const SampleSpec& spec : step.samples) {
+    if (!spec.constrained) continue;
+    drafts.emplace_back();
+    if (spec.num_rows > 1) drafts.back() = slots_[spec.slot].drafts;
+  }
+  tell_drafts(step.step, std::move(drafts));
+}
+
+void CpuExecutor::tell_drafts(int64_t step, std::vector<std::vector<int32_t>> drafts) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    drafted_step_ = step;
+    drafts_ = std::move(drafts);
+  }
+  to_engine_.notify_one();
+}
+
 void CpuExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
   {
     const std::lock_guard lock(mutex_);
@@ -107,14 +133,20 @@ StepOutput CpuExecutor::run(StagedStep& step) {
   } catch (const std::exception& error) {
     set_error(output, error.what());
   }
-  if (!output.error.empty()) forget_drafts(step);
+  if (speculation_ && !output.error.empty()) {
+    forget_drafts(step);
+    tell_drafts(step.step, {});
+  }
   output.run_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - output.begin).count();
   return output;
 }
 
 void CpuExecutor::run_forward(StagedStep& step, StepOutput& output) {
   output.samples.resize(step.samples.size());
-  if (speculation_) speculation_->expand(step, slots_);
+  if (speculation_) {
+    speculation_->expand(step, slots_);
+    tell_drafts(step);
+  }
   if (step.batch.num_tokens() == 0) return;  // all its requests have ended
   ForwardRows rows;
   if (speculation_) {
@@ -172,27 +204,36 @@ void CpuExecutor::sample(const StagedStep& step, std::span<const float> logits, 
 void CpuExecutor::sample_rows(const StagedStep& step, std::span<const float> logits,
                               std::span<const int32_t> rows, std::span<const uint32_t> masks,
                               StepOutput& output) {
+  // A sample has one mask, and one more for each of its drafts.
   const size_t mask_words = masks.empty() ? 0 : (static_cast<size_t>(vocab_size_) + 31) / 32;
-  HADAL_CHECK_EQ(masks.size(), masks.empty() ? 0 : rows.size() * mask_words);
+  first_masks_.assign(1, 0);
+  for (const int32_t row : rows)
+    first_masks_.push_back(first_masks_.back() + static_cast<size_t>(std::max(step.samples[row].num_rows, 1)));
+  HADAL_CHECK_EQ(masks.size(), masks.empty() ? 0 : first_masks_.back() * mask_words);
   pool_.parallel_for(static_cast<int64_t>(rows.size()), 1, [&](int64_t begin, int64_t end, int thread_idx) {
     for (int64_t i = begin; i < end; ++i) {
       const SampleSpec& spec = step.samples[rows[i]];
       sample_rows_of(spec, logits.subspan(spec.logit_row * vocab_size_),
-                     masks.empty() ? masks : masks.subspan(i * mask_words, mask_words), scratch_[thread_idx],
-                     output.samples[rows[i]]);
+                     masks.subspan(first_masks_[i] * mask_words,
+                                   (first_masks_[i + 1] - first_masks_[i]) * mask_words),
+                     scratch_[thread_idx], output.samples[rows[i]]);
     }
   });
 }
 
 // A row of a draft that was not accepted has no meaning, so NaN in it is no fault. NaN behind an accepted
-// draft is found by the next step, which computes that row again.
+// draft is found by the next step, which computes that row again, as it does a row without a mask.
 void CpuExecutor::sample_rows_of(const SampleSpec& spec, std::span<const float> logits,
-                                 std::span<const uint32_t> allowed, SamplerScratch& scratch,
+                                 std::span<const uint32_t> masks, SamplerScratch& scratch,
                                  SampledToken& result) {
+  const size_t mask_words = masks.size() / static_cast<size_t>(std::max(spec.num_rows, 1));
   CpuSlot& slot = slots_[spec.slot];
   result.slot = spec.slot;
   for (int32_t i = 0; i < spec.num_rows; ++i) {
     const std::span<const float> row = logits.subspan(i * vocab_size_, vocab_size_);
+    const std::span<const uint32_t> allowed = masks.subspan(i * mask_words, mask_words);
+    const auto is_zero = [](uint32_t word) { return word == 0; };
+    if (i > 0 && spec.constrained && std::all_of(allowed.begin(), allowed.end(), is_zero)) return;
     if (has_nan(row)) {  // a broken checkpoint; the other rows of the step continue
       if (i == 0) result.error = "the model's logits contain NaN";
       return;

@@ -103,7 +103,6 @@ void CpuSpeculation::follow(const StagedStep& step, std::span<const float> hidde
     if (token < 0) continue;
     const int32_t row = target.logit_rows[spec.logit_row];
     batch_.token_ids[row] = token;
-    if (!spec.drafts) continue;
     batch_.logit_rows.push_back(row);
     guesses_.push_back({.slot = &slot, .position = slot.length});
   }

@@ -45,6 +45,8 @@ class TokenConstraint {
   // Tells the constraint which token was chosen. False means that the token was not allowed (a broken
   // invariant).
   virtual bool accept_token(int32_t token_id) = 0;
+  // Undoes the last `num_tokens` accepted tokens, which were drafts of speculation.
+  virtual void rollback(int64_t num_tokens) = 0;
 };
 
 // StopCondition ends a request on something other than a token id (a stop string). The engine thread calls it

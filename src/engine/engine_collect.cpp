@@ -115,23 +115,27 @@ ItemOutcome EngineLoop::take_tokens(Sequence& sequence, SampledToken& sampled, C
     sequence.speculation += counts;
     counters_.speculation += counts;
   }
-  take_token(sequence, sampled.token, sampled.logprob, now);
+  take_token(sequence, 0, sampled.token, sampled.logprob, now);
   for (ChosenToken& chosen : sampled.further) {
     if (sequence.finished) break;
     outcome.further.push_back(chosen.token);
-    take_token(sequence, chosen.token, chosen.logprob, now);
+    take_token(sequence, outcome.further.size(), chosen.token, chosen.logprob, now);
   }
   outcome.finished = sequence.finished;
   if (sequence.finished) return outcome;
-  if (sequence.mask != nullptr) mask_workers_.post(sequence.mask, sampled.token);
+  if (sequence.mask != nullptr) {
+    std::vector<int32_t> tokens = {sampled.token};
+    tokens.insert(tokens.end(), outcome.further.begin(), outcome.further.end());
+    mask_workers_.post(sequence.mask, std::move(tokens));
+  }
   if (static_cast<int64_t>(sequence.pending.token_ids.size()) >= sequence.request.stream_interval) {
     delivery_.push(sequence);
   }
   return outcome;
 }
 
-void EngineLoop::take_token(Sequence& sequence, int32_t token, std::optional<TokenLogprob>& logprob,
-                            Clock::time_point now) {
+void EngineLoop::take_token(Sequence& sequence, size_t row, int32_t token,
+                            std::optional<TokenLogprob>& logprob, Clock::time_point now) {
   GenerateRequest& request = sequence.request;
   const auto ends = [token](const std::vector<int32_t>& ids) {
     return std::find(ids.begin(), ids.end(), token) != ids.end();
@@ -140,7 +144,7 @@ void EngineLoop::take_token(Sequence& sequence, int32_t token, std::optional<Tok
   std::optional<std::string> matched;
   try {
     if (sequence.mask != nullptr) {
-      HADAL_CHECK(sequence.mask->allows(token), "the grammar does not allow token {}, which was sampled",
+      HADAL_CHECK(sequence.mask->allows(row, token), "the grammar does not allow token {}, which was sampled",
                   token);
     }
     if (request.stop) watchdog_.set_request(sequence.id);

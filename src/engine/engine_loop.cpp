@@ -151,7 +151,6 @@ void EngineLoop::add(std::unique_ptr<Sequence>& owned) {
                   .max_new_tokens = sequence.request.sampling.max_new_tokens,
                   .max_cached_tokens = scores_prompt ? logprobs.start : sequence.prompt_len - 1,
                   .scores_prompt = scores_prompt,
-                  .speculates = sequence.mask == nullptr,
                   .priority = sequence.request.priority,
                   .client = sequence.request.client,
                   .salt = sequence.request.cache_salt});
@@ -224,7 +223,7 @@ std::optional<StepRecord> EngineLoop::plan_and_launch() {
     sequence->cached_tokens = scheduler_.cached_tokens(sequence->id);
     sequence->admitted = true;
     gate_.admitted(sequence->request.client);
-    if (sequence->mask != nullptr) mask_workers_.post(sequence->mask, std::nullopt);
+    if (sequence->mask != nullptr) mask_workers_.post(sequence->mask, {});
   }
   const auto launch_begin = Clock::now();
   enter("launch");

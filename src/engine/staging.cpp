@@ -173,8 +173,10 @@ void Staging::add_verify(const Slot& slot, const WorkItem& item, StagedStep& sta
        .seq_idx = static_cast<int32_t>(staged.batch.page_table.size() / staged.batch.page_table_stride),
        .max_rows = item.num_tokens,
        .end_position = sequence.prompt_len + sequence.request.sampling.max_new_tokens - 1});
-  staged.samples.push_back({.slot = item.slot, .drafts = true});
+  const bool constrained = sequence.mask != nullptr;
+  staged.samples.push_back({.slot = item.slot, .constrained = constrained});
   record.samples.push_back(slot.sequence);
+  if (constrained) record.constrained.push_back(slot.sequence);
 }
 
 void Staging::add_sample(const Slot& slot, const WorkItem& item, StagedStep& staged, StepRecord& record) {
@@ -183,8 +185,7 @@ void Staging::add_sample(const Slot& slot, const WorkItem& item, StagedStep& sta
   staged.samples.push_back({.slot = item.slot,
                             .logit_row = static_cast<int32_t>(batch.logit_rows.size()),
                             .position = item.begin + item.num_tokens,
-                            .constrained = constrained,
-                            .drafts = speculates_ && !constrained});
+                            .constrained = constrained});
   batch.logit_rows.push_back(static_cast<int32_t>(batch.token_ids.size()) - 1);
   record.samples.push_back(slot.sequence);
   if (constrained) record.constrained.push_back(slot.sequence);

@@ -35,8 +35,7 @@ struct SampleSpec {
   int32_t slot = 0;
   int32_t logit_row = 0;     // index into the step's logits
   int64_t position = 0;      // absolute position of the token to be chosen
-  bool constrained = false;  // waits for its mask (set_masks)
-  bool drafts = false;       // the request speculates: NextN guesses the tokens behind it
+  bool constrained = false;  // waits for its masks (set_masks)
   int32_t num_rows = 1;      // of a VerifyItem, 0 to max_rows: logit_row and those after it
 };
 
@@ -140,9 +139,15 @@ class StepExecutor {
   // started reports that in its output.
   virtual void launch(StagedStep step) = 0;
 
+  // Returns the drafts of the step's constrained samples, in their order, once the step has guessed them; none
+  // at all without speculation, or if the step has failed. It is called before set_masks.
+  virtual std::vector<std::vector<int32_t>> wait_drafts(int64_t /*step*/) { return {}; }
+
   // Sets the masks of the step's constrained samples, in their order, each [ceil(vocab / 32)] words (bit t of
-  // word t / 32: allowed). It is called once for every step that has such samples: after its launch and after
-  // wait() has returned the previous step, but before the next launch and before its own wait().
+  // word t / 32: allowed): for each sample that of its first row, and one for each of its drafts, which is 0 if
+  // the row behind the draft is not to be sampled. It is called once for every step that has such samples:
+  // after its launch and after wait() has returned the previous step, but before the next launch and before
+  // its own wait().
   virtual void set_masks(int64_t step, std::vector<uint32_t> masks) = 0;
 
   // Waits for the oldest step in flight and returns its output. Where memory runs out, launch and set_masks

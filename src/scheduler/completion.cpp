@@ -39,7 +39,7 @@ void Scheduler::Impl::complete(const BatchPlan& plan, std::span<const ItemOutcom
                     "request {}: step {} computed [{}, + {}), but {} are confirmed", request->id, plan.step,
                     item.begin, item.num_tokens, request->confirmed);
         // The last token of a deferred item is computed again.
-        request->confirmed += item.verifies ? 1 + accepted : item.num_tokens - (deferred ? 1 : 0);
+        request->confirmed += (item.verifies ? 1 + accepted : item.num_tokens) - (deferred ? 1 : 0);
         request->planned += accepted;
         if (!request->prompt_cached && request->confirmed >= request->prompt_len) cache_prompt(*request);
       }
@@ -108,6 +108,7 @@ void Scheduler::Impl::stop_running(RequestState& request, bool keep) {
   request.isolated = false;
   request.running = false;
   request.catching_up = false;
+  request.repeats = false;
   request.planned = request.confirmed = 0;
   request.step_tokens = 0;
   leave_prefilling(request);
@@ -138,11 +139,13 @@ void Scheduler::Impl::hold(RequestId id, bool held) {
 
 bool Scheduler::Impl::defer(RequestId id) {
   RequestState* request = find(id);
-  if (request == nullptr || !request->running || request->speculates || request->unknown != 1) return false;
+  if (request == nullptr || !request->running || request->unknown != 1) return false;
   if (request->planned != request->num_known()) return false;
   request->deferred_step = request->sample_step;
   request->held = true;
   request->unknown = 0;
+  request->surplus = 0;
+  request->repeats = true;
   --request->planned;
   // The last token of a prompt is computed as a prompt token again. Others must not wait for this prompt
   // meanwhile.

@@ -123,13 +123,12 @@ void PlanRecorder::add(const ScheduledRequest& request) {
   if (file_ == nullptr) return;
   write(fmt::format(
       "{{\"call\":\"add\",\"id\":{},\"max_new_tokens\":{},\"max_cached_tokens\":{},\"priority\":{},"
-      "\"client\":{},{}{}{}\"prompt\":[{}]}}",
+      "\"client\":{},{}{}\"prompt\":[{}]}}",
       request.id, request.max_new_tokens, request.max_cached_tokens, request.priority, request.client,
       request.salt == CacheSalt{}
           ? ""
           : fmt::format("\"salt\":\"{:016x}{:016x}\",", request.salt.high, request.salt.low),
-      request.scores_prompt ? "\"scores_prompt\":true," : "",
-      request.speculates ? "" : "\"speculates\":false,", fmt::join(request.prompt, ",")));
+      request.scores_prompt ? "\"scores_prompt\":true," : "", fmt::join(request.prompt, ",")));
 }
 
 void PlanRecorder::hold(const char* call, RequestId id) {

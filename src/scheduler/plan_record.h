@@ -3,9 +3,8 @@
 //
 //   {"call":"options","num_pages":…,…}                       first
 //   {"call":"add","id":…,"max_new_tokens":…,"max_cached_tokens":…,"priority":…,"client":…,"prompt":[…]}
-//                                                            also "salt":"<32 hexadecimal digits>",
-//                                                            "scores_prompt":true and "speculates":false, if
-//                                                            it has them
+//                                                            also "salt":"<32 hexadecimal digits>" and
+//                                                            "scores_prompt":true, if it has them
 //   {"call":"plan","plan":{…}}                               the whole BatchPlan, even if empty; also
 //                                                            "max_cost":…, if the cost was limited, and
 //                                                            "width":…, if it is not 1

@@ -151,9 +151,6 @@ Result<ScheduledRequest> read_request(const json::object& line, int64_t num_page
   if (line.contains("scores_prompt")) {
     HADAL_ASSIGN_OR_RETURN(request.scores_prompt, bool_field(line, "scores_prompt"));
   }
-  if (line.contains("speculates")) {
-    HADAL_ASSIGN_OR_RETURN(request.speculates, bool_field(line, "speculates"));
-  }
   return request;
 }
 

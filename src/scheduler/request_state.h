@@ -32,7 +32,7 @@ struct RequestState {
   int64_t max_new_tokens = 0;
   int64_t max_cached_tokens = 0;
   int64_t scored_from = 0;       // logits are computed for all known tokens from this position on
-  bool speculates = false;       // see ScheduledRequest
+  bool speculates = false;       // see SchedulerOptions::max_width
   uint64_t client = 0;           // see ScheduledRequest
   int32_t priority = 0;          // higher goes first, whatever the options say about the caller's values
   uint64_t arrival = 0;          // 1, 2, …; kept over retractions
@@ -68,6 +68,7 @@ struct RequestState {
   bool held = false;                // see Scheduler::hold
   int64_t sample_step = 0;          // the latest step that samples for this request
   int64_t deferred_step = 0;        // the latest step whose sample for this request is not taken; 0: none
+  bool repeats = false;             // its next item computes the last token of that step again
   int32_t unknown = 0;              // least number of tokens sampled by steps in flight
   int32_t surplus = 0;              // how many more they may sample
   int32_t num_items_in_flight = 0;  // work items in steps in flight
@@ -81,14 +82,17 @@ struct RequestState {
   bool decoding() const { return !catching_up && num_new_planned() < max_new_tokens; }
   // Returns true when everything is planned: the request ends with the outcome of a step in flight.
   bool draining() const { return !catching_up && num_new_planned() >= max_new_tokens; }
+  // Tells whether its next decode item verifies drafts. One that repeats knows its token, but the executor has
+  // no drafts behind it.
+  bool verifies() const { return speculates && !catching_up && !repeats; }
   // Returns how many tokens a decode step of `width` samples for the request, at most. The last token that it
   // may generate is never computed.
   int64_t step_width(int64_t width) const {
-    return speculates ? std::min(width, prompt_len + max_new_tokens - 1 - planned) : 1;
+    return verifies() ? std::min(width, prompt_len + max_new_tokens - 1 - planned) : 1;
   }
   // Returns the end of the positions that such a step may write.
   int64_t step_end(int64_t width) const {
-    return speculates ? std::min(planned + surplus + width, prompt_len + max_new_tokens - 1) : planned + 1;
+    return verifies() ? std::min(planned + surplus + width, prompt_len + max_new_tokens - 1) : planned + 1;
   }
   bool needs_page(int64_t width) const {
     return decoding() && static_cast<int64_t>(pages.size()) * kCachePageSize < step_end(width);

@@ -74,7 +74,7 @@ void Scheduler::Impl::add(ScheduledRequest request) {
   state->scored_from = request.scores_prompt ? request.max_cached_tokens : prompt_len - 1;
   // ~x reverses the order of all values; -x would overflow for the smallest.
   state->priority = options.low_priority_values_first ? ~request.priority : request.priority;
-  state->speculates = request.speculates && options.max_width > 0;
+  state->speculates = options.max_width > 0;
   state->client = request.client;
   state->salt = request.salt;
   state->arrival = ++last_arrival;

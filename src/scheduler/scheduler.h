@@ -80,7 +80,6 @@ struct ScheduledRequest {
   int64_t max_new_tokens = 0;     // ≥ 0; 0: the prompt is computed, nothing is sampled
   int64_t max_cached_tokens = 0;  // prompt tokens that may come from the cache, < prompt.size()
   bool scores_prompt = false;     // the logits of all prompt tokens from max_cached_tokens on are computed
-  bool speculates = true;         // its drafts are verified, where SchedulerOptions::max_width allows it
   int32_t priority = 0;
   uint64_t client = 0;  // whose turn it uses: clients share the engine (fair_line.h)
   CacheSalt salt;       // prefixes of other salts are not used, and its own are not shown to them
@@ -131,8 +130,8 @@ class Scheduler {
   void release(RequestId id);
   // Announces that the request's sample in the step in flight will not be taken: complete() ignores its
   // outcome, the request is held, and the first step after release() computes its last token again. Returns
-  // false, and does nothing, if the request speculates, or unless exactly one of its samples is not known
-  // yet.
+  // false, and does nothing, unless exactly one step in flight samples for the request. That step verifies no
+  // draft for it then, nor does the first one after release().
   bool defer(RequestId id);
 
   // Returns the next step's work. Its `retracted` requests are back in the queue, their slots free. The plan

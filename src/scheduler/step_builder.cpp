@@ -32,7 +32,8 @@ void Scheduler::Impl::add_item(RequestState& request, WorkKind kind, int64_t num
   item.request_id = request.id;
   item.slot = request.slot;
   item.kind = kind;
-  item.verifies = request.speculates && !request.catching_up;
+  item.verifies = request.verifies();
+  request.repeats = false;
   item.begin = request.planned;
   item.num_tokens = static_cast<int32_t>(num_tokens);
   item.starts_slot = request.starts_slot;

@@ -106,7 +106,7 @@ void NativeOutput::add(GenerationDelta delta) {
   last_.prompt_logprobs.clear();
 }
 
-// A request is verified by no step if nothing speculates, or if it has a grammar.
+// No step verifies a request of one token, nor any if nothing speculates.
 void NativeOutput::append_speculation(std::string& out) const {
   const SpeculationCounts& counts = last_.speculation;
   append_count(out, "spec_verify_ct", counts.verifications);

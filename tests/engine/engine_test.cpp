@@ -179,6 +179,7 @@ class OnlyEven final : public TokenConstraint {
     for (uint32_t& word : allowed) word = 0x55555555U;
   }
   bool accept_token(int32_t token_id) override { return token_id % 2 == 0; }
+  void rollback(int64_t) override {}
 };
 
 TEST_P(EngineTest, StopConditionsAndConstraintsAreHonoured) {
@@ -287,6 +288,7 @@ class BrokenGrammar final : public TokenConstraint {
  public:
   void fill_mask(std::span<uint32_t> allowed) override { allowed[0] = 0b10U; }
   bool accept_token(int32_t) override { return false; }
+  void rollback(int64_t) override {}
 };
 
 TEST_P(EngineTest, AFailingConstraintEndsItsOwnRequestOnly) {

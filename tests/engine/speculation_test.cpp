@@ -178,6 +178,28 @@ TEST_F(SpeculationTest, AbortsAtAnyMomentLeaveTheOthersAlone) {
   }
 }
 
+// The masks behind drafts are made while the step runs, and drafts without one wait for the next step.
+TEST_F(SpeculationTest, RequestsWithGrammarsVerifyDraftsToo) {
+  const auto run = [&](const EngineOptions& options) {
+    GenerateRequest request = greedy_request(random_prompt(20, 12), 80);
+    request.constraint = std::make_unique<testing::ChainConstraint>(/*modulus=*/2);
+    request.logprobs = {.enabled = true, .top_num = 1};
+    return testing::run(*make_engine(options), std::move(request));
+  };
+  const Finished expected = run({});
+  for (const bool overlap : {false, true}) {
+    for (const double share : {0.0, 0.5}) {  // without waiting, masks are often late
+      SCOPED_TRACE(::testing::Message() << "overlap " << overlap << " share " << share);
+      EngineOptions options{.speculation_width = 4};
+      options.overlap_schedule = overlap;
+      options.mask_wait_share = share;
+      const Finished finished = run(options);
+      testing::expect_same(expected, finished);
+      if (share > 0.0) EXPECT_GT(finished.last.speculation.accepted, 0);
+    }
+  }
+}
+
 // Each request either fails with the step's reason, or is as it is alone.
 TEST_F(SpeculationTest, FailedStepsEndTheirRequestsAlone) {
   for (const bool overlap : {false, true}) {

@@ -99,8 +99,8 @@ void run_randomly(uint64_t seed, int64_t num_operations, bool check_always, bool
         const int64_t room = max_len - std::ssize(prompt);
         const int64_t max_new = rng() % 12 == 0 ? 0 : pick(rng, 0, std::min<int64_t>(room, 250));
         const int64_t max_cached = rng() % 4 == 0 ? pick(rng, 0, std::ssize(prompt) - 1) : -1;
-        ids.push_back(simulator.add(std::move(prompt), max_new, max_cached,
-                                    static_cast<int32_t>(pick(rng, -2, 2)), rng() % 5 != 0));
+        ids.push_back(
+            simulator.add(std::move(prompt), max_new, max_cached, static_cast<int32_t>(pick(rng, -2, 2))));
       }
     } else if (dice < 14 && faults && !ids.empty()) {
       simulator.abort(ids[ids.size() - 1 - rng() % std::min<size_t>(ids.size(), 30)]);

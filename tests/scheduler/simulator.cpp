@@ -48,18 +48,16 @@ ExpectedSequence Simulator::expect(std::vector<int32_t> prompt, int64_t max_new_
 }
 
 RequestId Simulator::add(std::vector<int32_t> prompt, int64_t max_new_tokens, int64_t max_cached_tokens,
-                         int32_t priority, bool speculates) {
+                         int32_t priority) {
   const RequestId id = ++last_id_;
   const auto prompt_len = std::ssize(prompt);
   expected_[id] = expect(prompt, max_new_tokens);
   max_new_tokens_[id] = max_new_tokens;
   alive_.insert(id);
-  if (speculates && options_.scheduler.max_width > 0) speculating_.insert(id);
   scheduler_.add({.id = id,
                   .prompt = std::move(prompt),
                   .max_new_tokens = max_new_tokens,
                   .max_cached_tokens = max_cached_tokens < 0 ? prompt_len - 1 : max_cached_tokens,
-                  .speculates = speculates,
                   .priority = priority,
                   .client = id % options_.num_clients});
   check();
@@ -176,8 +174,8 @@ void Simulator::carry_out(const WorkItem& item, const RankPlan& rank, Step& step
   for (int32_t i = 0; i < item.num_new_pages; ++i) {
     slot.pages.push_back(rank.new_pages.at(item.first_new_page + i));
   }
-  HADAL_CHECK(!item.verifies ||
-                  (item.samples && item.kind == WorkKind::kDecode && speculating_.contains(item.request_id)),
+  HADAL_CHECK(!item.verifies || (item.samples && item.kind == WorkKind::kDecode &&
+                                 options_.scheduler.max_width > 0),
               "an item of request {} must not verify", item.request_id);
   if (item.verifies) return verify(slot, item, step);
 

@@ -44,7 +44,7 @@ class Simulator {
   explicit Simulator(const SimulatorOptions& options);
 
   RequestId add(std::vector<int32_t> prompt, int64_t max_new_tokens, int64_t max_cached_tokens = -1,
-                int32_t priority = 0, bool speculates = true);
+                int32_t priority = 0);
   void abort(RequestId id);
   // Plans and executes a step; false when there was nothing to do. `fails`: the step will end in fail(), and
   // what it writes is garbage.
@@ -107,7 +107,6 @@ class Simulator {
   std::deque<Step> in_flight_;
   std::map<RequestId, ExpectedSequence> expected_;
   std::map<RequestId, int64_t> max_new_tokens_;
-  std::set<RequestId> speculating_;
   std::mt19937_64 random_{17};
   std::set<RequestId> alive_;
   std::map<RequestId, int64_t> doomed_;  // they fail with the current step
