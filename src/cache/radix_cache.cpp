@@ -39,23 +39,24 @@ Result<EvictionPolicy> parse_eviction_policy(std::string_view name, std::string_
   return invalid_argument("{}: \"{}\" is not an eviction policy; allowed: lru, lfu, priority", field, name);
 }
 
-RadixCache::RadixCache(PagePool& pool, EvictionPolicy policy, bool enabled)
-    : pool_(pool), policy_(policy), enabled_(enabled), nodes_(1) {}
+RadixCache::RadixCache(PagePool& pool, EvictionPolicy policy, bool enabled, int64_t lookahead)
+    : pool_(pool), policy_(policy), enabled_(enabled), lookahead_(lookahead), nodes_(1) {}
 
 PrefixMatch RadixCache::match(std::span<const int32_t> tokens, int32_t priority, const CacheOwner& owner) {
   PrefixMatch result;
   const Walk found = walk(tokens, owner.salt);
-  if (found.num_matched == 0) return result;
+  const int64_t num_usable = found.num_matched - lookahead_;
+  if (num_usable <= 0) return result;
   ++clock_;
-  result.shared_tokens = round_down(found.num_matched);
-  result.partial_tokens = static_cast<int32_t>(found.num_matched - result.shared_tokens);
+  result.shared_tokens = round_down(num_usable);
+  result.partial_tokens = static_cast<int32_t>(num_usable - result.shared_tokens);
   if (result.partial_tokens > 0) {
     // The node found ends in this block or later and begins before the last matched token, so it touches the
     // block.
     const Node& node = nodes_[found.node];
     result.partial_page = node.pages[block_of(result.shared_tokens) - block_of(node.begin)];
   }
-  result.told_tokens = told_tokens(found, result.shared_tokens, owner.client);
+  result.told_tokens = std::min(told_tokens(found, result.shared_tokens, owner.client), num_usable);
   result.node = node_ending_at(found.node, result.shared_tokens);
   // This comes after the split, because the part after the match was not used.
   touch(result.partial_tokens > 0 ? found.node : result.node, priority, /*is_match=*/true);
@@ -74,7 +75,7 @@ PrefixMatch RadixCache::match(std::span<const int32_t> tokens, int32_t priority,
 }
 
 int64_t RadixCache::match_length(std::span<const int32_t> tokens, const CacheSalt& salt) const {
-  return walk(tokens, salt).num_matched;
+  return std::max<int64_t>(walk(tokens, salt).num_matched - lookahead_, 0);
 }
 
 void RadixCache::lock(CacheNodeId node) {

@@ -93,13 +93,15 @@ struct PrefixMatch {
 class RadixCache {
  public:
   // `pool` must outlive the cache. A disabled cache never matches and never stores anything
-  // (--disable-radix-cache).
-  RadixCache(PagePool& pool, EvictionPolicy policy, bool enabled = true);
+  // (--disable-radix-cache). The records of a token depend on the `lookahead` tokens behind it, too, so that
+  // many tokens less of a cached prefix may be used. The last records of a page are an exception: where the
+  // tree branches behind a whole page, they are those of one branch.
+  RadixCache(PagePool& pool, EvictionPolicy policy, bool enabled = true, int64_t lookahead = 0);
   RadixCache(const RadixCache&) = delete;
   RadixCache& operator=(const RadixCache&) = delete;
 
-  // Finds the longest cached prefix of `tokens`. This counts as a use of the nodes on the path by a request
-  // of `priority`.
+  // Finds the longest cached prefix of `tokens` that may be used. This counts as a use of the nodes on the
+  // path by a request of `priority`.
   PrefixMatch match(std::span<const int32_t> tokens, int32_t priority = 0, const CacheOwner& owner = {});
   // Returns only the length of that prefix; this does not count as a use and changes nothing.
   int64_t match_length(std::span<const int32_t> tokens, const CacheSalt& salt = {}) const;
@@ -211,6 +213,7 @@ class RadixCache {
   PagePool& pool_;
   const EvictionPolicy policy_;
   const bool enabled_;
+  const int64_t lookahead_;
   std::vector<Node> nodes_;  // [0]: the root, which has no tokens
   std::vector<CacheNodeId> free_nodes_;
   std::vector<Tree> trees_{1};  // [0]: without a salt

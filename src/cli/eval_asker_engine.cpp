@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/log.h"
 #include "cli/cache_size.h"
 #include "cli/chat/chat_prompt.h"
 #include "cli/drain.h"
@@ -96,6 +97,7 @@ Result<std::vector<client::EvalReply>> EngineAsker::ask(std::span<const client::
     HADAL_ASSIGN_OR_RETURN(stops.emplace_back(), server::compile_stops(asks[i].stop));
     HADAL_ASSIGN_OR_RETURN(ids.emplace_back(), submit(asks[i], prompts[i], stops[i]));
   }
+  const SpeculationCounts before = engine_->stats().speculation;
   std::vector<client::EvalReply> replies(asks.size());
   for (size_t i = 0; i < asks.size(); ++i) {
     client::EvalReply& reply = replies[i];
@@ -109,6 +111,10 @@ Result<std::vector<client::EvalReply>> EngineAsker::ask(std::span<const client::
     reply.starts_in_reasoning = prompts[i].starts_in_reasoning;
     reply.completion_tokens = last.completion_tokens;
     on_reply(i, reply);
+  }
+  if (const SpeculationCounts counts = engine_->stats().speculation - before; counts.verifications > 0) {
+    log_info("speculation questions={} accept_length={:.2f} accept_rate={:.3f}", asks.size(),
+             counts.accept_length(), counts.accept_rate());
   }
   return replies;
 }

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "cli/flags/defaults.h"
+#include "cli/speculation_options.h"
 #include "engine/backend.h"
 #include "kernels/cuda/availability.h"
 #include "model/model.h"
@@ -133,6 +134,12 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
     }
     if (!unused.empty())
       log_info("flags not used flags=\"{}\" reason=\"they apply to GPUs alone\"", fmt::join(unused, " "));
+  }
+  HADAL_RETURN_IF_ERROR(check_speculation_flags(flags, options));
+  for (const char* name : {"nextn", "speculative-algorithm"}) {
+    if (!flags.has(name)) continue;
+    options.load_nextn = true;
+    options.nextn_flag = fmt::format("--{}", name);
   }
   options.fusion = !flags.has("disable-fusion");
   options.kernel_config_dir = flags.text_or("kernel-config-dir", "");
@@ -271,6 +278,7 @@ EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOption
   options.enable_radix_cache = !flags.has("disable-radix-cache");
   options.cache_generated_tokens = !flags.has("enable-deterministic-inference");
   options.overlap_schedule = !flags.has("disable-overlap-schedule");
+  options.speculation_width = speculation_width(flags);
   options.record_plans = flags.text_or("record-plans", "");
   // Only servers limit their queue, because other commands submit what they have, and only servers print
   // these lines by default.

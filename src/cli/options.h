@@ -46,6 +46,8 @@ struct ModelOptions {
   KernelSet kernels = KernelSet::kOptimised;
   DeviceType device = DeviceType::kCpu;
   std::string no_gpu_because;  // `info --device cuda` without a usable GPU: why; nothing can be loaded then
+  bool load_nextn = false;     // the NextN layer is used
+  std::string nextn_flag;      // which flag asks for it
   bool fusion = true;
   std::string kernel_config_dir;  // empty: not given
   uint64_t random_seed = 42;

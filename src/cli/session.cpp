@@ -11,6 +11,7 @@
 #include "base/printable.h"
 #include "cli/flags/flag_values.h"
 #include "cli/model_source.h"
+#include "cli/speculation_options.h"
 #include "cli/terminal.h"
 #include "model/other_models.h"
 
@@ -88,6 +89,7 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
   session->config_ = std::move(config).value();
   HADAL_RETURN_IF_ERROR(check_architecture(options.device, session->config_));
   HADAL_RETURN_IF_ERROR(check_split(session->config_, options.split));
+  HADAL_RETURN_IF_ERROR(check_has_nextn(options, session->config_));
   const bool has_files = options.load_format == LoadFormat::kAuto;
   HADAL_RETURN_IF_ERROR(apply_quantization_flag(session->config_, options.quantization,
                                                 has_files ? session->model_dir_ : std::filesystem::path()));
@@ -125,7 +127,7 @@ Result<void> Session::load_model() {
   load.quantization = options_.quantization;
   load.compute_dtype = compute_dtype;
   load.seed = options_.random_seed;
-  load.load_nextn = false;  // used for speculation alone
+  load.load_nextn = options_.load_nextn;
   Progress progress("loading weights");
   load.progress = [&](size_t done, size_t total, std::string_view what) {
     progress.update(done, total, what);

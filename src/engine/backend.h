@@ -105,7 +105,7 @@ std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, Kernel
 // page always fits. Each of num_ranks ranks has a cache of its own. The error is kResourceExhausted, which
 // names the most that fits.
 Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, int64_t num_ranks,
-                                  int64_t max_total_tokens, int64_t available_bytes);
+                                  int64_t max_total_tokens, int64_t available_bytes, bool with_nextn = false);
 
 // GpuEstimate says what a GPU would do with a model, or with one rank's part of it, computed from its config
 // alone.

@@ -30,25 +30,30 @@ class CpuBackend final : public Backend {
       options.max_running_requests = EngineOptions{}.max_running_requests;
     const auto available = available_memory_bytes();
     if (options.max_total_tokens == 0) {
-      options.max_total_tokens =
-          default_max_total_tokens(config(), options.kv_layout, options.context_length,
-                                   static_cast<int64_t>(available.value_or(0)) / num_ranks());
+      options.max_total_tokens = default_max_total_tokens(
+          config(), options.kv_layout, options.context_length,
+          static_cast<int64_t>(available.value_or(0)) / num_ranks(), whole_.mtp.has_value());
     }
     // The system would allocate more memory than there is, and end the process once that is touched.
     if (!available) return {};
     return check_cpu_cache_fits(config(), options.kv_layout, num_ranks(), options.max_total_tokens,
-                                static_cast<int64_t>(*available));
+                                static_cast<int64_t>(*available), whole_.mtp.has_value());
   }
 
   Result<std::unique_ptr<StepExecutor>> make_executor(const EngineOptions& options) override {
+    const bool speculates = options.speculation_width > 0;
+    if (speculates && !whole_.mtp) {
+      return invalid_argument("speculation: {} has no NextN layer", to_string(config().architecture));
+    }
     try {
       return std::unique_ptr<StepExecutor>(std::make_unique<CpuExecutor>(
-          host_runner(options.max_total_tokens / kPageSize, options.kv_layout), pool_));
+          host_runner(options.max_total_tokens / kPageSize, options.kv_layout), pool_, speculates));
     } catch (const std::exception& error) {
       return make_status(
           StatusCode::kResourceExhausted,
           "a KV cache of {} tokens ({} bytes per token) does not fit: {}; lower max-total-tokens",
-          options.max_total_tokens, kv_bytes_per_token(config(), options.kv_layout), error.what());
+          options.max_total_tokens, kv_bytes_per_token(config(), options.kv_layout, whole_.mtp.has_value()),
+          error.what());
     }
   }
 
@@ -89,8 +94,8 @@ class CpuBackend final : public Backend {
 }  // namespace
 
 Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, int64_t num_ranks,
-                                  int64_t max_total_tokens, int64_t available_bytes) {
-  const int64_t token_bytes = kv_bytes_per_token(config, layout) * num_ranks;
+                                  int64_t max_total_tokens, int64_t available_bytes, bool with_nextn) {
+  const int64_t token_bytes = kv_bytes_per_token(config, layout, with_nextn) * num_ranks;
   const int64_t most = std::max(available_bytes / token_bytes, int64_t{kPageSize});
   if (max_total_tokens <= most) return {};
   return make_status(StatusCode::kResourceExhausted,

@@ -61,6 +61,7 @@ void ChunkDelivery::push(Sequence& sequence) {
   chunk.prompt_tokens = sequence.prompt_len;
   chunk.completion_tokens = sequence.num_generated();
   chunk.cached_tokens = sequence.cached_tokens;
+  chunk.speculation = sequence.speculation;
   group.chunks.push_back(std::exchange(chunk, {}));
   group.owners.push_back(&sequence);
 }

@@ -7,10 +7,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "engine/cpu_speculation.h"
 #include "engine/model_runner.h"
 #include "engine/step_executor.h"
 
@@ -19,51 +21,62 @@ namespace hadal {
 class CpuExecutor final : public StepExecutor {
  public:
   // `pool` and what the runner was made from must outlive the executor; nothing else may use them while it
-  // lives. Sampling runs on `pool`.
-  CpuExecutor(std::unique_ptr<HostRunner> runner, ThreadPool& pool);
+  // lives. Sampling runs on `pool`. With `speculates`, for which the runner must have the NextN layer, it
+  // verifies drafts.
+  CpuExecutor(std::unique_ptr<HostRunner> runner, ThreadPool& pool, bool speculates = false);
   // Finishes the steps in flight, but does not wait for missing masks.
   ~CpuExecutor() override;
 
   void launch(StagedStep step) override;
+  std::vector<std::vector<int32_t>> wait_drafts(int64_t step) override;
   void set_masks(int64_t step, std::vector<uint32_t> masks) override;
   StepOutput wait() override;
   bool takes_absorbed_prompts() const override { return true; }
+  bool speculates() const override { return speculation_.has_value(); }
 
  private:
   static constexpr int64_t kMaxInFlight = 2;
 
-  struct Slot {
-    SlotStart start;
-    int32_t last_token = 0;
-  };
-
   // Runs on the worker thread.
   void work();
   StepOutput run(StagedStep& step);
+  void run_forward(StagedStep& step, StepOutput& output);
   void start_slots(StagedStep& step);
+  void forget_drafts(const StagedStep& step) noexcept;
   void sample(const StagedStep& step, std::span<const float> logits, StepOutput& output);
   void sample_rows(const StagedStep& step, std::span<const float> logits, std::span<const int32_t> rows,
                    std::span<const uint32_t> masks, StepOutput& output);
-  void sample_row(const SampleSpec& spec, std::span<const float> logits, std::span<const uint32_t> allowed,
-                  SamplerScratch& scratch, SampledToken& result);
+  // Samples the rows of one sample: `logits` are those of its first row and all after it, `masks` those of
+  // its rows, or none.
+  void sample_rows_of(const SampleSpec& spec, std::span<const float> logits, std::span<const uint32_t> masks,
+                      SamplerScratch& scratch, SampledToken& result);
+  ChosenToken sample_row(CpuSlot& slot, int64_t position, std::span<const float> logits,
+                         std::span<const uint32_t> allowed, SamplerScratch& scratch) const;
   void score_prompts(const StagedStep& step, std::span<const float> logits, StepOutput& output);
   std::vector<uint32_t> wait_masks(int64_t step);
+  // Hands the drafts of constrained samples to wait_drafts.
+  void tell_drafts(const StagedStep& step);
+  void tell_drafts(int64_t step, std::vector<std::vector<int32_t>> drafts) noexcept;
 
   ThreadPool& pool_;
   const std::unique_ptr<HostRunner> runner_;
   const int64_t vocab_size_;
-  std::vector<Slot> slots_;                  // used by the worker thread
+  std::vector<CpuSlot> slots_;  // used by the worker thread
+  std::optional<CpuSpeculation> speculation_;
   std::vector<SamplerScratch> scratch_;      // one per thread of the pool
   std::vector<int32_t> free_, constrained_;  // scratch: sample indices of the step
+  std::vector<size_t> first_masks_;          // scratch: of each constrained sample
 
   std::mutex mutex_;
   std::condition_variable to_worker_;  // signals a step, masks or stop
-  std::condition_variable to_engine_;  // signals an output
+  std::condition_variable to_engine_;  // signals an output or drafts
   // These are rings of the steps under way, so that queueing one never allocates.
   std::array<StagedStep, kMaxInFlight> steps_;
   std::array<StepOutput, kMaxInFlight> outputs_;
   int64_t num_launched_ = 0, num_begun_ = 0, num_ended_ = 0, num_taken_ = 0;
   std::map<int64_t, std::vector<uint32_t>> masks_;
+  int64_t drafted_step_ = 0;                  // the newest step whose drafts are known, or that has failed
+  std::vector<std::vector<int32_t>> drafts_;  // of its constrained samples
   bool stop_ = false;
   std::thread thread_;
 };

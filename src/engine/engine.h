@@ -45,6 +45,8 @@ class TokenConstraint {
   // Tells the constraint which token was chosen. False means that the token was not allowed (a broken
   // invariant).
   virtual bool accept_token(int32_t token_id) = 0;
+  // Undoes the last `num_tokens` accepted tokens, which were drafts of speculation.
+  virtual void rollback(int64_t num_tokens) = 0;
 };
 
 // StopCondition ends a request on something other than a token id (a stop string). The engine thread calls it
@@ -116,6 +118,36 @@ struct RequestTimings {  // seconds; complete in the last chunk
   double decode_s = 0.0;   // from the first token to the last
 };
 
+// SpeculationCounts count what speculation has done, for one request or for all.
+struct SpeculationCounts {
+  int64_t verifications = 0;  // steps of a request that could verify drafts
+  int64_t tokens = 0;         // that those have sampled
+  int64_t drafts = 0;         // that they have verified
+  int64_t accepted = 0;
+
+  SpeculationCounts& operator+=(const SpeculationCounts& other) {
+    verifications += other.verifications;
+    tokens += other.tokens;
+    drafts += other.drafts;
+    accepted += other.accepted;
+    return *this;
+  }
+  SpeculationCounts operator-(const SpeculationCounts& other) const {
+    return {.verifications = verifications - other.verifications,
+            .tokens = tokens - other.tokens,
+            .drafts = drafts - other.drafts,
+            .accepted = accepted - other.accepted};
+  }
+  // Returns the tokens of a verification, at least 1, or 0 if there was none.
+  double accept_length() const {
+    return verifications == 0 ? 0.0 : static_cast<double>(tokens) / static_cast<double>(verifications);
+  }
+  // Returns the share of drafts that were accepted, or 0 if there was none.
+  double accept_rate() const {
+    return drafts == 0 ? 0.0 : static_cast<double>(accepted) / static_cast<double>(drafts);
+  }
+};
+
 // TokenChunk holds the tokens of one request since its previous chunk.
 struct TokenChunk {
   RequestId request_id = 0;
@@ -128,6 +160,7 @@ struct TokenChunk {
   std::string matched;                            // kStopCondition: its description; kAbort: the reason
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;  // so far
+  SpeculationCounts speculation;  // so far
   // Prompt tokens that came from the prefix cache at the first admission, as many of them as the client may
   // be told (PrefixMatch::told_tokens).
   int64_t cached_tokens = 0;
@@ -181,16 +214,21 @@ struct EngineOptions {
   std::function<void(const std::string&)> on_stall;
   // The engine thread calls this once, with the reason, when a broken invariant has ended all work for good.
   std::function<void(const std::string&)> on_failure;
+  // Tokens that a step may sample for a request, which verifies as many drafts less one
+  // (docs/speculation.md); at most kMaxSpeculationWidth. 0: no speculation.
+  int64_t speculation_width = 0;
 };
+
+inline constexpr int64_t kMaxSpeculationWidth = 64;
 
 // Returns the KV capacity that an engine makes of a max_total_tokens: rounded up to whole pages.
 int64_t in_whole_pages(int64_t num_tokens);
 
 // Returns the default KV capacity on the CPU: a quarter of the memory that is available once the weights are
 // loaded (0 or less: not known, or none), but at most two full contexts, in whole pages, and at least one
-// page. It is a pure function.
+// page. `with_nextn` says that the cache has a layer for NextN. It is a pure function.
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length,
-                                 int64_t available_bytes);
+                                 int64_t available_bytes, bool with_nextn = false);
 
 // Returns the default limit of waiting requests: 16 for each that can run, at least 4096.
 int64_t default_max_queued_requests(int64_t max_running_requests);
@@ -205,6 +243,7 @@ struct EngineStats {
   int64_t num_aborted = 0;
   double gen_throughput = 0.0;  // generated tokens per second over the last log interval or idle gap
   double utilization = 0.0;     // share of the last second or so in which a step was running, [0, 1]
+  SpeculationCounts speculation;
   bool decode_graphed = false;  // whether the last step without prompt tokens ran as a CUDA graph
 };
 

@@ -37,6 +37,7 @@ void EngineLoop::collect(StepRecord& record) {
   HADAL_CHECK_EQ(output.samples.size(), record.samples.size());
   HADAL_CHECK_EQ(output.prompt_scores.size(), record.scores.size());
   const int64_t generated_before = counters_.generation_tokens;
+  const SpeculationCounts speculation_before = counters_.speculation;
   take_scores(record, output);
   pace_.observe(record.plan.prompt_cost, output.run_s);
   outcomes_.clear();
@@ -45,7 +46,7 @@ void EngineLoop::collect(StepRecord& record) {
     if (sequence.late_step == record.plan.step) {
       outcomes_.push_back({.request_id = sequence.id});  // ignored
     } else {
-      outcomes_.push_back(take_token(sequence, output.samples[i], now));
+      outcomes_.push_back(take_tokens(sequence, output.samples[i], now));
     }
   }
   watchdog_.set_request(0);
@@ -65,8 +66,8 @@ void EngineLoop::collect(StepRecord& record) {
   }
   ++counters_.num_steps;
   if (record.plan.num_prefill_tokens == 0) counters_.decode_graphed = output.graphed;
-  log_.collected(record.plan, counters_.generation_tokens - generated_before, output, scheduler_.stats(),
-                 now);
+  log_.collected(record.plan, counters_.generation_tokens - generated_before,
+                 counters_.speculation - speculation_before, output, scheduler_.stats(), now);
   if (trace_.active()) {
     const auto begin = output.begin != Clock::time_point{} ? output.begin : record.launched;
     const auto end =
@@ -94,11 +95,10 @@ void EngineLoop::take_scores(const StepRecord& record, StepOutput& output) {
   }
 }
 
-// Applies a sampled token to its request.
-ItemOutcome EngineLoop::take_token(Sequence& sequence, SampledToken& sampled, Clock::time_point now) {
+// Applies sampled tokens to their request; those behind its end are dropped.
+ItemOutcome EngineLoop::take_tokens(Sequence& sequence, SampledToken& sampled, Clock::time_point now) {
   ItemOutcome outcome{.request_id = sequence.id, .token = sampled.token, .finished = true};
   if (sequence.finished) return outcome;  // ended before this step did
-  GenerateRequest& request = sequence.request;
   const auto fault = [&](const std::string& why) {
     log_error("request failed: id={} error=\"{}\"", sequence.id, why);
     finish_aborted(sequence, AbortReason::kFault, why);
@@ -106,8 +106,37 @@ ItemOutcome EngineLoop::take_token(Sequence& sequence, SampledToken& sampled, Cl
   };
   if (!sampled.error.empty()) return fault(sampled.error);
   if (sequence.score_is_nan) return fault(kNanLogits);
+  HADAL_CHECK_GE(sampled.token, 0);
 
-  const int32_t token = sampled.token;
+  if (sampled.verified) {  // before the last chunk, which has the counts
+    const auto accepted = static_cast<int64_t>(sampled.further.size());
+    const SpeculationCounts counts{
+        .verifications = 1, .tokens = 1 + accepted, .drafts = sampled.num_drafts, .accepted = accepted};
+    sequence.speculation += counts;
+    counters_.speculation += counts;
+  }
+  take_token(sequence, 0, sampled.token, sampled.logprob, now);
+  for (ChosenToken& chosen : sampled.further) {
+    if (sequence.finished) break;
+    outcome.further.push_back(chosen.token);
+    take_token(sequence, outcome.further.size(), chosen.token, chosen.logprob, now);
+  }
+  outcome.finished = sequence.finished;
+  if (sequence.finished) return outcome;
+  if (sequence.mask != nullptr) {
+    std::vector<int32_t> tokens = {sampled.token};
+    tokens.insert(tokens.end(), outcome.further.begin(), outcome.further.end());
+    mask_workers_.post(sequence.mask, std::move(tokens));
+  }
+  if (static_cast<int64_t>(sequence.pending.token_ids.size()) >= sequence.request.stream_interval) {
+    delivery_.push(sequence);
+  }
+  return outcome;
+}
+
+void EngineLoop::take_token(Sequence& sequence, size_t row, int32_t token,
+                            std::optional<TokenLogprob>& logprob, Clock::time_point now) {
+  GenerateRequest& request = sequence.request;
   const auto ends = [token](const std::vector<int32_t>& ids) {
     return std::find(ids.begin(), ids.end(), token) != ids.end();
   };
@@ -115,20 +144,20 @@ ItemOutcome EngineLoop::take_token(Sequence& sequence, SampledToken& sampled, Cl
   std::optional<std::string> matched;
   try {
     if (sequence.mask != nullptr) {
-      HADAL_CHECK(sequence.mask->allows(token), "the grammar does not allow token {}, which was sampled",
+      HADAL_CHECK(sequence.mask->allows(row, token), "the grammar does not allow token {}, which was sampled",
                   token);
     }
     if (request.stop) watchdog_.set_request(sequence.id);
     if (request.stop && !is_stop) matched = request.stop->on_token(token);
   } catch (const std::bad_alloc&) {
-    finish_aborted(sequence, AbortReason::kMemory, kNoMemory);
-    return outcome;
+    return finish_aborted(sequence, AbortReason::kMemory, kNoMemory);
   } catch (const std::exception& error) {
-    return fault(error.what());
+    log_error("request failed: id={} error=\"{}\"", sequence.id, error.what());
+    return finish_aborted(sequence, AbortReason::kFault, error.what());
   }
   sequence.tokens.push_back(token);
   sequence.pending.token_ids.push_back(token);
-  if (sampled.logprob) sequence.pending.logprobs.push_back(std::move(*sampled.logprob));
+  if (logprob) sequence.pending.logprobs.push_back(std::move(*logprob));
   if (sequence.num_generated() == 1) sequence.first_token = now;
   ++counters_.generation_tokens;
 
@@ -139,14 +168,7 @@ ItemOutcome EngineLoop::take_token(Sequence& sequence, SampledToken& sampled, Cl
     finish(sequence, FinishReason::kStopCondition, std::move(*matched));
   } else if (sequence.num_generated() >= request.sampling.max_new_tokens) {
     finish(sequence, FinishReason::kLength);
-  } else {
-    outcome.finished = false;
-    if (sequence.mask != nullptr) mask_workers_.post(sequence.mask, token);
-    if (static_cast<int64_t>(sequence.pending.token_ids.size()) >= request.stream_interval) {
-      delivery_.push(sequence);
-    }
   }
-  return outcome;
 }
 
 // Fails the step's requests; the engine continues.

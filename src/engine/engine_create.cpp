@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/backend.h"
+#include "engine/step_executor.h"
 #include "model/info.h"
 
 namespace hadal {
@@ -44,6 +45,10 @@ Result<void> check_options(const EngineOptions& options, const ModelConfig& conf
     return invalid_argument("mem-fraction-static is {}; allowed: above 0, to 1",
                             options.device.mem_fraction_static);
   }
+  if (options.speculation_width < 0 || options.speculation_width > kMaxSpeculationWidth) {
+    return invalid_argument("speculation-width is {}; allowed: 0 (none) to {}", options.speculation_width,
+                            kMaxSpeculationWidth);
+  }
   if (!(options.watchdog_timeout_s >= 0.0)) {
     return invalid_argument("watchdog-timeout is {}; allowed: 0 (none) or more seconds",
                             options.watchdog_timeout_s);
@@ -63,6 +68,11 @@ Result<std::unique_ptr<PlanRecorder>> open_recorder(const EngineOptions& options
   return PlanRecorder::open(options.record_plans);
 }
 
+Result<void> check_speculation(const StepExecutor& executor, const EngineOptions& options) {
+  if (options.speculation_width == 0 || executor.speculates()) return {};
+  return unsupported("speculation runs on the CPU alone in this version");
+}
+
 }  // namespace
 
 int64_t in_whole_pages(int64_t num_tokens) {
@@ -74,8 +84,8 @@ int64_t default_max_queued_requests(int64_t max_running_requests) {
 }
 
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length,
-                                 int64_t available_bytes) {
-  const int64_t affordable = available_bytes / 4 / kv_bytes_per_token(config, layout);
+                                 int64_t available_bytes, bool with_nextn) {
+  const int64_t affordable = available_bytes / 4 / kv_bytes_per_token(config, layout, with_nextn);
   return std::max<int64_t>(in_whole_pages(std::min(affordable, 2 * context_length)), kPageSize);
 }
 
@@ -91,6 +101,7 @@ Result<std::unique_ptr<Engine>> Engine::create(Backend& backend, const EngineOpt
   resolve_rest(resolved);
   HADAL_ASSIGN_OR_RETURN(std::unique_ptr<PlanRecorder> recorder, open_recorder(resolved));
   HADAL_ASSIGN_OR_RETURN(std::unique_ptr<StepExecutor> executor, backend.make_executor(resolved));
+  HADAL_RETURN_IF_ERROR(check_speculation(*executor, resolved));
   return make_engine(std::move(executor), config, resolved, std::move(recorder));
 }
 
@@ -102,6 +113,7 @@ Result<std::unique_ptr<Engine>> Engine::create(std::unique_ptr<StepExecutor> exe
                                                const ModelConfig& config, const EngineOptions& options) {
   HADAL_RETURN_IF_ERROR(check_options(options, config));
   HADAL_RETURN_IF_ERROR(check_capacity(options));
+  HADAL_RETURN_IF_ERROR(check_speculation(*executor, options));
   EngineOptions resolved = options;
   resolve_rest(resolved);
   HADAL_ASSIGN_OR_RETURN(std::unique_ptr<PlanRecorder> recorder, open_recorder(resolved));

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/memory_reserve.h"
+#include "engine/speculation_policy.h"
 
 namespace hadal {
 namespace {
@@ -27,7 +28,8 @@ SchedulerOptions scheduler_options(const EngineOptions& options, const ModelConf
           .eviction = options.eviction_policy,
           .enable_radix_cache = options.enable_radix_cache,
           .cache_generated_tokens = options.cache_generated_tokens,
-          .prompt_costs = options.max_prefill_ms > 0 ? prompt_costs(config, absorbs) : PromptCosts()};
+          .prompt_costs = options.max_prefill_ms > 0 ? prompt_costs(config, absorbs) : PromptCosts(),
+          .max_width = options.speculation_width};
 }
 
 double seconds(Sequence::Clock::time_point from, Sequence::Clock::time_point to) {
@@ -46,8 +48,8 @@ EngineLoop::EngineLoop(std::unique_ptr<StepExecutor> executor, const ModelConfig
       executor_(std::move(executor)),
       recorder_(std::move(recorder)),
       scheduler_(scheduler_options(options, config, *executor_)),
-      staging_(sequences_, options.max_running_requests),
-      log_(options.decode_log_interval, options.max_total_tokens),
+      staging_(sequences_, options.max_running_requests, options.speculation_width > 0),
+      log_(options.decode_log_interval, options.max_total_tokens, options.speculation_width > 0),
       pace_(static_cast<double>(options.max_prefill_ms) / 1000),
       watchdog_(options.watchdog_timeout_s, options.on_stall),
       mask_workers_([&inbox] { inbox.wake(); }) {
@@ -208,7 +210,8 @@ std::optional<StepRecord> EngineLoop::plan_and_launch() {
   enter("plan");
   const auto plan_begin = Clock::now();
   StepRecord record;
-  record.plan = scheduler_.plan(pace_.max_cost());
+  record.plan = scheduler_.plan(pace_.max_cost(),
+                                step_width(options_.speculation_width, scheduler_.stats().num_running));
   if (record.plan.empty()) return std::nullopt;
   const auto stage_begin = Clock::now();
   log_.planned(record.plan, scheduler_.stats());
@@ -220,7 +223,7 @@ std::optional<StepRecord> EngineLoop::plan_and_launch() {
     sequence->cached_tokens = scheduler_.cached_tokens(sequence->id);
     sequence->admitted = true;
     gate_.admitted(sequence->request.client);
-    if (sequence->mask != nullptr) mask_workers_.post(sequence->mask, std::nullopt);
+    if (sequence->mask != nullptr) mask_workers_.post(sequence->mask, {});
   }
   const auto launch_begin = Clock::now();
   enter("launch");

@@ -65,6 +65,7 @@ class EngineLoop {
   std::optional<StepRecord> plan_and_launch();
   // These are parts of masks (engine_masks.cpp).
   void set_masks(const StepRecord& record);
+  void wait_for_masks();
   void defer_late(Sequence& sequence, const StepRecord& record);
   void await_mask(Sequence& sequence);
   void release_ready();
@@ -74,7 +75,11 @@ class EngineLoop {
 
   // These are parts of collect, in engine_collect.cpp too.
   void take_scores(const StepRecord& record, StepOutput& output);
-  ItemOutcome take_token(Sequence& sequence, SampledToken& sampled, Clock::time_point now);
+  ItemOutcome take_tokens(Sequence& sequence, SampledToken& sampled, Clock::time_point now);
+  // Appends a token, the one that row `row` of the request has sampled, to the request, which may end with
+  // it.
+  void take_token(Sequence& sequence, size_t row, int32_t token, std::optional<TokenLogprob>& logprob,
+                  Clock::time_point now);
   void fail_step(const StepRecord& record, const std::string& error);
 
   // Ends the request on the engine's side; the caller informs the scheduler.

@@ -22,12 +22,11 @@ double thread_seconds() {
 void MaskTask::make(const MaskWorkersOptions& options) {
   const double begin = options.clock();
   try {
-    if (token_) {
-      HADAL_CHECK(constraint_->accept_token(*token_), "the grammar refuses token {}, which it allowed before",
-                  *token_);
+    if (is_for_drafts_) {
+      make_draft_masks();
+    } else {
+      make_next();
     }
-    mask_.assign(num_words_, 0);
-    constraint_->fill_mask(mask_);
   } catch (const BadRequest& error) {
     set_error(error.what(), AbortReason::kRequest);
   } catch (const std::bad_alloc&) {
@@ -35,9 +34,11 @@ void MaskTask::make(const MaskWorkersOptions& options) {
   } catch (const std::exception& error) {
     set_error(error.what(), AbortReason::kFault);
   }
-  last_s_ = options.clock() - begin;
-  used_s_ += last_s_;
-  ++num_masks_;
+  const int64_t num_made = is_for_drafts_ ? std::ssize(told_drafts_) : 1;
+  const double took_s = options.clock() - begin;
+  last_s_ = took_s / static_cast<double>(std::max<int64_t>(num_made, 1));
+  used_s_ += took_s;
+  num_masks_ += num_made;
   if (!error_.empty()) return;
   if (used_s_ > options.limits.all_masks_s(static_cast<double>(num_masks_))) {
     const MemoryReserve::Scope reserve;
@@ -46,6 +47,34 @@ void MaskTask::make(const MaskWorkersOptions& options) {
         "for each token",
         num_masks_, used_s_, options.limits.base_s, options.limits.per_token_s);
     error_reason_ = AbortReason::kRequest;
+  }
+}
+
+// Drafts that were sampled, too, need not be told again.
+void MaskTask::make_next() {
+  const auto differs =
+      std::mismatch(told_drafts_.begin(), told_drafts_.end(), tokens_.begin(), tokens_.end());
+  if (const auto num_wrong = told_drafts_.end() - differs.first; num_wrong > 0)
+    constraint_->rollback(num_wrong);
+  told_drafts_.clear();
+  for (auto token = differs.second; token != tokens_.end(); ++token) {
+    HADAL_CHECK(constraint_->accept_token(*token), "the grammar refuses token {}, which it allowed before",
+                *token);
+  }
+  mask_.assign(num_words_, 0);
+  constraint_->fill_mask(mask_);
+}
+
+// Drafts behind one that is not allowed are never sampled.
+void MaskTask::make_draft_masks() {
+  draft_masks_.clear();
+  for (const int32_t draft : tokens_) {
+    if (!allows(told_drafts_.size(), draft)) return;
+    HADAL_CHECK(constraint_->accept_token(draft), "the grammar refuses draft {}, which it allowed before",
+                draft);
+    told_drafts_.push_back(draft);
+    draft_masks_.resize(told_drafts_.size() * num_words_);
+    constraint_->fill_mask(std::span(draft_masks_).last(num_words_));
   }
 }
 
@@ -94,23 +123,39 @@ void MaskWorkers::start_threads(int count, bool slow_lane) {
   }
 }
 
-void MaskWorkers::post(const std::shared_ptr<MaskTask>& task, std::optional<int32_t> token_id) {
-  bool is_slow = false;
-  {
-    const std::lock_guard lock(mutex_);
-    HADAL_CHECK(task->state_ == MaskTask::State::kIdle, "a mask is begun before the one ahead of it is used");
-    task->state_ = MaskTask::State::kQueued;
-    task->token_ = token_id;
-    is_slow = task->is_slow();
-    task->is_awaitable_ = task->num_masks_ == 0 || !is_slow;
-    queued_.push_back(task);
+void MaskWorkers::post(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> tokens) {
+  const std::lock_guard lock(mutex_);
+  if (task->is_given_up_) {  // a worker still has it
+    task->tokens_after_ = std::move(tokens);
+    task->is_awaitable_ = false;
+    return;
   }
+  HADAL_CHECK(task->state_ == MaskTask::State::kIdle, "a mask is begun before the one ahead of it is used");
+  enqueue(task, std::move(tokens), /*for_drafts=*/false);
+}
+
+void MaskWorkers::post_drafts(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> drafts) {
+  const std::lock_guard lock(mutex_);
+  HADAL_CHECK(task->state_ == MaskTask::State::kIdle && task->told_drafts_.empty(),
+              "drafts follow a mask that is not taken");
+  enqueue(task, std::move(drafts), /*for_drafts=*/true);
+}
+
+void MaskWorkers::enqueue(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> tokens,
+                          bool for_drafts) {
+  task->state_ = MaskTask::State::kQueued;
+  task->tokens_ = std::move(tokens);
+  task->is_for_drafts_ = for_drafts;
+  const bool is_slow = task->is_slow();
+  task->is_awaitable_ = task->num_masks_ == 0 || !is_slow;
+  queued_.push_back(task);
   (is_slow ? to_slow_ : to_quick_).notify_one();
 }
 
 void MaskWorkers::drop(const std::shared_ptr<MaskTask>& task) {
   const std::lock_guard lock(mutex_);
   if (task->state_ == MaskTask::State::kQueued) std::erase(queued_, task);
+  task->tokens_after_.reset();
 }
 
 void MaskWorkers::wait(std::span<MaskTask* const> tasks, Clock::time_point deadline) {
@@ -135,6 +180,23 @@ MaskWorkers::Outcome MaskWorkers::take(MaskTask& task, std::span<uint32_t> words
   HADAL_CHECK_EQ(words.size(), task.mask_.size());
   std::copy(task.mask_.begin(), task.mask_.end(), words.begin());
   return {.is_ready = true, .is_slow = task.is_slow()};
+}
+
+void MaskWorkers::take_drafts(const std::shared_ptr<MaskTask>& task, std::span<uint32_t> words) {
+  const std::lock_guard lock(mutex_);
+  switch (task->state_) {
+    case MaskTask::State::kQueued:
+      std::erase(queued_, task);
+      break;
+    case MaskTask::State::kRunning:
+      task->is_given_up_ = true;
+      return;
+    default:
+      if (!task->error_.empty()) break;  // the next mask reports it
+      HADAL_CHECK_LE(task->draft_masks_.size(), words.size());
+      std::copy(task->draft_masks_.begin(), task->draft_masks_.end(), words.begin());
+  }
+  task->state_ = MaskTask::State::kIdle;
 }
 
 bool MaskWorkers::is_ready(const MaskTask& task) {
@@ -173,19 +235,23 @@ void MaskWorkers::work(bool slow_lane) {
     });
     if (stop_) return;
     task->state_ = MaskTask::State::kRunning;
+    const double used_before_s = task->used_s_;
     lock.unlock();
     {
       const MemoryReserve::Pause own;  // the mask is the request's
       task->make(options_);
     }
     lock.lock();
-    task->state_ = MaskTask::State::kReady;
-    used_by_client_[task->client_] += task->last_s_;
-    if (task->is_waited_for_) {
+    const bool is_given_up = std::exchange(task->is_given_up_, false);
+    task->state_ = is_given_up ? MaskTask::State::kIdle : MaskTask::State::kReady;
+    used_by_client_[task->client_] += task->used_s_ - used_before_s;
+    if (auto tokens = std::exchange(task->tokens_after_, std::nullopt)) {
+      enqueue(task, std::move(*tokens), /*for_drafts=*/false);
+    } else if (task->is_waited_for_) {
       task->is_waited_for_ = false;
       if (--num_waited_for_ == 0) to_engine_.notify_one();
     }
-    const bool wakes = std::exchange(task->wakes_, false);
+    const bool wakes = !is_given_up && std::exchange(task->wakes_, false);
     lock.unlock();
     task.reset();  // destroys the constraint of a request that has ended
     if (wakes) on_late_();

@@ -1,6 +1,10 @@
 // Makes the masks of constrained rows while the engine thread does other work. A mask may take long (an
 // ambiguous grammar has thousands of parser states), so each request has a task that one worker at a time
-// carries out: it tells the constraint the newest token, and then fills the mask of the next one.
+// carries out: it tells the constraint the newest tokens, and then fills the mask of the next one.
+//
+// With speculation a task is carried out a second time in a step: the worker follows the drafts as far as the
+// masks allow them, and fills the mask behind each. What was not sampled in the end is rolled back before the
+// next mask.
 //
 // The client whose masks have used the least processor time since the queue was last empty comes first, and
 // of its tasks the one that has used the least. A task whose last mask took long, or that has not made one
@@ -53,29 +57,41 @@ class MaskTask {
         num_words_(static_cast<size_t>((vocab_size + 31) / 32)),
         client_(client) {}
 
-  // Tells whether the newest mask, which must be ready, allows the token. The engine thread calls it.
-  bool allows(int32_t token_id) const { return (mask_[token_id / 32] >> (token_id % 32) & 1U) != 0; }
+  // Tells whether the step's mask `row` allows the token: 0 is the newest mask, and i the one behind draft i,
+  // which must have been taken. The engine thread calls it.
+  bool allows(size_t row, int32_t token_id) const {
+    const uint32_t* const mask = row == 0 ? mask_.data() : &draft_masks_[(row - 1) * num_words_];
+    return (mask[token_id / 32] >> (token_id % 32) & 1U) != 0;
+  }
 
  private:
   friend class MaskWorkers;
   enum class State { kIdle, kQueued, kRunning, kReady };
 
   bool is_slow() const { return num_masks_ == 0 || last_s_ > kSlowMaskSeconds; }
-  // Runs on a worker, without the lock.
+  // These run on a worker, without the lock.
   void make(const MaskWorkersOptions& options);
+  void make_next();
+  void make_draft_masks();
   void set_error(const char* what, AbortReason reason);
 
   const std::unique_ptr<TokenConstraint> constraint_;
   const size_t num_words_;
   const uint64_t client_;
-  State state_ = State::kIdle;  // guarded by MaskWorkers::mutex_, and so is everything below unless it runs
-  std::optional<int32_t> token_;
+  State state_ = State::kIdle;   // guarded by MaskWorkers::mutex_, and so is everything below unless it runs
+  std::vector<int32_t> tokens_;  // that the constraint has not been told yet, or else the drafts
+  bool is_for_drafts_ = false;   // it makes, or has made, masks of drafts
+  std::vector<int32_t> told_drafts_;  // drafts that the constraint was told
   std::vector<uint32_t> mask_;
+  std::vector<uint32_t> draft_masks_;  // [told_drafts_.size(), num_words_]
+  bool is_given_up_ = false;           // nobody takes the masks of drafts that are being made
+  // The tokens of a post() that came meanwhile.
+  std::optional<std::vector<int32_t>> tokens_after_;
   std::string error_;
   AbortReason error_reason_ = AbortReason::kFault;
   int64_t num_masks_ = 0;
-  double used_s_ = 0.0;  // processor time
-  double last_s_ = 0.0;
+  double used_s_ = 0.0;         // processor time
+  double last_s_ = 0.0;         // of one mask, when it was last carried out
   bool is_awaitable_ = true;    // wait() waits for it: it was not slow when it was begun
   bool is_waited_for_ = false;  // a call of wait() is waiting for it
   bool wakes_ = false;          // on_late is called when it is ready
@@ -95,8 +111,11 @@ class MaskWorkers {
   MaskWorkers(const MaskWorkers&) = delete;
   MaskWorkers& operator=(const MaskWorkers&) = delete;
 
-  // Begins the next mask: the one after `token_id`, or the first one if there is none. The task must be idle.
-  void post(const std::shared_ptr<MaskTask>& task, std::optional<int32_t> token_id);
+  // Begins the next mask: the one after `tokens`, which were sampled in one step, or the first one if there
+  // are none. The task must be idle, or its masks of drafts given up.
+  void post(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> tokens);
+  // Begins the masks behind `drafts`, which follow the mask that was taken last. The task must be idle.
+  void post_drafts(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> drafts);
   // Forgets a request that has ended: a mask that has not begun will not be made.
   void drop(const std::shared_ptr<MaskTask>& task);
 
@@ -113,10 +132,15 @@ class MaskWorkers {
   // Copies a mask that is ready into `words`, after which the task is idle. on_late will be called for the
   // present mask if it is late, and for the next one if the task is slow.
   Outcome take(MaskTask& task, std::span<uint32_t> words);
+  // Copies the masks of drafts into `words`, one behind the other, as many as there are. If they are not
+  // ready, or a mask has failed, it gives them up, and copies nothing.
+  void take_drafts(const std::shared_ptr<MaskTask>& task, std::span<uint32_t> words);
   // Tells whether the mask is ready, or has failed.
   bool is_ready(const MaskTask& task);
 
  private:
+  // Puts a task into the queue. The caller holds the lock.
+  void enqueue(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> tokens, bool for_drafts);
   void start_threads(int count, bool slow_lane);
   void stop();
   void work(bool slow_lane);

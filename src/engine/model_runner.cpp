@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "base/check.h"
+
 namespace hadal {
 
 void copy_pages(const KvCache& cache, int64_t num_layers, std::span<const PageCopy> copies) {
@@ -25,28 +27,45 @@ void copy_pages(const KvCache& cache, int64_t num_layers, std::span<const PageCo
   }
 }
 
-std::span<float> room_for_logits(Buffer& logits, size_t num_rows, int64_t vocab_size) {
-  const size_t count = num_rows * static_cast<size_t>(vocab_size);
-  if (logits.size() < count * sizeof(float)) logits = Buffer(count * sizeof(float));
-  return {reinterpret_cast<float*>(logits.data()), count};
+std::span<float> room_for_rows(Buffer& buffer, size_t num_rows, int64_t width) {
+  const size_t count = num_rows * static_cast<size_t>(width);
+  if (buffer.size() < count * sizeof(float)) buffer = Buffer(count * sizeof(float));
+  return {reinterpret_cast<float*>(buffer.data()), count};
 }
 
 CpuRunner::CpuRunner(Model& model, ThreadPool& pool, int64_t num_pages, KvLayout layout, KernelSet kernels)
-    : model_(model),
-      pool_(pool),
-      kernels_(kernels),
-      cache_(model.config().num_hidden_layers, num_pages, layout) {}
+    : model_(model), pool_(pool), kernels_(kernels), cache_(num_cache_layers(model), num_pages, layout) {}
+
+ExecContext CpuRunner::context() {
+  return {.device = {}, .pool = pool_, .workspace = workspace_, .stream = {}, .kernels = kernels_};
+}
 
 std::span<const float> CpuRunner::forward(const ForwardBatch& batch) {
-  const std::span<float> logits =
-      room_for_logits(logits_, batch.logit_rows.size(), model_.config().vocab_size);
-  ExecContext exec{.device = {}, .pool = pool_, .workspace = workspace_, .stream = {}, .kernels = kernels_};
-  model_.forward(batch, cache_, logits.data(), exec);
+  const std::span<float> logits = room_for_rows(logits_, batch.logit_rows.size(), config().vocab_size);
+  ExecContext exec = context();
+  model_.forward(batch, cache_, {.logits = logits.data()}, exec);
   return logits;
 }
 
+ForwardRows CpuRunner::forward_with_hidden(const ForwardBatch& batch) {
+  const std::span<float> logits = room_for_rows(logits_, batch.logit_rows.size(), config().vocab_size);
+  const std::span<float> hidden = room_for_rows(hidden_, batch.token_ids.size(), config().hidden_size);
+  ExecContext exec = context();
+  model_.forward(batch, cache_, {.logits = logits.data(), .hidden = hidden.data()}, exec);
+  return {.logits = logits, .hidden = hidden};
+}
+
+ForwardRows CpuRunner::forward_nextn(const ForwardBatch& batch, std::span<const float> hidden) {
+  HADAL_CHECK_EQ(static_cast<int64_t>(hidden.size()), batch.num_tokens() * config().hidden_size);
+  const std::span<float> logits = room_for_rows(logits_, batch.logit_rows.size(), config().vocab_size);
+  const std::span<float> next = room_for_rows(hidden_, batch.logit_rows.size(), config().hidden_size);
+  ExecContext exec = context();
+  model_.forward_nextn(batch, hidden.data(), cache_, {.logits = logits.data(), .hidden = next.data()}, exec);
+  return {.logits = logits, .hidden = next};
+}
+
 void CpuRunner::copy_pages(std::span<const PageCopy> copies) {
-  hadal::copy_pages(cache_, config().num_hidden_layers, copies);
+  hadal::copy_pages(cache_, num_cache_layers(model_), copies);
 }
 
 }  // namespace hadal

@@ -11,19 +11,37 @@
 
 namespace hadal {
 
+class HostRunner;
+
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
+  // Returns the runner as one whose results are in host memory, or null on a GPU.
+  virtual HostRunner* host() { return nullptr; }
 
   // Returns logits float32 [batch.logit_rows.size(), vocab] in host memory, valid until the next call. It
   // throws hadal::Error.
   virtual std::span<const float> forward(const ForwardBatch& batch) = 0;
 };
 
+// ForwardRows are the results of a forward pass in host memory, valid until the runner's next call.
+struct ForwardRows {
+  std::span<const float> logits;  // float32 [batch.logit_rows.size(), vocab]
+  std::span<const float> hidden;  // float32 [rows, hidden], after the last norm
+};
+
 // HostRunner is a runner whose KV pools are in host memory. CpuRunner has one model; RankRunner
 // (rank_runner.h) has one for each rank.
 class HostRunner : public ModelRunner {
  public:
+  HostRunner* host() override { return this; }
+  // Tells whether the NextN layer is loaded.
+  virtual bool has_nextn() const = 0;
+  // Does what forward() does, and returns the hidden states of all rows, too.
+  virtual ForwardRows forward_with_hidden(const ForwardBatch& batch) = 0;
+  // Runs the NextN layer (Model::forward_nextn) and returns the hidden states of the wanted rows. `hidden`
+  // must not be what an earlier call has returned.
+  virtual ForwardRows forward_nextn(const ForwardBatch& batch, std::span<const float> hidden) = 0;
   virtual const ModelConfig& config() const = 0;
   // Copies records, and index keys, inside the pools of all layers, in order.
   virtual void copy_pages(std::span<const PageCopy> copies) = 0;
@@ -33,8 +51,8 @@ class HostRunner : public ModelRunner {
 
 void copy_pages(const KvCache& cache, int64_t num_layers, std::span<const PageCopy> copies);
 
-// Makes `logits` large enough for num_rows rows of the vocabulary and returns them.
-std::span<float> room_for_logits(Buffer& logits, size_t num_rows, int64_t vocab_size);
+// Makes `buffer` large enough for num_rows rows of `width` values and returns them.
+std::span<float> room_for_rows(Buffer& buffer, size_t num_rows, int64_t width);
 
 // Owns the KV pools, the step's workspace and the logits.
 class CpuRunner final : public HostRunner {
@@ -44,17 +62,22 @@ class CpuRunner final : public HostRunner {
             KernelSet kernels = KernelSet::kOptimised);
 
   std::span<const float> forward(const ForwardBatch& batch) override;
+  bool has_nextn() const override { return model_.weights().mtp.has_value(); }
+  ForwardRows forward_with_hidden(const ForwardBatch& batch) override;
+  ForwardRows forward_nextn(const ForwardBatch& batch, std::span<const float> hidden) override;
   const ModelConfig& config() const override { return model_.config(); }
   void copy_pages(std::span<const PageCopy> copies) override;
   const ExpertStats& expert_stats() const override { return model_.expert_stats(); }
 
  private:
+  ExecContext context();
+
   Model& model_;
   ThreadPool& pool_;
   KernelSet kernels_;
   KvCache cache_;
   Arena workspace_;
-  Buffer logits_;
+  Buffer logits_, hidden_;
 };
 
 }  // namespace hadal

@@ -33,12 +33,18 @@ class RankRunner final : public HostRunner {
 
   // It throws what the first rank that failed has thrown, and RankLost once a rank is lost.
   std::span<const float> forward(const ForwardBatch& batch) override;
+  bool has_nextn() const override;
+  ForwardRows forward_with_hidden(const ForwardBatch& batch) override;
+  ForwardRows forward_nextn(const ForwardBatch& batch, std::span<const float> hidden) override;
   const ModelConfig& config() const override;
   void copy_pages(std::span<const PageCopy> copies) override;
   // Every rank routes all tokens, so any rank's statistics are those of the step.
   const ExpertStats& expert_stats() const override;
 
  private:
+  // Makes room for the results of `batch` and num_hidden rows of hidden states.
+  ForwardRows prepare(const ForwardBatch& batch, size_t num_hidden);
+
   struct State;
   std::shared_ptr<State> state_;
   RankThreads threads_;

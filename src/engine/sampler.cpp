@@ -140,6 +140,12 @@ int32_t sample_token(std::span<const float> logits, const SamplingParams& params
   return candidates.back().second;
 }
 
+bool has_nan(std::span<const float> values) {
+  bool found = false;
+  for (const float value : values) found |= std::isnan(value);
+  return found;
+}
+
 TokenLogprob token_logprob(std::span<const float> logits, int32_t token_id, int64_t top_num) {
   const float best = *std::max_element(logits.begin(), logits.end());
   double total = 0.0;

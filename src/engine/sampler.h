@@ -51,6 +51,8 @@ int32_t sample_token(std::span<const float> logits, const SamplingParams& params
                      std::span<const int32_t> eos_token_ids, std::span<const uint32_t> allowed, uint64_t seed,
                      int64_t position, SamplerScratch& scratch);
 
+bool has_nan(std::span<const float> values);
+
 // Returns the log-softmax of unmodified logits at `token_id`, with the `top_num` best alternatives.
 TokenLogprob token_logprob(std::span<const float> logits, int32_t token_id, int64_t top_num);
 

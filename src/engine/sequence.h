@@ -31,6 +31,7 @@ struct Sequence {
   int64_t next_scored = 0;
   int64_t cached_tokens = 0;  // at the first admission
   TokenChunk pending;         // what has not been delivered yet
+  SpeculationCounts speculation;
   SinkGroup* sink = nullptr;
   bool admitted = false;
   bool finished = false;

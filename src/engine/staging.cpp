@@ -20,10 +20,15 @@ SlotStart start_of(const Sequence& sequence, int32_t slot) {
           .logprobs = sequence.request.logprobs};
 }
 
+// Returns the token behind a position, or -1 if it is not known.
+int32_t token_behind(const Sequence& sequence, int64_t position) {
+  return position + 1 < static_cast<int64_t>(sequence.tokens.size()) ? sequence.tokens[position + 1] : -1;
+}
+
 }  // namespace
 
-Staging::Staging(const SequenceTable& sequences, int64_t max_running_requests)
-    : sequences_(sequences), slots_(static_cast<size_t>(max_running_requests)) {}
+Staging::Staging(const SequenceTable& sequences, int64_t max_running_requests, bool speculates)
+    : sequences_(sequences), speculates_(speculates), slots_(static_cast<size_t>(max_running_requests)) {}
 
 void Staging::clear() noexcept {
   for (Slot& slot : slots_) {
@@ -57,12 +62,14 @@ StagedStep Staging::stage(StepRecord& record) {
   batch.page_table.reserve(plan.items.size() * static_cast<size_t>(batch.page_table_stride));
   for (const WorkItem& item : plan.items) {
     const Slot& slot = slots_[item.slot];
-    if (item.kind != WorkKind::kDecode) {
+    if (item.verifies) {
+      add_verify(slot, item, staged, record);
+    } else if (item.kind != WorkKind::kDecode) {
       add_prompt(slot, item, staged, record);
     } else {
       add_decode(slot, item, staged);
     }
-    if (item.samples) add_sample(slot, item, staged, record);
+    if (item.samples && !item.verifies) add_sample(slot, item, staged, record);
     batch.page_table.insert(batch.page_table.end(), slot.pages.begin(), slot.pages.end());
     // These entries are never read, because they lie beyond the sequence's length.
     const size_t padding = static_cast<size_t>(batch.page_table_stride) - slot.pages.size();
@@ -109,6 +116,7 @@ void Staging::add_prompt(const Slot& slot, const WorkItem& item, StagedStep& sta
   for (int64_t position = begin; position < end; ++position) {
     batch.positions.push_back(static_cast<int32_t>(position));
     batch.slots.push_back(int64_t{slot.pages[position / kPageSize]} * kPageSize + position % kPageSize);
+    if (speculates_) staged.next_ids.push_back(token_behind(sequence, position));
   }
   const auto seq_idx = static_cast<int32_t>(&item - record.plan.ranks[0].items.data());
   if (item.kind == WorkKind::kPrefill) {
@@ -152,9 +160,23 @@ void Staging::add_decode(const Slot& slot, const WorkItem& item, StagedStep& sta
     }
     batch.positions.push_back(static_cast<int32_t>(position));
     batch.slots.push_back(int64_t{slot.pages[position / kPageSize]} * kPageSize + position % kPageSize);
+    if (speculates_) staged.next_ids.push_back(token_behind(sequence, position));
     batch.decode_seq_idx.push_back(seq_idx);
     batch.decode_kv_len.push_back(static_cast<int32_t>(position + 1));
   }
+}
+
+void Staging::add_verify(const Slot& slot, const WorkItem& item, StagedStep& staged, StepRecord& record) {
+  const Sequence& sequence = *slot.sequence;
+  staged.verifies.push_back(
+      {.sample = static_cast<int32_t>(staged.samples.size()),
+       .seq_idx = static_cast<int32_t>(staged.batch.page_table.size() / staged.batch.page_table_stride),
+       .max_rows = item.num_tokens,
+       .end_position = sequence.prompt_len + sequence.request.sampling.max_new_tokens - 1});
+  const bool constrained = sequence.mask != nullptr;
+  staged.samples.push_back({.slot = item.slot, .constrained = constrained});
+  record.samples.push_back(slot.sequence);
+  if (constrained) record.constrained.push_back(slot.sequence);
 }
 
 void Staging::add_sample(const Slot& slot, const WorkItem& item, StagedStep& staged, StepRecord& record) {

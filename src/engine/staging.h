@@ -25,7 +25,8 @@ struct StepRecord {
 
 class Staging {
  public:
-  Staging(const SequenceTable& sequences, int64_t max_running_requests);
+  // With `speculates` it fills in StagedStep::next_ids.
+  Staging(const SequenceTable& sequences, int64_t max_running_requests, bool speculates = false);
 
   // Fills in `record` from record.plan and returns the executor's input. Tokens that the previous step
   // samples are left to the executor (StagedStep::feeds).
@@ -42,9 +43,11 @@ class Staging {
   Slot& start_item(const RankPlan& plan, const WorkItem& item, StagedStep& staged, StepRecord& record);
   void add_prompt(const Slot& slot, const WorkItem& item, StagedStep& staged, StepRecord& record);
   void add_decode(const Slot& slot, const WorkItem& item, StagedStep& staged);
+  void add_verify(const Slot& slot, const WorkItem& item, StagedStep& staged, StepRecord& record);
   void add_sample(const Slot& slot, const WorkItem& item, StagedStep& staged, StepRecord& record);
 
   const SequenceTable& sequences_;
+  const bool speculates_;
   std::vector<Slot> slots_;
 };
 

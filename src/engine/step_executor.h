@@ -35,7 +35,20 @@ struct SampleSpec {
   int32_t slot = 0;
   int32_t logit_row = 0;     // index into the step's logits
   int64_t position = 0;      // absolute position of the token to be chosen
-  bool constrained = false;  // waits for its mask (set_masks)
+  bool constrained = false;  // waits for its masks (set_masks)
+  int32_t num_rows = 1;      // of a VerifyItem, 0 to max_rows: logit_row and those after it
+};
+
+// VerifyItem is a decoding request that speculates. The executor knows the newest token of its slot, guesses
+// drafts behind it, and adds their rows to the batch: at most max_rows, at consecutive positions below
+// end_position. Each row passes the ordinary sampler; a draft is accepted while it is the token that the row
+// before it sampled. The executor sets logit_row, position and num_rows of the item's sample. There is no row
+// if the request has ended, or failed, in a step that was under way when this one was staged.
+struct VerifyItem {
+  int32_t sample = 0;        // index into StagedStep::samples
+  int32_t seq_idx = 0;       // row of batch.page_table
+  int32_t max_rows = 0;      // ≥ 1
+  int64_t end_position = 0;  // the last token that the request may generate is never computed
 };
 
 // PromptScore is a prompt row whose token's log-probability is wanted.
@@ -59,6 +72,10 @@ struct StagedStep {
   std::vector<TokenFeed> feeds;
   std::vector<SampleSpec> samples;  // in the order of the plan's sampling items
   std::vector<PromptScore> scores;
+  // With speculation, these are the requests that verify drafts, and the token behind each row of `batch`;
+  // -1: the row samples it, or there is none.
+  std::vector<VerifyItem> verifies;
+  std::vector<int32_t> next_ids;
   bool profile = false;  // requests StepOutput::ops from executors that can time single ops
 };
 
@@ -71,10 +88,19 @@ struct OpTiming {
   double flops = 0.0;
 };
 
+// ChosenToken is a token that a step samples after the first one of its request.
+struct ChosenToken {
+  int32_t token = -1;
+  std::optional<TokenLogprob> logprob;  // if the slot requests it
+};
+
 struct SampledToken {
   int32_t slot = 0;
   int32_t token = -1;
   std::optional<TokenLogprob> logprob;  // if the slot requests it
+  std::vector<ChosenToken> further;     // as many as drafts were accepted
+  bool verified = false;                // by a VerifyItem
+  int32_t num_drafts = 0;               // how many of them were verified
   // If it is not empty, this row failed alone (for example, its logits contain NaN), and `token` is
   // meaningless.
   std::string error;
@@ -113,14 +139,23 @@ class StepExecutor {
   // started reports that in its output.
   virtual void launch(StagedStep step) = 0;
 
+  // Returns the drafts of the step's constrained samples, in their order, once the step has guessed them;
+  // none at all without speculation, or if the step has failed. It is called before set_masks.
+  virtual std::vector<std::vector<int32_t>> wait_drafts(int64_t /*step*/) { return {}; }
+
   // Sets the masks of the step's constrained samples, in their order, each [ceil(vocab / 32)] words (bit t of
-  // word t / 32: allowed). It is called once for every step that has such samples: after its launch and after
-  // wait() has returned the previous step, but before the next launch and before its own wait().
+  // word t / 32: allowed): for each sample that of its first row, and one for each of its drafts, which is 0
+  // if the row behind the draft is not to be sampled. It is called once for every step that has such samples:
+  // after its launch and after wait() has returned the previous step, but before the next launch and before
+  // its own wait().
   virtual void set_masks(int64_t step, std::vector<uint32_t> masks) = 0;
 
   // Waits for the oldest step in flight and returns its output. Where memory runs out, launch and set_masks
   // throw std::bad_alloc and have done nothing; wait reports it as the step's error.
   virtual StepOutput wait() = 0;
+
+  // Tells whether it verifies drafts (StagedStep::verifies).
+  virtual bool speculates() const { return false; }
 
   // Tells whether prompt tokens may be on the absorbed path (WorkKind::kAbsorbedPrefill): a batch then has
   // several decode rows of one sequence.

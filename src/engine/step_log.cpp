@@ -16,9 +16,10 @@ double seconds(StepLog::Clock::time_point from, StepLog::Clock::time_point to) {
 
 }  // namespace
 
-StepLog::StepLog(int64_t interval, int64_t max_total_tokens)
+StepLog::StepLog(int64_t interval, int64_t max_total_tokens, bool speculates)
     : lines_(interval > 0),
       interval_(interval > 0 ? interval : kDefaultInterval),
+      speculates_(speculates),
       max_total_tokens_(static_cast<double>(max_total_tokens)) {}
 
 double StepLog::usage(const SchedulerStats& stats) const {
@@ -38,18 +39,23 @@ void StepLog::planned(const BatchPlan& plan, const SchedulerStats& stats) {
       stats.num_running - plan.num_new_requests, stats.num_queued);
 }
 
-void StepLog::collected(const BatchPlan& plan, int64_t num_generated, const StepOutput& output,
-                        const SchedulerStats& stats, Clock::time_point now) {
+void StepLog::collected(const BatchPlan& plan, int64_t num_generated, const SpeculationCounts& speculation,
+                        const StepOutput& output, const SchedulerStats& stats, Clock::time_point now) {
   tokens_ += num_generated;
+  speculation_ += speculation;
   busy_s_ += output.run_s;
   if (seconds(window_begin_, now) >= kWindowS) close_window(now);
   if (plan.num_decode_tokens == 0 || ++decode_steps_ < interval_) return;
+  const std::string accepted = speculates_
+                                   ? fmt::format("accept len: {:.2f}, accept rate: {:.2f}, ",
+                                                 speculation_.accept_length(), speculation_.accept_rate())
+                                   : std::string();
   close_interval(now);
   if (!lines_) return;
   log_info(
-      "Decode batch. #running-req: {}, #token: {}, token usage: {:.2f}, cuda graph: {}, gen throughput "
+      "Decode batch. #running-req: {}, #token: {}, token usage: {:.2f}, {}cuda graph: {}, gen throughput "
       "(token/s): {:.2f}, #queue-req: {}",
-      stats.num_running, stats.num_used_tokens, usage(stats), output.graphed ? "True" : "False",
+      stats.num_running, stats.num_used_tokens, usage(stats), accepted, output.graphed ? "True" : "False",
       gen_throughput_, stats.num_queued);
 }
 
@@ -66,6 +72,7 @@ void StepLog::close_interval(Clock::time_point now) {
   interval_begin_ = now;
   decode_steps_ = 0;
   tokens_ = 0;
+  speculation_ = {};
 }
 
 void StepLog::close_window(Clock::time_point now) {

@@ -16,14 +16,15 @@ class StepLog {
   using Clock = std::chrono::steady_clock;
 
   // `interval` is the number of decode steps between two "Decode batch" lines; 0 writes no lines but keeps
-  // the statistics.
-  StepLog(int64_t interval, int64_t max_total_tokens);
+  // the statistics. With `speculates` the lines say how many tokens were accepted.
+  StepLog(int64_t interval, int64_t max_total_tokens, bool speculates);
 
   // Records that a plan was made; logs a "Prefill batch" line if it has prompt tokens.
   void planned(const BatchPlan& plan, const SchedulerStats& stats);
-  // Records that a step has ended: how many tokens it generated, how long it ran, and whether as a graph.
-  void collected(const BatchPlan& plan, int64_t num_generated, const StepOutput& output,
-                 const SchedulerStats& stats, Clock::time_point now);
+  // Records that a step has ended: how many tokens it generated, what it verified, how long it ran, and
+  // whether as a graph.
+  void collected(const BatchPlan& plan, int64_t num_generated, const SpeculationCounts& speculation,
+                 const StepOutput& output, const SchedulerStats& stats, Clock::time_point now);
   // Records that there is nothing left to do.
   void idle(Clock::time_point now);
 
@@ -37,12 +38,14 @@ class StepLog {
 
   const bool lines_;
   const int64_t interval_;
+  const bool speculates_;
   const double max_total_tokens_;
   bool idle_ = true;
   Clock::time_point interval_begin_, window_begin_;
   int64_t decode_steps_ = 0;
-  int64_t tokens_ = 0;   // generated in the interval
-  double busy_s_ = 0.0;  // in the window
+  int64_t tokens_ = 0;             // generated in the interval
+  SpeculationCounts speculation_;  // in the interval
+  double busy_s_ = 0.0;            // in the window
   double gen_throughput_ = 0.0;
   double utilization_ = 0.0;
 };

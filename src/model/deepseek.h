@@ -19,13 +19,27 @@ class Deepseek final : public Model {
   const ModelWeights& weights() const override { return weights_; }
   const ExpertStats& expert_stats() const override { return expert_stats_; }
 
-  void forward(const ForwardBatch& batch, KvCache& cache, float* logits, ExecContext& exec) override;
+  void forward(const ForwardBatch& batch, KvCache& cache, const ForwardOutputs& outputs,
+               ExecContext& exec) override;
+  void forward_nextn(const ForwardBatch& batch, const float* hidden, KvCache& cache,
+                     const ForwardOutputs& outputs, ExecContext& exec) override;
 
  private:
   // Checks the batch's sizes against each other and prepares the data shared by all its attention layers.
   AttentionStep begin_step(const ForwardBatch& batch);
-  // Embeds the batch's tokens as float32 [m, hidden].
-  void embed(const ForwardBatch& batch, const Tensor& hidden, ExecContext& exec) const;
+  // LayerRun is a run of layers, with their caches and the norm behind the last one.
+  struct LayerRun {
+    std::span<const LayerWeights> layers;
+    int64_t first_cache_layer = 0;
+    const float* final_norm = nullptr;  // [hidden]
+  };
+  // Runs the layers over `residual` float32 [m, hidden], which it overwrites, and returns what the norm
+  // behind the last one gives, in the workspace: all rows, or those of `rows`, where no other row passes the
+  // last feed-forward block. No row passes it if `rows` is empty.
+  Tensor run_layers(const LayerRun& run, const AttentionStep& step, KvCache& cache, Tensor residual,
+                    std::optional<std::span<const int32_t>> rows, ExecContext& exec);
+  // Writes the logits of x [num_logits, hidden].
+  void head(const MatrixWeight& lm_head, const Tensor& x, float* logits, ExecContext& exec) const;
   // Runs the dense MLP or the experts of one layer.
   void feed_forward(const LayerWeights& layer, const Tensor& x, const Tensor& y, ExecContext& exec);
 

@@ -70,8 +70,8 @@ int64_t held_bytes(const ModelConfig& config, const TensorSpec& spec, LoadedType
 
 }  // namespace
 
-int64_t kv_bytes_per_token(const ModelConfig& config, const KvLayout& kv_layout) {
-  return config.num_hidden_layers * kv_layout.token_bytes();
+int64_t kv_bytes_per_token(const ModelConfig& config, const KvLayout& kv_layout, bool with_nextn) {
+  return (config.num_hidden_layers + (with_nextn ? 1 : 0)) * kv_layout.token_bytes();
 }
 
 RankBytes rank_bytes(const ModelConfig& config, const WeightLoadOptions& options, ModelSplit split,

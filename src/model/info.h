@@ -49,7 +49,7 @@ RankBytes gpu_rank_bytes(const ModelConfig& config, const WeightLoadOptions& opt
                          int64_t rank);
 
 // Returns the bytes that one token needs in the cache: one record in every layer, and one index key if the
-// layout has them.
-int64_t kv_bytes_per_token(const ModelConfig& config, const KvLayout& kv_layout);
+// layout has them. `with_nextn` counts the NextN layer, too.
+int64_t kv_bytes_per_token(const ModelConfig& config, const KvLayout& kv_layout, bool with_nextn = false);
 
 }  // namespace hadal

@@ -36,6 +36,10 @@ void ForwardBatch::clear() {
   *this = ForwardBatch{};
 }
 
+int64_t num_cache_layers(const Model& model) {
+  return model.config().num_hidden_layers + (model.weights().mtp ? 1 : 0);
+}
+
 Result<std::unique_ptr<Model>> make_model(ModelConfig config, ModelWeights weights) {
   return std::unique_ptr<Model>(std::make_unique<Deepseek>(std::move(config), std::move(weights)));
 }

@@ -1,5 +1,5 @@
 // Model is a loaded model: weights plus a forward pass over a mixed batch of prefill chunks and decode
-// tokens.
+// tokens, and one of the NextN layer. One thread at a time may run them.
 #pragma once
 
 #include <cstdint>
@@ -69,20 +69,39 @@ struct ExpertStats {  // distinct experts that at least one token was routed to,
   std::vector<int32_t> distinct_experts;
 };
 
+// ForwardOutputs says where a forward pass writes, in host memory.
+struct ForwardOutputs {
+  // float32 [logit_rows.size(), lm_head.n]. The rows are vocab_size apart, so this is the first column of the
+  // rank in a buffer [logit_rows.size(), vocab_size], into which the ranks of one process write side by side.
+  float* logits = nullptr;
+  // float32 [rows, hidden], after the last norm; null: not wanted. All ranks have the same values.
+  float* hidden = nullptr;
+};
+
 class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
   virtual const ModelWeights& weights() const = 0;
-  // Computes logits float32 [logit_rows.size(), lm_head.n] and writes the step's records to the cache. The
-  // rows are vocab_size apart, so `logits` is the first column of this rank in a buffer [logit_rows.size(),
-  // vocab_size], into which the ranks of one process write side by side.
+  // Computes the logits of the wanted rows, and the hidden states of all rows if those are wanted, and writes
+  // the step's records to the cache.
   //
   // A model that holds the weights of one rank (shard_weights.h) exchanges sums through exec.comm: all ranks
   // run the same batch at the same time.
-  virtual void forward(const ForwardBatch& batch, KvCache& cache, float* logits, ExecContext& exec) = 0;
+  virtual void forward(const ForwardBatch& batch, KvCache& cache, const ForwardOutputs& outputs,
+                       ExecContext& exec) = 0;
+  // Runs the NextN layer (MtpWeights, which must be loaded): row r has position t, batch.token_ids[r] is the
+  // token at t + 1, and row r of `hidden` float32 [num_tokens, hidden] is the target's hidden state at t, or
+  // in a further draft step the layer's own. Its logits are those of the token at t + 2. It computes the
+  // logits and the hidden states of the wanted rows alone, and writes the records of all rows to the cache's
+  // layer num_hidden_layers. So the record at t depends on the token at t + 1.
+  virtual void forward_nextn(const ForwardBatch& batch, const float* hidden, KvCache& cache,
+                             const ForwardOutputs& outputs, ExecContext& exec) = 0;
   virtual const ExpertStats& expert_stats() const = 0;
 };
+
+// Returns the layers of the model's KV cache: one for each layer, the NextN layer included if it is loaded.
+int64_t num_cache_layers(const Model& model);
 
 // Makes the family member that config.architecture names.
 Result<std::unique_ptr<Model>> make_model(ModelConfig config, ModelWeights weights);

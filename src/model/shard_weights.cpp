@@ -116,6 +116,11 @@ ModelWeights shard_weights(const ModelWeights& whole, const ModelConfig& config,
   part.final_norm = whole.final_norm;
   part.layers.reserve(whole.layers.size());
   for (const LayerWeights& layer : whole.layers) part.layers.push_back(shard.layer(layer));
+  if (whole.mtp) {
+    part.mtp = *whole.mtp;
+    part.mtp->layer = shard.layer(whole.mtp->layer);
+    part.mtp->lm_head = rows(whole.mtp->lm_head, vocabulary_of(config, split, rank));
+  }
   part.compute_dtype = whole.compute_dtype;
   part.storage = whole.storage;
   return part;

@@ -10,9 +10,8 @@ namespace hadal {
 
 // Returns the weights of `rank`, which keep whole.storage alive. The split has been checked (check_split).
 // AttentionWeights::q_skip, MoeWeights::first_expert and empty matrices (n or k 0) say what is this rank's; a
-// shared expert or routed experts of which the rank holds nothing are absent. So is the multi-token
-// prediction layer, which nothing runs on several ranks. mapped_bytes and owned_bytes are 0, because views
-// have no bytes of their own.
+// shared expert or routed experts of which the rank holds nothing are absent. The NextN layer is divided like
+// the others. mapped_bytes and owned_bytes are 0, because views have no bytes of their own.
 ModelWeights shard_weights(const ModelWeights& whole, const ModelConfig& config, ModelSplit split,
                            int64_t rank);
 

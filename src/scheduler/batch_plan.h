@@ -47,6 +47,10 @@ struct WorkItem {
   bool ends_request = false;
   // For kDecode of one token: it is the one that the previous step samples for this slot.
   bool input_from_previous = false;
+  // For kDecode of a request that speculates: the item is the slot's newest token and up to num_tokens − 1 of
+  // its drafts. `begin` is the least position that the newest token may have; it is not known while a step
+  // before this one is in flight. Rows that would sample beyond max_new_tokens are not computed.
+  bool verifies = false;
 };
 
 // RankPlan is the work of one data-parallel rank.

@@ -34,14 +34,18 @@ void Scheduler::Impl::complete(const BatchPlan& plan, std::span<const ItemOutcom
       // admission.
       const bool deferred = item.samples && request->deferred_step == plan.step;
       if (request->running) {
-        HADAL_CHECK_EQ(request->confirmed, item.begin);
+        const int64_t accepted = outcome != nullptr ? std::ssize(outcome->further) : 0;
+        HADAL_CHECK(request->confirmed == item.begin || (item.verifies && request->confirmed > item.begin),
+                    "request {}: step {} computed [{}, + {}), but {} are confirmed", request->id, plan.step,
+                    item.begin, item.num_tokens, request->confirmed);
         // The last token of a deferred item is computed again.
-        request->confirmed += item.num_tokens - (deferred ? 1 : 0);
+        request->confirmed += (item.verifies ? 1 + accepted : item.num_tokens) - (deferred ? 1 : 0);
+        request->planned += accepted;
         if (!request->prompt_cached && request->confirmed >= request->prompt_len) cache_prompt(*request);
       }
       if (deferred) continue;
       if (outcome != nullptr) {
-        take_token(*request, *outcome);
+        take_tokens(*request, item, *outcome);
       } else if (item.ends_request) {
         forget(*request, /*keep=*/true);
       }
@@ -50,15 +54,20 @@ void Scheduler::Impl::complete(const BatchPlan& plan, std::span<const ItemOutcom
   HADAL_CHECK_EQ(num_seen, outcomes.size());
 }
 
-void Scheduler::Impl::take_token(RequestState& request, const ItemOutcome& outcome) {
+void Scheduler::Impl::take_tokens(RequestState& request, const WorkItem& item, const ItemOutcome& outcome) {
+  HADAL_CHECK_LE(std::ssize(outcome.further), item.verifies ? item.num_tokens - 1 : 0);
   --request.unknown;
-  HADAL_CHECK_GE(request.unknown, 0);
+  if (item.verifies) request.surplus -= item.num_tokens - 1;
+  HADAL_CHECK(request.unknown >= 0 && request.surplus >= 0, "request {}: {} unknown tokens, {} more",
+              request.id, request.unknown, request.surplus);
   request.prompt_done = true;
   request.tokens.push_back(outcome.token);
+  for (const int32_t token : outcome.further) request.tokens.push_back(token);
   request.match_version = 0;
-  if (outcome.finished || request.num_known() == request.prompt_len + request.max_new_tokens) {
-    forget(request, /*keep=*/true);
-  }
+  const int64_t most = request.prompt_len + request.max_new_tokens;
+  HADAL_CHECK(request.num_known() <= most, "request {} has {} tokens; allowed are {}", request.id,
+              request.num_known(), most);
+  if (outcome.finished || request.num_known() == most) forget(request, /*keep=*/true);
 }
 
 // The prompt's records exist now, and other requests may use them.
@@ -99,6 +108,7 @@ void Scheduler::Impl::stop_running(RequestState& request, bool keep) {
   request.isolated = false;
   request.running = false;
   request.catching_up = false;
+  request.repeats = false;
   request.planned = request.confirmed = 0;
   request.step_tokens = 0;
   leave_prefilling(request);
@@ -134,6 +144,8 @@ bool Scheduler::Impl::defer(RequestId id) {
   request->deferred_step = request->sample_step;
   request->held = true;
   request->unknown = 0;
+  request->surplus = 0;
+  request->repeats = true;
   --request->planned;
   // The last token of a prompt is computed as a prompt token again. Others must not wait for this prompt
   // meanwhile.

@@ -38,6 +38,9 @@ void Scheduler::Impl::check_integrity() const {
     // Tokens that are unknown, or planned and not confirmed, belong to a step in flight.
     HADAL_CHECK(request->num_items_in_flight > 0 || request->unknown == 0,
                 "request {} has unknown tokens but no step in flight", id);
+    HADAL_CHECK(request->surplus >= 0 && (request->unknown > 0 || request->surplus == 0),
+                "request {} may have {} more tokens, but no step in flight samples any", id,
+                request->surplus);
     HADAL_CHECK(request->num_items_in_flight == 0 || !in_flight.empty(), "request {}", id);
     if (!request->running) continue;
     HADAL_CHECK(by_slot[request->slot] == request.get(), "request {} is not in slot {}", id, request->slot);

@@ -55,10 +55,10 @@ void append_rank(const RankPlan& rank, std::string& out) {
   for (const WorkItem& item : rank.items) {
     fmt::format_to(to,
                    "{}{{\"id\":{},\"slot\":{},\"kind\":\"{}\",\"begin\":{},\"num_tokens\":{},"
-                   "\"first_new_page\":{},\"num_new_pages\":{},\"flags\":\"{}{}{}{}\"}}",
+                   "\"first_new_page\":{},\"num_new_pages\":{},\"flags\":\"{}{}{}{}{}\"}}",
                    std::exchange(comma, ","), item.request_id, item.slot, name_of(item.kind), item.begin,
                    item.num_tokens, item.first_new_page, item.num_new_pages, item.starts_slot ? "+" : "",
-                   item.input_from_previous ? "<" : "", item.samples ? ">" : "",
+                   item.input_from_previous ? "<" : "", item.verifies ? "?" : "", item.samples ? ">" : "",
                    item.ends_request ? "." : "");
   }
   fmt::format_to(to, "],\"new_pages\":[{}]}}", fmt::join(rank.new_pages, ","));
@@ -109,13 +109,14 @@ void PlanRecorder::start(const SchedulerOptions& options) {
       "{{\"call\":\"options\",\"num_pages\":{},\"max_running_requests\":{},\"chunked_prefill_size\":{},"
       "\"max_prefill_tokens\":{},\"policy\":\"{}\",\"low_priority_values_first\":{},\"conservativeness\":{},"
       "\"eviction\":\"{}\",\"enable_radix_cache\":{},\"cache_generated_tokens\":{},\"positions_per_row\":{},"
-      "\"rows_per_score\":{},\"rows_per_1024_expanded\":{},\"absorbed_positions_per_row\":{}}}",
+      "\"rows_per_score\":{},\"rows_per_1024_expanded\":{},\"absorbed_positions_per_row\":{},"
+      "\"max_width\":{}}}",
       options.num_pages, options.max_running_requests, options.chunked_prefill_size,
       options.max_prefill_tokens, name_of(options.policy), options.low_priority_values_first,
       options.conservativeness, name_of(options.eviction), options.enable_radix_cache,
       options.cache_generated_tokens, options.prompt_costs.positions_per_row,
       options.prompt_costs.rows_per_score, options.prompt_costs.rows_per_1024_expanded,
-      options.prompt_costs.absorbed_positions_per_row));
+      options.prompt_costs.absorbed_positions_per_row, options.max_width));
 }
 
 void PlanRecorder::add(const ScheduledRequest& request) {
@@ -138,11 +139,12 @@ void PlanRecorder::abort(RequestId id) {
   write(fmt::format("{{\"call\":\"abort\",\"id\":{}}}", id));
 }
 
-void PlanRecorder::plan(const BatchPlan& plan, int64_t max_cost) {
+void PlanRecorder::plan(const BatchPlan& plan, int64_t max_cost, int64_t width) {
   if (file_ == nullptr) return;
   const std::string limit =
       max_cost == kUnlimitedCost ? std::string() : fmt::format("\"max_cost\":{},", max_cost);
-  write(fmt::format("{{\"call\":\"plan\",{}\"plan\":{}}}", limit, plan_to_json(plan)));
+  const std::string tokens = width == 1 ? std::string() : fmt::format("\"width\":{},", width);
+  write(fmt::format("{{\"call\":\"plan\",{}{}\"plan\":{}}}", limit, tokens, plan_to_json(plan)));
 }
 
 void PlanRecorder::complete(int64_t step, std::span<const ItemOutcome> outcomes) {
@@ -150,8 +152,9 @@ void PlanRecorder::complete(int64_t step, std::span<const ItemOutcome> outcomes)
   std::string line = fmt::format("{{\"call\":\"complete\",\"step\":{},\"outcomes\":[", step);
   const char* comma = "";
   for (const ItemOutcome& outcome : outcomes) {
-    fmt::format_to(std::back_inserter(line), "{}[{},{},{}]", std::exchange(comma, ","), outcome.request_id,
-                   outcome.token, outcome.finished);
+    fmt::format_to(std::back_inserter(line), "{}[{},{},{}{}{}]", std::exchange(comma, ","),
+                   outcome.request_id, outcome.token, outcome.finished, outcome.further.empty() ? "" : ",",
+                   fmt::join(outcome.further, ","));
   }
   write(std::move(line) + "]}");
 }

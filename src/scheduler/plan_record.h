@@ -6,8 +6,9 @@
 //                                                            also "salt":"<32 hexadecimal digits>" and
 //                                                            "scores_prompt":true, if it has them
 //   {"call":"plan","plan":{…}}                               the whole BatchPlan, even if empty; also
-//                                                            "max_cost":…, if the cost was limited
-//   {"call":"complete","step":…,"outcomes":[[id,token,finished],…]}
+//                                                            "max_cost":…, if the cost was limited, and
+//                                                            "width":…, if it is not 1
+//   {"call":"complete","step":…,"outcomes":[[id,token,finished,further tokens…],…]}
 //   {"call":"fail","step":…}   {"call":"abort","id":…}   {"call":"flush_cache"}
 //   {"call":"hold","id":…}   {"call":"release","id":…}   {"call":"defer","id":…}
 //
@@ -38,7 +39,7 @@ class PlanRecorder {
   void add(const ScheduledRequest& request);
   void abort(RequestId id);
   void hold(const char* call, RequestId id);  // "hold", "release" or "defer"
-  void plan(const BatchPlan& plan, int64_t max_cost);
+  void plan(const BatchPlan& plan, int64_t max_cost, int64_t width);
   void complete(int64_t step, std::span<const ItemOutcome> outcomes);
   void fail(int64_t step);
   void flush_cache();

@@ -23,6 +23,7 @@ namespace json = boost::json;
 constexpr int64_t kMaxPages = 1 << 24;
 constexpr int64_t kMaxRunning = 1 << 20;
 constexpr int64_t kMaxRows = 1 << 20;
+constexpr int64_t kMaxWidth = 1 << 10;
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
 
 Result<const json::value*> field(const json::object& object, std::string_view name) {
@@ -93,6 +94,9 @@ Result<SchedulerOptions> read_options(const json::object& line) {
     HADAL_ASSIGN_OR_RETURN(
         o.prompt_costs.absorbed_positions_per_row,
         integer_field(line, "absorbed_positions_per_row", 0, o.cache_generated_tokens ? kMaxInt64 : 0));
+  }
+  if (line.contains("max_width")) {
+    HADAL_ASSIGN_OR_RETURN(o.max_width, integer_field(line, "max_width", 0, kMaxWidth));
   }
   return o;
 }
@@ -199,7 +203,7 @@ class Replayer {
  private:
   Result<void> add(const json::object& line) {
     HADAL_ASSIGN_OR_RETURN(ScheduledRequest request, read_request(line, scheduler_->options().num_pages));
-    if (!ids_.emplace(request.id, true).second)
+    if (!tokens_left_.emplace(request.id, request.max_new_tokens).second)
       return invalid_argument("request {} is added twice", request.id);
     scheduler_->add(std::move(request));
     return {};
@@ -212,7 +216,12 @@ class Replayer {
     if (line.contains("max_cost")) {
       HADAL_ASSIGN_OR_RETURN(max_cost, integer_field(line, "max_cost", 0, kMaxInt64));
     }
-    BatchPlan made = scheduler_->plan(max_cost);
+    int64_t width = 1;
+    if (line.contains("width")) {
+      HADAL_ASSIGN_OR_RETURN(
+          width, integer_field(line, "width", 1, std::max<int64_t>(1, scheduler_->options().max_width)));
+    }
+    BatchPlan made = scheduler_->plan(max_cost, width);
     ++result_.num_plans;
     const std::string text = plan_to_json(made);
     if (json::parse(text) != *recorded) {
@@ -242,8 +251,11 @@ class Replayer {
         return invalid_argument("\"outcomes\" lacks request {}", item.request_id);
       }
       const json::value& value = (*values)[outcomes.size()];
-      if (!value.is_array() || value.get_array().size() != 3 || !value.get_array()[2].is_bool()) {
-        return invalid_argument("every entry of \"outcomes\" must be [id, token, finished]");
+      const size_t most = item.verifies ? static_cast<size_t>(item.num_tokens) + 2 : 3;
+      if (!value.is_array() || value.get_array().size() < 3 || value.get_array().size() > most ||
+          !value.get_array()[2].is_bool()) {
+        return invalid_argument(
+            "every entry of \"outcomes\" must be [id, token, finished, up to {} further tokens]", most - 3);
       }
       const json::array& parts = value.get_array();
       HADAL_ASSIGN_OR_RETURN(const RequestId id, read_id(parts[0]));
@@ -252,8 +264,18 @@ class Replayer {
                                 item.request_id);
       }
       HADAL_ASSIGN_OR_RETURN(const int64_t token, to_integer(parts[1], "token", -1, INT32_MAX));
-      outcomes.push_back(
-          {.request_id = id, .token = static_cast<int32_t>(token), .finished = parts[2].get_bool()});
+      ItemOutcome& outcome = outcomes.emplace_back();
+      outcome.request_id = id;
+      outcome.token = static_cast<int32_t>(token);
+      outcome.finished = parts[2].get_bool();
+      for (size_t i = 3; i < parts.size(); ++i) {
+        HADAL_ASSIGN_OR_RETURN(const int64_t further, to_integer(parts[i], "token", -1, INT32_MAX));
+        outcome.further.push_back(static_cast<int32_t>(further));
+      }
+      int64_t& left = tokens_left_.at(id);
+      left -= 1 + std::ssize(outcome.further);
+      if (left < 0 && !outcome.further.empty())
+        return invalid_argument("\"outcomes\" has more tokens than request {} may generate", id);
     }
     if (outcomes.size() != values->size()) {
       return invalid_argument("\"outcomes\" has {} entries, but the plan samples {}", values->size(),
@@ -266,7 +288,7 @@ class Replayer {
 
   std::unique_ptr<Scheduler> scheduler_;
   std::deque<BatchPlan> in_flight_;
-  std::unordered_map<RequestId, bool> ids_;
+  std::unordered_map<RequestId, int64_t> tokens_left_;  // that each request may generate
   PlanReplay result_;
 };
 

@@ -6,8 +6,11 @@
 //   [confirmed, planned)         in a step that is in flight
 //   [planned, tokens.size())     known tokens that no step has computed yet; one for a decoding request
 //   [tokens.size(), + unknown)   sampled by a step in flight, not known yet
+// A step that verifies drafts may sample up to `surplus` tokens more than `unknown` says. All numbers count
+// the least that steps in flight may do, until their outcome is known.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -29,6 +32,7 @@ struct RequestState {
   int64_t max_new_tokens = 0;
   int64_t max_cached_tokens = 0;
   int64_t scored_from = 0;       // logits are computed for all known tokens from this position on
+  bool speculates = false;       // see SchedulerOptions::max_width
   uint64_t client = 0;           // see ScheduledRequest
   int32_t priority = 0;          // higher goes first, whatever the options say about the caller's values
   uint64_t arrival = 0;          // 1, 2, …; kept over retractions
@@ -64,7 +68,9 @@ struct RequestState {
   bool held = false;                // see Scheduler::hold
   int64_t sample_step = 0;          // the latest step that samples for this request
   int64_t deferred_step = 0;        // the latest step whose sample for this request is not taken; 0: none
-  int32_t unknown = 0;              // number of tokens sampled by steps in flight
+  bool repeats = false;             // its next item computes the last token of that step again
+  int32_t unknown = 0;              // least number of tokens sampled by steps in flight
+  int32_t surplus = 0;              // how many more they may sample
   int32_t num_items_in_flight = 0;  // work items in steps in flight
   bool prompt_done = false;         // the whole prompt has been computed once, and the outcome is known
   int64_t told_cached_tokens = 0;   // see Scheduler::cached_tokens
@@ -76,8 +82,20 @@ struct RequestState {
   bool decoding() const { return !catching_up && num_new_planned() < max_new_tokens; }
   // Returns true when everything is planned: the request ends with the outcome of a step in flight.
   bool draining() const { return !catching_up && num_new_planned() >= max_new_tokens; }
-  bool needs_page() const {
-    return decoding() && static_cast<int64_t>(pages.size()) * kCachePageSize <= planned;
+  // Tells whether its next decode item verifies drafts. One that repeats knows its token, but the executor
+  // has no drafts behind it.
+  bool verifies() const { return speculates && !catching_up && !repeats; }
+  // Returns how many tokens a decode step of `width` samples for the request, at most. The last token that it
+  // may generate is never computed.
+  int64_t step_width(int64_t width) const {
+    return verifies() ? std::min(width, prompt_len + max_new_tokens - 1 - planned) : 1;
+  }
+  // Returns the end of the positions that such a step may write.
+  int64_t step_end(int64_t width) const {
+    return verifies() ? std::min(planned + surplus + width, prompt_len + max_new_tokens - 1) : planned + 1;
+  }
+  bool needs_page(int64_t width) const {
+    return decoding() && static_cast<int64_t>(pages.size()) * kCachePageSize < step_end(width);
   }
 };
 

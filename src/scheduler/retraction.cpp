@@ -1,7 +1,7 @@
 // A decoding request that begins a block needs a page, which is a free one or else one that the cache evicts.
-// When there is none, the last of the running requests is retracted. It goes back to the queue, ahead of
-// those that have not run yet; what it computed is cached, so most of it is reused unless other requests need
-// the memory.
+// One that speculates needs pages for all that this step and the one in flight may write. When there is none,
+// the last of the running requests is retracted. It goes back to the queue, ahead of those that have not run
+// yet; what it computed is cached, so most of it is reused unless other requests need the memory.
 //
 // The oldest request is kept first (it is never retracted, so it always ends); the others are kept by
 // priority under kPriority, then by arrival.
@@ -12,14 +12,16 @@
 
 namespace hadal {
 
-bool Scheduler::Impl::acquire_page(RequestState& request) {
-  if (pool.num_free() == 0) cache.evict(1);
-  const auto page = pool.allocate();
-  if (page) {
+// Returns whether the request has all pages that it needs; it keeps those that it got.
+bool Scheduler::Impl::acquire_pages(RequestState& request, int64_t width) {
+  while (request.needs_page(width)) {
+    if (pool.num_free() == 0) cache.evict(1);
+    const auto page = pool.allocate();
+    if (!page) return false;
     request.pages.push_back(*page);
     shares.grow(request.client);
   }
-  return page.has_value();
+  return true;
 }
 
 bool Scheduler::Impl::goes_before(const RequestState& a, const RequestState& b) const {
@@ -27,10 +29,10 @@ bool Scheduler::Impl::goes_before(const RequestState& a, const RequestState& b) 
   return a.arrival < b.arrival;
 }
 
-void Scheduler::Impl::secure_decode_pages() {
+void Scheduler::Impl::secure_decode_pages(int64_t width) {
   bool all = true;
   for (RequestState* request : running) {
-    if (request->needs_page() && !(all && acquire_page(*request))) all = false;
+    if (request->needs_page(width) && !(all && acquire_pages(*request, width))) all = false;
   }
   if (all) return;
 
@@ -45,7 +47,7 @@ void Scheduler::Impl::secure_decode_pages() {
   std::sort(order.begin() + 1, order.end(),
             [this](const RequestState* a, const RequestState* b) { return goes_before(*a, *b); });
   for (size_t i = 0; i < order.size(); ++i) {
-    while (order[i]->needs_page() && !acquire_page(*order[i])) {
+    while (!acquire_pages(*order[i], width)) {
       RequestState* victim = order.back();
       order.pop_back();
       // It is alone and still gets no page, because its own locked path has more pages than blocks. It starts

@@ -27,7 +27,8 @@ uint64_t hash_first_page(std::span<const int32_t> tokens) {
 Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options)
     : options(scheduler_options),
       pool(scheduler_options.num_pages),
-      cache(pool, scheduler_options.eviction, scheduler_options.enable_radix_cache),
+      cache(pool, scheduler_options.eviction, scheduler_options.enable_radix_cache,
+            /*lookahead=*/scheduler_options.max_width > 0 ? 1 : 0),
       queue(scheduler_options.policy),
       growth(scheduler_options.conservativeness),
       shares(scheduler_options.max_running_requests, scheduler_options.num_pages) {
@@ -40,6 +41,7 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options)
   HADAL_CHECK_GE(options.prompt_costs.rows_per_score, 0);
   HADAL_CHECK_GE(options.prompt_costs.rows_per_1024_expanded, 0);
   HADAL_CHECK_GE(options.prompt_costs.absorbed_positions_per_row, 0);
+  HADAL_CHECK_GE(options.max_width, 0);
   HADAL_CHECK(options.cache_generated_tokens || options.prompt_costs.absorbed_positions_per_row == 0,
               "prompt tokens must always take the same path where generated tokens are not cached");
   by_slot.resize(options.max_running_requests);
@@ -72,6 +74,7 @@ void Scheduler::Impl::add(ScheduledRequest request) {
   state->scored_from = request.scores_prompt ? request.max_cached_tokens : prompt_len - 1;
   // ~x reverses the order of all values; -x would overflow for the smallest.
   state->priority = options.low_priority_values_first ? ~request.priority : request.priority;
+  state->speculates = options.max_width > 0;
   state->client = request.client;
   state->salt = request.salt;
   state->arrival = ++last_arrival;
@@ -88,18 +91,20 @@ void Scheduler::Impl::Generating::add(uint64_t whose) {
   client = whose;
 }
 
-BatchPlan Scheduler::Impl::plan(int64_t max_cost) {
+BatchPlan Scheduler::Impl::plan(int64_t max_cost, int64_t width) {
   HADAL_CHECK_LT(in_flight.size(), 2U);
+  HADAL_CHECK(width >= 1 && width <= std::max<int64_t>(1, options.max_width), "width is {}; allowed: 1 to {}",
+              width, options.max_width);
   BatchPlan plan;
   plan.ranks.resize(1);
-  secure_decode_pages();
+  secure_decode_pages(width);
 
   Generating generating;
   for (RequestState* request : running) {
     request->step_tokens = 0;
     shares.see(request->client, last_step);
-    if (request->held || !request->decoding() || request->needs_page()) continue;
-    request->step_tokens = 1;
+    if (request->held || !request->decoding() || request->needs_page(width)) continue;
+    request->step_tokens = request->step_width(width);
     generating.add(request->client);
   }
   const bool cut = options.chunked_prefill_size >= 0;
@@ -157,9 +162,9 @@ bool Scheduler::defer(RequestId id) {
   return impl_->defer(id);
 }
 
-BatchPlan Scheduler::plan(int64_t max_cost) {
-  BatchPlan plan = impl_->plan(max_cost);
-  if (impl_->recorder) impl_->recorder->plan(plan, max_cost);
+BatchPlan Scheduler::plan(int64_t max_cost, int64_t width) {
+  BatchPlan plan = impl_->plan(max_cost, width);
+  if (impl_->recorder) impl_->recorder->plan(plan, max_cost, width);
   return plan;
 }
 

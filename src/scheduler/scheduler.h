@@ -3,7 +3,8 @@
 // engine thread uses it.
 //
 // The plan for step N + 1 may be made before the outcome of step N is known (the overlapped loop): a request
-// whose item samples is then assumed to have one more token, not yet known. Steps are executed in order.
+// whose item samples is then assumed to have one more token, not yet known, and up to one more for each draft
+// that step N verifies. Steps are executed in order.
 #pragma once
 
 #include <cstdint>
@@ -66,6 +67,10 @@ struct SchedulerOptions {
   // same path.
   bool cache_generated_tokens = true;
   PromptCosts prompt_costs;
+  // Most tokens that a step may sample for a decoding request (the width of a step): it verifies the drafts
+  // of all but the first. 0: there is no speculation. With it, the record of a token in the NextN layer
+  // depends on the token behind it, so one token less of a cached prefix is used.
+  int64_t max_width = 0;
 };
 
 // ScheduledRequest is what the scheduler knows about a request.
@@ -84,8 +89,11 @@ struct ScheduledRequest {
 struct ItemOutcome {
   RequestId request_id = 0;
   int32_t token = -1;
-  // The request ends with this token (stop, end of sequence, length, or an error of its own).
+  // The request ends with its last token (stop, end of sequence, length, or an error of its own).
   bool finished = false;
+  // The tokens after `token`, at most num_tokens − 1 of an item that verifies: as many as drafts were
+  // accepted.
+  std::vector<int32_t> further;
 };
 
 struct SchedulerStats {
@@ -122,7 +130,8 @@ class Scheduler {
   void release(RequestId id);
   // Announces that the request's sample in the step in flight will not be taken: complete() ignores its
   // outcome, the request is held, and the first step after release() computes its last token again. Returns
-  // false, and does nothing, unless exactly one of its samples is not known yet.
+  // false, and does nothing, unless exactly one step in flight samples for the request. That step verifies no
+  // draft for it then, nor does the first one after release().
   bool defer(RequestId id);
 
   // Returns the next step's work. Its `retracted` requests are back in the queue, their slots free. The plan
@@ -133,7 +142,9 @@ class Scheduler {
   // request of another client. Together such prompts get at least PromptBudget::kLeastCost, and the first of
   // them at least one token. Prompts that are never cut (chunked_prefill_size -1) are not cut by this limit
   // either.
-  BatchPlan plan(int64_t max_cost = kUnlimitedCost);
+  //
+  // `width` in [1, max(1, max_width)] is how many tokens the step may sample for a request that speculates.
+  BatchPlan plan(int64_t max_cost = kUnlimitedCost, int64_t width = 1);
 
   // Reports the outcome of a step: one entry for each sampling item, including those of requests that are
   // gone. A request that was retracted after the step was planned gets its token too. A request ends here

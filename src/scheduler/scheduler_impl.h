@@ -70,7 +70,7 @@ struct Scheduler::Impl {
 
   // These are in scheduler.cpp.
   void add(ScheduledRequest request);
-  BatchPlan plan(int64_t max_cost);
+  BatchPlan plan(int64_t max_cost, int64_t width);
   SchedulerStats stats() const;
   RequestState* find(RequestId id) const;
   // Returns a request's first `count` known tokens; valid until the next call for another request.
@@ -108,6 +108,7 @@ struct Scheduler::Impl {
   bool waits_for_prefix(RequestState& request);
   // Returns how many of its tokens may come from the cache, which is never all that are known.
   int64_t match_limit(const RequestState& request) const;
+  // Returns how many of the request's tokens are cached and may be used.
   int64_t match_length(RequestState& request);
   // Returns the budget of a step in prompt and recomputed tokens.
   int64_t prefill_budget() const;
@@ -115,10 +116,10 @@ struct Scheduler::Impl {
   // leave room, in admit_newcomers() all that it looks at.
   static constexpr int64_t kMaxLookups = 1024;
 
-  // retraction.cpp defines these. secure_decode_pages gives every decoding request the page that its next
-  // token needs, or retracts a request. A request that still lacks its page afterwards skips this step.
-  void secure_decode_pages();
-  bool acquire_page(RequestState& request);
+  // retraction.cpp defines these. secure_decode_pages gives every decoding request the pages that a step of
+  // `width` needs, or retracts a request. A request that still lacks a page afterwards skips this step.
+  void secure_decode_pages(int64_t width);
+  bool acquire_pages(RequestState& request, int64_t width);
   bool goes_before(const RequestState& a, const RequestState& b) const;
   void retract(RequestState& request, bool isolated);
 
@@ -134,7 +135,7 @@ struct Scheduler::Impl {
   void hold(RequestId id, bool held);
   bool defer(RequestId id);
   void step_ended(const BatchPlan& plan);
-  void take_token(RequestState& request, const ItemOutcome& outcome);
+  void take_tokens(RequestState& request, const WorkItem& item, const ItemOutcome& outcome);
   void cache_prompt(RequestState& request);
   void leave_prefilling(RequestState& request);
   // Removes a running request from its slot: its confirmed tokens are cached if `keep`, and its pages are

@@ -32,6 +32,8 @@ void Scheduler::Impl::add_item(RequestState& request, WorkKind kind, int64_t num
   item.request_id = request.id;
   item.slot = request.slot;
   item.kind = kind;
+  item.verifies = request.verifies();
+  request.repeats = false;
   item.begin = request.planned;
   item.num_tokens = static_cast<int32_t>(num_tokens);
   item.starts_slot = request.starts_slot;
@@ -41,11 +43,11 @@ void Scheduler::Impl::add_item(RequestState& request, WorkKind kind, int64_t num
                         request.pages.end());
   request.num_pages_sent = std::ssize(request.pages);
   request.starts_slot = false;
-  item.input_from_previous = request.planned >= request.num_known();
+  item.input_from_previous = !item.verifies && request.planned >= request.num_known();
   HADAL_CHECK(!item.input_from_previous || num_tokens == 1, "request {}: {} unknown tokens", request.id,
               num_tokens);
 
-  request.planned += num_tokens;
+  request.planned += item.verifies ? 1 : num_tokens;
   request.step_tokens -= num_tokens;
   ++request.num_items_in_flight;
   if (request.planned == request.length()) {  // caught up: the last row's logits predict the next token
@@ -54,6 +56,7 @@ void Scheduler::Impl::add_item(RequestState& request, WorkKind kind, int64_t num
     item.ends_request = request.max_new_tokens == 0;
     if (item.samples) {
       ++request.unknown;
+      if (item.verifies) request.surplus += item.num_tokens - 1;
       request.sample_step = last_step + 1;
     }
   }

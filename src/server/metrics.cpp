@@ -257,8 +257,10 @@ std::string Metrics::text(const EngineStats& stats, HttpServer* http, const Requ
   gauge("cache_hit_rate", "Share of prompt tokens that came from the prefix cache.",
         ratio(static_cast<double>(scheduler.total_cached_tokens),
               static_cast<double>(scheduler.total_prompt_tokens)));
-  gauge("spec_accept_length", "Tokens accepted per verification; 0: nothing speculates.", 0);
-  gauge("spec_accept_rate", "Share of drafted tokens accepted; 0: nothing speculates.", 0);
+  gauge("spec_accept_length", "Tokens accepted per verification; 0: nothing speculates.",
+        stats.speculation.accept_length());
+  gauge("spec_accept_rate", "Share of drafted tokens accepted; 0: nothing speculates.",
+        stats.speculation.accept_rate());
   gauge("num_retracted_reqs", "Requests sent back to the queue because memory was missing, since the start.",
         scheduler.total_retractions);
   gauge("max_total_num_tokens", "Tokens the KV cache holds.", stats.max_total_tokens);

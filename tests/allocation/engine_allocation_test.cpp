@@ -56,6 +56,7 @@ class AnyToken final : public TokenConstraint {
     std::copy(scratch->begin(), scratch->end(), allowed.begin());
   }
   bool accept_token(int32_t) override { return true; }
+  void rollback(int64_t) override {}
 };
 
 class FailingEngine : public ::testing::TestWithParam<bool> {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/run.h"
+#include "cli/speculation_options.h"
 
 namespace hadal::cli {
 namespace {
@@ -71,6 +72,20 @@ TEST(PublishedCommandLines, ServerLinesResolve) {
               ElementsAre("dsa-prefill-backend", "dsa-decode-backend", "cuda-graph-bs-decode", "port"));
 }
 
+TEST(SpeculationFlags, TheWidthFollowsFromStepsAndTopK) {
+  const auto width = [](const std::string& line) {
+    return speculation_width(parse(Command::kGenerate, line));
+  };
+  EXPECT_EQ(width(""), 0);
+  EXPECT_EQ(width("--speculative-algo NEXTN"), 4);
+  EXPECT_EQ(width("--speculative-algo EAGLE --speculative-num-steps 1"), 2);
+  // One guess for each position forces the number of draft tokens.
+  EXPECT_EQ(width("--speculative-algo NEXTN --speculative-num-steps 5 --speculative-num-draft-tokens 2"), 6);
+  EXPECT_EQ(width("--speculative-algo NEXTN --speculative-num-steps 2 --speculative-eagle-topk 4 "
+                  "--speculative-num-draft-tokens 4"),
+            3);
+}
+
 TEST(PublishedCommandLines, BenchLinesResolve) {
   const char* one_batch =
       "--batch-size 1 --input 256 --output 32 --torch-compile-max-bs 1 --cuda-graph-max-bs 1 "
@@ -95,7 +110,9 @@ TEST(PublishedCommandLines, SayWhatThisBuildCannotDo) {
       HasSubstr("--dp 8: only 1 is possible here: ranks share a model by --tp-size and --ep-size alone"));
   EXPECT_THAT(error_of(Command::kGenerate, "--enable-dp-attention"),
               HasSubstr("by --tp-size and --ep-size alone"));
-  EXPECT_THAT(error_of(Command::kGenerate, "--speculative-algo NEXTN"), HasSubstr("no speculative decoding"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--speculative-algo EAGLE3"), HasSubstr("EAGLE3"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--speculative-accept-threshold-single 0.5"),
+              HasSubstr("would change the output"));
   EXPECT_THAT(error_of(Command::kGenerate, "--port 30000"),
               HasSubstr("does not apply to `hadal generate`; it belongs to serve, bench serving"));
   EXPECT_THAT(error_of(Command::kLogits, "--mem-fraction-static 0.8"),

@@ -93,8 +93,15 @@ def another_start(_, seen):
         seen(scrape(other))
 
 
-# These actions make a metric change. A metric that cannot change has its value instead: what a page holds is fixed, nothing
-# speculates, and on the CPU there are no graphs (tests/cuda/e2e_metrics.py sees is_cuda_graph change, on a GPU).
+def speculation(_, seen):
+    """Starts another server, which guesses tokens, and asks for one answer."""
+    with Server("--enable-metrics", "--speculative-algorithm", "NEXTN") as other:
+        generate(other, prompt(1, 200), 64)
+        seen(scrape(other))
+
+
+# These actions make a metric change. A metric that cannot change has its value instead: what a page holds is fixed, and on
+# the CPU there are no graphs (tests/cuda/e2e_metrics.py sees is_cuda_graph change, on a GPU).
 ACTIONS = {
     "num_running_reqs": crowd, "num_queue_reqs": crowd, "num_used_tokens": crowd, "token_usage": crowd,
     "gen_throughput": crowd, "utilization": crowd, "num_retracted_reqs": crowd,
@@ -106,7 +113,8 @@ ACTIONS = {
     "cached_tokens_total": answer_again, "cache_hit_rate": answer_again,
     "evicted_tokens_total": many_prompts, "num_aborted_requests_total": abort,
     "max_total_num_tokens": another_start, "startup_time_seconds": another_start,
-    "page_size": 64, "spec_accept_length": 0, "spec_accept_rate": 0, "is_cuda_graph": 0,
+    "spec_accept_length": speculation, "spec_accept_rate": speculation,
+    "page_size": 64, "is_cuda_graph": 0,
 }
 
 

@@ -179,6 +179,7 @@ class OnlyEven final : public TokenConstraint {
     for (uint32_t& word : allowed) word = 0x55555555U;
   }
   bool accept_token(int32_t token_id) override { return token_id % 2 == 0; }
+  void rollback(int64_t) override {}
 };
 
 TEST_P(EngineTest, StopConditionsAndConstraintsAreHonoured) {
@@ -216,11 +217,17 @@ class PoisonedModel final : public Model {
   const ModelConfig& config() const override { return model_.config(); }
   const ModelWeights& weights() const override { return model_.weights(); }
   const ExpertStats& expert_stats() const override { return model_.expert_stats(); }
-  void forward(const ForwardBatch& batch, KvCache& cache, float* logits, ExecContext& exec) override {
-    model_.forward(batch, cache, logits, exec);
+  void forward(const ForwardBatch& batch, KvCache& cache, const ForwardOutputs& outputs,
+               ExecContext& exec) override {
+    model_.forward(batch, cache, outputs, exec);
     for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
-      if (batch.token_ids[batch.logit_rows[i]] == kPoison) logits[i * kVocab + kVocab / 2] = std::nanf("");
+      if (batch.token_ids[batch.logit_rows[i]] == kPoison)
+        outputs.logits[i * kVocab + kVocab / 2] = std::nanf("");
     }
+  }
+  void forward_nextn(const ForwardBatch& batch, const float* hidden, KvCache& cache,
+                     const ForwardOutputs& outputs, ExecContext& exec) override {
+    model_.forward_nextn(batch, hidden, cache, outputs, exec);
   }
 
  private:
@@ -253,8 +260,13 @@ class FarEosModel final : public Model {
   const ModelConfig& config() const override { return config_; }
   const ModelWeights& weights() const override { return model_.weights(); }
   const ExpertStats& expert_stats() const override { return model_.expert_stats(); }
-  void forward(const ForwardBatch& batch, KvCache& cache, float* logits, ExecContext& exec) override {
-    model_.forward(batch, cache, logits, exec);
+  void forward(const ForwardBatch& batch, KvCache& cache, const ForwardOutputs& outputs,
+               ExecContext& exec) override {
+    model_.forward(batch, cache, outputs, exec);
+  }
+  void forward_nextn(const ForwardBatch& batch, const float* hidden, KvCache& cache,
+                     const ForwardOutputs& outputs, ExecContext& exec) override {
+    model_.forward_nextn(batch, hidden, cache, outputs, exec);
   }
 
  private:
@@ -276,6 +288,7 @@ class BrokenGrammar final : public TokenConstraint {
  public:
   void fill_mask(std::span<uint32_t> allowed) override { allowed[0] = 0b10U; }
   bool accept_token(int32_t) override { return false; }
+  void rollback(int64_t) override {}
 };
 
 TEST_P(EngineTest, AFailingConstraintEndsItsOwnRequestOnly) {

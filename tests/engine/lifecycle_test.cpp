@@ -188,6 +188,7 @@ class GuardedConstraint final : public TokenConstraint {
     for (uint32_t& word : allowed) word = ~0U;
   }
   bool accept_token(int32_t) override { return true; }
+  void rollback(int64_t) override {}
 
  private:
   testing::Door& door_;
@@ -232,6 +233,7 @@ class CostlyConstraint final : public TokenConstraint {
     for (uint32_t& word : allowed) word = ~0U;
   }
   bool accept_token(int32_t) override { return true; }
+  void rollback(int64_t) override {}
 };
 
 TEST_P(LifecycleTest, AConstraintThatIsTooExpensiveEndsItsRequestWithOneError) {
@@ -297,6 +299,7 @@ class ThrowingConstraint final : public TokenConstraint {
  public:
   void fill_mask(std::span<uint32_t>) override { throw Error("mask is broken"); }
   bool accept_token(int32_t) override { return true; }
+  void rollback(int64_t) override {}
 };
 
 TEST_P(LifecycleTest, ACallbackThatThrowsFailsItsOwnRequestOnly) {

@@ -40,9 +40,31 @@ class Scripted final : public TokenConstraint {
     allowed[0] = 0b10U;
   }
   bool accept_token(int32_t) override { return true; }
+  void rollback(int64_t) override {}
 
  private:
   std::function<void()> on_mask_;
+};
+
+// Allows as token n nothing but n, and counts what is undone.
+class Counting final : public TokenConstraint {
+ public:
+  explicit Counting(std::function<void()> on_mask) : on_mask_(std::move(on_mask)) {}
+  void fill_mask(std::span<uint32_t> allowed) override {
+    on_mask_();
+    allowed[0] = 1U << num_accepted_;
+  }
+  bool accept_token(int32_t token_id) override { return token_id == num_accepted_++; }
+  void rollback(int64_t num_tokens) override {
+    num_accepted_ -= static_cast<int32_t>(num_tokens);
+    num_undone_ += num_tokens;
+  }
+  int64_t num_undone() const { return num_undone_; }
+
+ private:
+  std::function<void()> on_mask_;
+  int32_t num_accepted_ = 0;
+  int64_t num_undone_ = 0;
 };
 
 // The workers have one thread in each lane.
@@ -70,7 +92,7 @@ class MaskWorkersTest : public ::testing::Test {
   // Makes a first mask that costs nothing, so that the task is a quick one.
   Task quick(uint64_t client, std::function<void()> on_mask) {
     const Task one = task(client, std::move(on_mask));
-    workers_.post(one, std::nullopt);
+    workers_.post(one, {});
     EXPECT_EQ(take(one).error, "");
     return one;
   }
@@ -93,11 +115,11 @@ class MaskWorkersTest : public ::testing::Test {
 TEST_F(MaskWorkersTest, TheClientWhoseMasksHaveCostLeastComesFirst) {
   Door door;
   const Task first = task(9, [&] { door.wait(); });
-  workers_.post(first, std::nullopt);
+  workers_.post(first, {});
   std::vector<Task> tasks;
   for (const char* const name : {"a1", "a2", "a3"}) tasks.push_back(named(name, 1, 3.0));
   for (const char* const name : {"b1", "b2"}) tasks.push_back(named(name, 2, 2.0));
-  for (const Task& one : tasks) workers_.post(one, std::nullopt);
+  for (const Task& one : tasks) workers_.post(one, {});
   door.open();
   for (const Task& one : tasks) EXPECT_EQ(take(one).error, "");
   // After a1 and b1, client 2 has used less (2 s of 3 s), and then client 1 (3 s of 4 s).
@@ -108,13 +130,13 @@ TEST_F(MaskWorkersTest, TheCheapestOfAClientsTasksComesFirst) {
   const Task dear = named("dear", 1, 2.0);
   const Task cheap = named("cheap", 1, 1.0);
   for (const Task& one : {dear, cheap}) {
-    workers_.post(one, std::nullopt);
+    workers_.post(one, {});
     take(one);
   }
   Door door;
   const Task first = task(9, [&] { door.wait(); });
-  workers_.post(first, std::nullopt);
-  for (const Task& one : {dear, cheap}) workers_.post(one, 1);
+  workers_.post(first, {});
+  for (const Task& one : {dear, cheap}) workers_.post(one, {1});
   door.open();
   for (const Task& one : {dear, cheap}) take(one);
   EXPECT_THAT(order(), ElementsAre("dear", "cheap", "cheap", "dear"));
@@ -125,13 +147,13 @@ TEST_F(MaskWorkersTest, AQuickMaskDoesNotWaitForASlowOne) {
   const Task cheap = quick(1, [] {});
   Door door;
   const Task slow = task(2, [&] { door.wait(); });
-  workers_.post(slow, std::nullopt);
-  workers_.post(cheap, 1);
+  workers_.post(slow, {});
+  workers_.post(cheap, {1});
   const MaskWorkers::Outcome outcome = take(cheap);
   EXPECT_TRUE(outcome.is_ready);
   EXPECT_FALSE(outcome.is_slow);
-  EXPECT_TRUE(cheap->allows(1));
-  EXPECT_FALSE(cheap->allows(0));
+  EXPECT_TRUE(cheap->allows(0, 1));
+  EXPECT_FALSE(cheap->allows(0, 0));
   EXPECT_FALSE(workers_.is_ready(*slow));
   door.open();
   take(slow);
@@ -140,11 +162,11 @@ TEST_F(MaskWorkersTest, AQuickMaskDoesNotWaitForASlowOne) {
 TEST_F(MaskWorkersTest, AMaskThatIsDroppedIsNotMade) {
   Door door;
   const Task first = task(9, [&] { door.wait(); });
-  workers_.post(first, std::nullopt);
+  workers_.post(first, {});
   const Task dropped = named("dropped", 1, 0.0);
   const Task kept = named("kept", 2, 0.0);
-  workers_.post(dropped, std::nullopt);
-  workers_.post(kept, std::nullopt);
+  workers_.post(dropped, {});
+  workers_.post(kept, {});
   workers_.drop(dropped);
   door.open();
   take(kept);
@@ -154,7 +176,7 @@ TEST_F(MaskWorkersTest, AMaskThatIsDroppedIsNotMade) {
 TEST_F(MaskWorkersTest, TheWorkerWakesTheEngineForAMaskThatWasLate) {
   Door door;
   const Task late = task(1, [&] { door.wait(); });
-  workers_.post(late, std::nullopt);
+  workers_.post(late, {});
   std::vector<uint32_t> words(kWords);
   EXPECT_FALSE(workers_.take(*late, words).is_ready);
   EXPECT_EQ(num_wakes_, 0);
@@ -166,10 +188,10 @@ TEST_F(MaskWorkersTest, TheWorkerWakesTheEngineForAMaskThatWasLate) {
 TEST_F(MaskWorkersTest, AnAnswerWhoseMasksCostTooMuchTogetherIsTheRequestsError) {
   const Task costly = named("costly", 1, 4.0);  // three masks may take 13 s, and four 14 s
   for (int i = 1; i <= 3; ++i) {
-    workers_.post(costly, 1);
+    workers_.post(costly, {1});
     EXPECT_EQ(take(costly).error, "") << i;
   }
-  workers_.post(costly, 1);
+  workers_.post(costly, {1});
   const MaskWorkers::Outcome outcome = take(costly);
   EXPECT_EQ(outcome.reason, AbortReason::kRequest);
   EXPECT_EQ(outcome.error,
@@ -181,7 +203,7 @@ TEST_F(MaskWorkersTest, EachFailureOfAConstraintHasItsReason) {
   const Task memory = task(1, [] { throw std::bad_alloc(); });
   const Task request = task(2, [] { throw BadRequest("the request's fault"); });
   const Task library = task(3, [] { throw Error("a broken library"); });
-  for (const Task& one : {memory, request, library}) workers_.post(one, std::nullopt);
+  for (const Task& one : {memory, request, library}) workers_.post(one, {});
   const MaskWorkers::Outcome of_memory = take(memory);
   EXPECT_EQ(of_memory.reason, AbortReason::kMemory);
   EXPECT_THAT(of_memory.error, HasSubstr("no memory"));
@@ -191,6 +213,72 @@ TEST_F(MaskWorkersTest, EachFailureOfAConstraintHasItsReason) {
   const MaskWorkers::Outcome of_library = take(library);
   EXPECT_EQ(of_library.reason, AbortReason::kFault);
   EXPECT_EQ(of_library.error, "a broken library");
+}
+
+// The masks behind drafts end with the first draft that is not allowed, and what was not sampled is undone.
+TEST_F(MaskWorkersTest, MasksOfDraftsFollowThemAsFarAsTheyAreAllowed) {
+  auto owned = std::make_unique<Counting>([] {});
+  const Counting& constraint = *owned;
+  const auto counting = std::make_shared<MaskTask>(std::move(owned), kTestVocab, 1);
+  workers_.post(counting, {});
+  EXPECT_EQ(take(counting).error, "");
+  std::vector<uint32_t> words(4 * kWords);
+  workers_.post_drafts(counting, {0, 1, 5, 3});
+  while (!workers_.is_ready(*counting)) std::this_thread::yield();
+  workers_.take_drafts(counting, words);
+  EXPECT_THAT(words, ElementsAre(0b10U, 0, 0b100U, 0, 0, 0, 0, 0));
+  EXPECT_TRUE(counting->allows(0, 0) && counting->allows(1, 1) && counting->allows(2, 2));
+  EXPECT_FALSE(counting->allows(2, 5));
+
+  workers_.post(counting, {0, 1, 2});  // both drafts were right
+  EXPECT_EQ(take(counting).error, "");
+  EXPECT_EQ(constraint.num_undone(), 0);
+  EXPECT_TRUE(counting->allows(0, 3));
+  workers_.post_drafts(counting, {3, 4});
+  while (!workers_.is_ready(*counting)) std::this_thread::yield();
+  workers_.take_drafts(counting, words);
+  workers_.post(counting, {3});  // the second one was not
+  EXPECT_EQ(take(counting).error, "");
+  EXPECT_EQ(constraint.num_undone(), 1);
+  EXPECT_TRUE(counting->allows(0, 4));
+}
+
+TEST_F(MaskWorkersTest, LateMasksOfDraftsAreGivenUp) {
+  Door door, begun;
+  bool waits = false;
+  const auto counting = std::make_shared<MaskTask>(std::make_unique<Counting>([&] {
+                                                     if (!waits) return;
+                                                     begun.open();
+                                                     door.wait();
+                                                   }),
+                                                   kTestVocab, 1);
+  workers_.post(counting, {});
+  EXPECT_EQ(take(counting).error, "");
+  waits = true;
+  std::vector<uint32_t> words(2 * kWords);
+  workers_.post_drafts(counting, {0, 1});
+  begun.wait();
+  workers_.take_drafts(counting, words);  // a worker is making them
+  EXPECT_THAT(words, ElementsAre(0, 0, 0, 0));
+  workers_.post(counting, {0});
+  EXPECT_FALSE(workers_.is_ready(*counting));
+  door.open();
+  EXPECT_EQ(take(counting).error, "");
+  EXPECT_TRUE(counting->allows(0, 1));
+
+  Door second;
+  const Task blocking = quick(3, [&, first = true]() mutable {
+    if (!std::exchange(first, false)) second.wait();
+  });
+  workers_.post(blocking, {1});
+  workers_.post_drafts(counting, {1});
+  workers_.take_drafts(counting, std::span(words).first(kWords));  // they wait for a worker
+  EXPECT_THAT(words, ElementsAre(0, 0, 0, 0));
+  workers_.post(counting, {1});
+  second.open();
+  EXPECT_EQ(take(blocking).error, "");
+  EXPECT_EQ(take(counting).error, "");
+  EXPECT_TRUE(counting->allows(0, 2));
 }
 
 // While it lives, no thread can be started, because the stack of a new one would not fit into any memory.

@@ -2,105 +2,26 @@
 // out, the tokens and the bits of log-probabilities are the same.
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "engine/engine.h"
+#include "tests/engine/request_mix.h"
 #include "tests/engine/small_model.h"
-#include "tests/engine/test_requests.h"
 
 namespace hadal {
 namespace {
 
-using testing::ChainConstraint;
 using testing::CheckedEngine;
-using testing::Collector;
+using testing::expect_same_mix;
 using testing::Finished;
-using testing::greedy_request;
-using testing::random_prompt;
-using testing::StopAfter;
-
-constexpr int kNumRequests = 24;
-
-// Returns request i of a mix, always the same one.
-GenerateRequest mixed_request(uint64_t seed, int i) {
-  std::mt19937_64 random(seed * 1000 + i);
-  const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
-  std::vector<int32_t> ids = random_prompt(1 + below(150), seed * 1000 + i);
-  if (below(3) == 0) {  // one of two shared beginnings
-    const std::vector<int32_t> shared = random_prompt(100, seed * 7 + below(2));
-    ids.insert(ids.begin(), shared.begin(), shared.end());
-  }
-  const auto prompt_len = static_cast<int64_t>(ids.size());
-  GenerateRequest request = greedy_request(std::move(ids), below(12) == 0 ? 0 : 1 + below(70));
-  SamplingParams& sampling = request.sampling;
-  if (below(2) == 0) {
-    sampling.temperature = 0.5F + 0.1F * static_cast<float>(below(10));
-    sampling.seed = below(1 << 20);
-    if (below(2) == 0) sampling.top_p = 0.9F;
-    if (below(2) == 0) sampling.top_k = 20;
-  }
-  if (below(4) == 0) sampling.frequency_penalty = 0.7F;
-  if (below(4) == 0) sampling.repetition_penalty = 1.3F;
-  if (below(3) == 0) sampling.ignore_eos = false;
-  if (below(3) == 0) sampling.stop_token_ids = {static_cast<int32_t>(below(testing::kVocab))};
-  if (below(4) == 0) sampling.min_new_tokens = sampling.max_new_tokens / 2;
-  if (below(2) == 0) {
-    request.logprobs = {.enabled = true,
-                        .start = below(2) == 0 ? below(static_cast<uint64_t>(prompt_len)) : -1,
-                        .top_num = below(3)};
-  }
-  if (below(5) == 0) request.stop = std::make_unique<StopAfter>(static_cast<int>(1 + below(20)));
-  if (below(3) == 0) request.constraint = std::make_unique<ChainConstraint>();
-  request.stream_interval = 1 + below(4);
-  return request;
-}
-
-bool is_aborted(uint64_t seed, int i) {
-  return (seed + i) % 6 == 0;
-}
-
-struct MixResult {
-  std::vector<Finished> finished;
-  EngineStats stats;
-};
+using testing::is_aborted;
+using testing::kNumRequests;
+using testing::MixResult;
 
 class OverlapTest : public ::testing::Test {
  protected:
-  // If with_aborts, some requests are aborted, each after its own number of tokens.
   MixResult run_mix(uint64_t seed, EngineOptions options, bool with_aborts = false) {
     options.decode_log_interval = 0;
-    const CheckedEngine engine(Engine::create(*model_, pool_, options).value());
-    const auto sink = std::make_shared<Collector>();
-    std::vector<RequestId> ids;
-    for (int i = 0; i < kNumRequests; ++i) {
-      GenerateRequest request = mixed_request(seed, i);
-      request.sink = sink;
-      ids.push_back(engine->submit(std::move(request)).value());
-      if (i == kNumRequests / 2) sink->wait_tokens(ids[0], 1);  // the second half arrives at a busy engine
-    }
-    if (with_aborts) {
-      for (int i = 0; i < kNumRequests; ++i) {
-        if (!is_aborted(seed, i)) continue;
-        sink->wait_tokens(ids[i], i % 5);
-        engine->abort(ids[i]);
-        engine->check_integrity();
-      }
-    }
-    sink->wait_finished(kNumRequests);
-    MixResult result;
-    for (const RequestId id : ids) result.finished.push_back(sink->result(id));
-    result.stats = engine->stats();
-    return result;
-  }
-
-  static void expect_same_mix(const MixResult& a, const MixResult& b) {
-    for (int i = 0; i < kNumRequests; ++i) {
-      SCOPED_TRACE(i);
-      testing::expect_same(a.finished[i], b.finished[i]);
-      EXPECT_EQ(a.finished[i].last.finish_reason, b.finished[i].last.finish_reason);
-      EXPECT_EQ(a.finished[i].last.matched, b.finished[i].last.matched);
-      EXPECT_EQ(a.finished[i].last.completion_tokens, b.finished[i].last.completion_tokens);
-    }
+    return testing::run_mix(CheckedEngine(Engine::create(*model_, pool_, options).value()), seed,
+                            with_aborts);
   }
 
   ThreadPool pool_{2};

@@ -36,10 +36,15 @@ class WatchedModel final : public Model {
   const ModelConfig& config() const override { return model_->config(); }
   const ModelWeights& weights() const override { return model_->weights(); }
   const ExpertStats& expert_stats() const override { return model_->expert_stats(); }
-  void forward(const ForwardBatch& batch, KvCache& cache, float* logits, ExecContext& exec) override {
+  void forward(const ForwardBatch& batch, KvCache& cache, const ForwardOutputs& outputs,
+               ExecContext& exec) override {
     const std::shared_ptr<void> at_end(nullptr, [this](void*) { after_(); });
     before_();
-    model_->forward(batch, cache, logits, exec);
+    model_->forward(batch, cache, outputs, exec);
+  }
+  void forward_nextn(const ForwardBatch& batch, const float* hidden, KvCache& cache,
+                     const ForwardOutputs& outputs, ExecContext& exec) override {
+    model_->forward_nextn(batch, hidden, cache, outputs, exec);
   }
 
  private:
@@ -229,7 +234,13 @@ class RefusingModel final : public Model {
   const ModelConfig& config() const override { throw Error("no memory for the cache"); }
   const ModelWeights& weights() const override { throw Error("unused"); }
   const ExpertStats& expert_stats() const override { throw Error("unused"); }
-  void forward(const ForwardBatch&, KvCache&, float*, ExecContext&) override { throw Error("unused"); }
+  void forward(const ForwardBatch&, KvCache&, const ForwardOutputs&, ExecContext&) override {
+    throw Error("unused");
+  }
+  void forward_nextn(const ForwardBatch&, const float*, KvCache&, const ForwardOutputs&,
+                     ExecContext&) override {
+    throw Error("unused");
+  }
 };
 
 TEST_P(RankEngine, AnErrorInStartUpNamesTheRank) {

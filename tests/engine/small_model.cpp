@@ -33,8 +33,11 @@ constexpr const char* kV2Lite = R"({
 std::unique_ptr<Model> make_small_model(const std::string& kind, ThreadPool& pool, uint64_t seed) {
   constexpr const char* kIndexer = R"({"architectures": ["DeepseekV32ForCausalLM"], "index_n_heads": 16,
     "index_head_dim": 128, "index_topk": 48})";
+  const bool has_nextn = kind.ends_with("+nextn");
+  const std::string family = kind.substr(0, kind.find('+'));
   ModelConfig config =
-      parse_model_config(kind == "v2-lite" ? kV2Lite : kV3, kind, kind == "v3.2" ? kIndexer : "").value();
+      parse_model_config(family == "v2-lite" ? kV2Lite : kV3, kind, family == "v3.2" ? kIndexer : "").value();
+  config.num_nextn_predict_layers = has_nextn ? 1 : 0;
   WeightLoadOptions options;
   options.format = LoadFormat::kDummy;
   options.seed = seed;

@@ -114,6 +114,8 @@ class StopAfter final : public StopCondition {
 // The allowed tokens depend on all earlier ones, so a mask made too early or for another row is wrong.
 class ChainConstraint final : public TokenConstraint {
  public:
+  // One in `modulus` tokens is allowed.
+  explicit ChainConstraint(uint32_t modulus = 5) : modulus_(modulus) {}
   void fill_mask(std::span<uint32_t> allowed) override {
     for (uint32_t token = 0; token < kVocab; ++token) {
       if (allows(token)) allowed[token / 32] |= 1U << (token % 32);
@@ -121,13 +123,18 @@ class ChainConstraint final : public TokenConstraint {
   }
   bool accept_token(int32_t token_id) override {
     const bool allowed = allows(token_id);
-    state_ = state_ * 31 + token_id + 1;
+    states_.push_back(states_.back() * 31 + token_id + 1);
     return allowed;
+  }
+  void rollback(int64_t num_tokens) override {
+    EXPECT_LT(num_tokens, std::ssize(states_));
+    states_.resize(states_.size() - static_cast<size_t>(num_tokens));
   }
 
  private:
-  bool allows(uint32_t token) const { return token % 5 == state_ % 5; }
-  uint32_t state_ = 0;
+  bool allows(uint32_t token) const { return token % modulus_ == states_.back() % modulus_; }
+  const uint32_t modulus_;
+  std::vector<uint32_t> states_ = {0};
 };
 
 // Collects the chunks of any number of requests.

@@ -85,6 +85,7 @@ class HangingConstraint final : public TokenConstraint {
     for (uint32_t& word : allowed) word = ~0U;
   }
   bool accept_token(int32_t) override { return true; }
+  void rollback(int64_t) override {}
 
  private:
   Door& door_;

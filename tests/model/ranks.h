@@ -114,7 +114,7 @@ class Ranks {
                      .stream = {},
                      .kernels = kernels_,
                      .comm = comm};
-    r.model->forward(batch, r.cache, logits, exec);
+    r.model->forward(batch, r.cache, {.logits = logits}, exec);
   }
 
   std::shared_ptr<State> state_;

@@ -219,14 +219,25 @@ TEST(ShardWeights, TheRestIsOnAllRanksButTheHeadIsCut) {
   });
 }
 
-TEST(ShardWeights, ThePredictionLayerIsLeftOut) {
+TEST(ShardWeights, ThePredictionLayerIsSharedLikeALayer) {
   Json json = uneven_config("v3");
   json["num_nextn_predict_layers"] = 1;
   const ModelConfig config = testing::parsed(json);
   ThreadPool pool(1);
   const ModelWeights whole = load_weights({}, config, options_of({}), pool).value();
   ASSERT_TRUE(whole.mtp.has_value());
-  EXPECT_FALSE(shard_weights(whole, config, {.tp = 2}, 0).mtp.has_value());
+  int64_t head_rows = 0;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    const ModelWeights part = shard_weights(whole, config, {.tp = 2}, rank);
+    ASSERT_TRUE(part.mtp.has_value());
+    const LayerWeights& layer = part.mtp->layer;
+    EXPECT_EQ(layer.attention.o.k, part.layers.back().attention.o.k);
+    EXPECT_EQ(layer.moe->experts.size(), part.layers.back().moe->experts.size());
+    EXPECT_EQ(part.mtp->eh_proj.n, whole.mtp->eh_proj.n);  // every rank has all of it
+    EXPECT_EQ(part.mtp->lm_head.n, part.lm_head.n);
+    head_rows += part.mtp->lm_head.n;
+  }
+  EXPECT_EQ(head_rows, config.vocab_size);
 }
 
 TEST(BytesOfWeights, AreThoseOfTheConfig) {

@@ -260,8 +260,8 @@ TEST_F(SparseForward, ACacheWithoutIndexKeysIsABrokenInvariant) {
   Arena workspace;
   ExecContext exec{.device = {}, .pool = pool_, .workspace = workspace, .stream = {}};
   std::vector<float> logits(kVocab);
-  EXPECT_THROW(whole->forward(batch_of({{1, 2, 3}}, {{.begin = 0, .end = 1}}), cache, logits.data(), exec),
-               Error);
+  const ForwardOutputs outputs{.logits = logits.data()};
+  EXPECT_THROW(whole->forward(batch_of({{1, 2, 3}}, {{.begin = 0, .end = 1}}), cache, outputs, exec), Error);
 }
 
 }  // namespace

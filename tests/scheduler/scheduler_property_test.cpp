@@ -66,12 +66,17 @@ SimulatorOptions random_options(Rng& rng) {
     s.prompt_costs.rows_per_1024_expanded = pick(rng, 0, 2000);
     s.prompt_costs.absorbed_positions_per_row = pick(rng, 1, 20);
   }
+  if (rng() % 2 == 0) {
+    s.max_width = pick(rng, 1, 9);
+    options.acceptance = static_cast<int32_t>(pick(rng, 0, 100));
+  }
   options.end_token_odds = rng() % 2 == 0 ? 0 : static_cast<int32_t>(pick(rng, 5, 60));
   return options;
 }
 
 struct Totals {
   int64_t operations = 0, steps = 0, retractions = 0, copies = 0, late = 0, cached = 0, evicted = 0;
+  int64_t accepted = 0, void_items = 0;
 };
 
 void run_randomly(uint64_t seed, int64_t num_operations, bool check_always, bool faults, Totals& totals) {
@@ -118,6 +123,8 @@ void run_randomly(uint64_t seed, int64_t num_operations, bool check_always, bool
   totals.late += simulator.num_late_tokens();
   totals.cached += stats.total_cached_tokens;
   totals.evicted += stats.total_evicted_tokens;
+  totals.accepted += simulator.num_accepted();
+  totals.void_items += simulator.num_void_items();
 }
 
 void run_many(uint64_t first_seed, int num_runs, int64_t num_operations, bool check_always, bool faults) {
@@ -131,6 +138,8 @@ void run_many(uint64_t first_seed, int num_runs, int64_t num_operations, bool ch
   EXPECT_GT(totals.late, 0);
   EXPECT_GT(totals.cached, 0);
   EXPECT_GT(totals.evicted, 0);
+  EXPECT_GT(totals.accepted, 0);
+  EXPECT_GT(totals.void_items, 0);
   std::printf(
       "%lld calls, %lld steps, %lld retractions, %lld page copies, %lld late tokens, %lld cached tokens, "
       "%lld evicted\n",

@@ -36,6 +36,7 @@ ExpectedSequence Simulator::expect(std::vector<int32_t> prompt, int64_t max_new_
   result.prompt_len = std::ssize(result.tokens);
   uint64_t record = 0;
   for (size_t i = 0; i < result.tokens.size(); ++i) {
+    if (i > 0) result.nextn.push_back(next_record(record, -result.tokens[i]));
     record = next_record(record, result.tokens[i]);
     result.records.push_back(record);
     if (i + 1 < result.tokens.size()) continue;
@@ -73,13 +74,93 @@ void Simulator::check() {
   if (options_.check_always) scheduler_.check_integrity();
 }
 
+int32_t Simulator::compute(Slot& slot, int64_t position, int32_t token, const WorkItem& item,
+                           const Step& step) {
+  const PageId page = slot.pages.at(position / kCachePageSize);
+  const auto [writer, is_new] = written_.emplace(page, item.request_id);
+  HADAL_CHECK(writer->second == item.request_id, "page {} is written by requests {} and {}", page,
+              writer->second, item.request_id);
+  const uint64_t before =
+      position == 0
+          ? 0
+          : pages_[slot.pages[(position - 1) / kCachePageSize]][(position - 1) % kCachePageSize].record;
+  Row& row = pages_[page][position % kCachePageSize];
+  row = {.record = step.fails ? kGarbage : next_record(before, token), .nextn = kGarbage, .kind = item.kind};
+  return next_token(row.record);
+}
+
+// A draft is right or wrong by chance; a wrong one changes the rows behind it, which are not taken then.
+void Simulator::verify(Slot& slot, const WorkItem& item, Step& step) {
+  const int64_t most = expected_.at(item.request_id).prompt_len + max_new_tokens_.at(item.request_id);
+  const int64_t begin = std::ssize(slot.tokens) - 1;
+  HADAL_CHECK(begin >= item.begin && (begin == item.begin || options_.overlapped),
+              "request {} is at {}, not {}", item.request_id, begin, item.begin);
+  ItemOutcome& outcome = step.outcomes.emplace_back();
+  outcome.request_id = item.request_id;
+  const int64_t end = std::min(begin + item.num_tokens, most - 1);
+  num_void_items_ += end <= begin ? 1 : 0;
+  int32_t input = slot.tokens.back();
+  bool on_path = true;
+  for (int64_t p = begin; p < end; ++p) {
+    const int32_t sampled = compute(slot, p, input, item, step);
+    const bool guessed = random_() % 100 < static_cast<uint64_t>(options_.acceptance);
+    input = guessed ? sampled : sampled + 1;
+    if (!on_path) continue;
+    if (p == begin) {
+      outcome.token = sampled;
+    } else {
+      outcome.further.push_back(sampled);
+      ++num_accepted_;
+    }
+    slot.tokens.push_back(sampled);
+    slot.last_sample = sampled;
+    outcome.finished = ends(sampled) || p + 2 == most;
+    if (outcome.finished) on_path = false;  // the engine takes nothing behind the end
+    on_path = on_path && guessed;
+  }
+  slot.last_sample_step = step.plan.step;
+  slot.computed = std::ssize(slot.tokens) - 1;
+  run_nextn(slot, begin, slot.computed, step);
+  check_reads(slot, item, slot.computed, step);
+}
+
+void Simulator::run_nextn(Slot& slot, int64_t begin, int64_t end, const Step& step) {
+  for (int64_t p = begin; p < std::min(end, std::ssize(slot.tokens) - 1); ++p) {
+    const auto row = [&](int64_t at) -> Row& {
+      return pages_[slot.pages[at / kCachePageSize]][at % kCachePageSize];
+    };
+    row(p).nextn = step.fails ? kGarbage : next_record(row(p).record, -slot.tokens[p + 1]);
+  }
+}
+
+// Attention reads every row. A sequence that stopped may be one token beyond its end (overlapped loop).
+void Simulator::check_reads(const Slot& slot, const WorkItem& item, int64_t end, const Step& step) const {
+  if (doomed_.contains(item.request_id)) return;
+  const ExpectedSequence& expected = expected_.at(item.request_id);
+  for (int64_t p = 0; p < std::min<int64_t>(end, std::ssize(expected.records)); ++p) {
+    const Row& row = pages_[slot.pages[p / kCachePageSize]][p % kCachePageSize];
+    HADAL_CHECK(row.record == expected.records[p], "request {} reads a wrong record at {} (page {}, step {})",
+                item.request_id, p, slot.pages[p / kCachePageSize], step.plan.step);
+    // The tree has one page for all continuations that begin at a page border, so the last record of a page
+    // may be another continuation's.
+    const bool has_nextn = p + 1 < std::min(std::ssize(slot.tokens), std::ssize(expected.tokens)) &&
+                           p % kCachePageSize != kCachePageSize - 1;
+    HADAL_CHECK(options_.scheduler.max_width == 0 || !has_nextn || row.nextn == expected.nextn[p],
+                "request {} reads a wrong record of NextN at {} (page {}, step {})", item.request_id, p,
+                slot.pages[p / kCachePageSize], step.plan.step);
+    if (!options_.scheduler.cache_generated_tokens) {
+      HADAL_CHECK((row.kind == WorkKind::kPrefill) == (p < expected.prompt_len),
+                  "request {}: position {} was computed on the other path", item.request_id, p);
+    }
+  }
+}
+
 void Simulator::carry_out(const WorkItem& item, const RankPlan& rank, Step& step) {
   HADAL_CHECK(item.slot >= 0 && item.slot < std::ssize(slots_), "slot {}", item.slot);
   HADAL_CHECK(alive_.contains(item.request_id), "an item of request {}, which has ended", item.request_id);
   HADAL_CHECK_GE(item.num_tokens, 1);
   const ExpectedSequence& expected = expected_.at(item.request_id);
   const auto known = scheduler_.tokens(item.request_id);
-  const bool doomed = doomed_.contains(item.request_id);
   Slot& slot = slots_[item.slot];
   if (item.starts_slot) {
     for (const Slot& other : slots_) {
@@ -87,12 +168,18 @@ void Simulator::carry_out(const WorkItem& item, const RankPlan& rank, Step& step
                   item.request_id);
     }
     slot = {.id = item.request_id, .computed = item.begin};
+    for (int64_t p = 0; p < item.begin; ++p) slot.tokens.push_back(known[p]);
   }
   HADAL_CHECK_EQ(slot.id, item.request_id);
-  HADAL_CHECK_EQ(slot.computed, item.begin);
   for (int32_t i = 0; i < item.num_new_pages; ++i) {
     slot.pages.push_back(rank.new_pages.at(item.first_new_page + i));
   }
+  HADAL_CHECK(
+      !item.verifies || (item.samples && item.kind == WorkKind::kDecode && options_.scheduler.max_width > 0),
+      "an item of request {} must not verify", item.request_id);
+  if (item.verifies) return verify(slot, item, step);
+
+  HADAL_CHECK_EQ(slot.computed, item.begin);
   const int64_t end = item.begin + item.num_tokens;
   HADAL_CHECK_LE(end, std::ssize(slot.pages) * kCachePageSize);
   HADAL_CHECK((item.kind != WorkKind::kDecode) == (item.begin < expected.prompt_len),
@@ -106,43 +193,30 @@ void Simulator::carry_out(const WorkItem& item, const RankPlan& rank, Step& step
                 slot.last_sample_step);
   }
 
+  int32_t predicted = -1;
   for (int64_t p = item.begin; p < end; ++p) {
-    const PageId page = slot.pages[p / kCachePageSize];
-    const auto [writer, is_new] = written_.emplace(page, item.request_id);
-    HADAL_CHECK(writer->second == item.request_id, "page {} is written by requests {} and {}", page,
-                writer->second, item.request_id);
     const int32_t token = item.input_from_previous ? slot.last_sample : known[p];
-    const uint64_t before =
-        p == 0 ? 0 : pages_[slot.pages[(p - 1) / kCachePageSize]][(p - 1) % kCachePageSize].record;
-    pages_[page][p % kCachePageSize] = {.record = step.fails ? kGarbage : next_record(before, token),
-                                        .kind = item.kind};
+    predicted = compute(slot, p, token, item, step);
+    if (p == std::ssize(slot.tokens)) slot.tokens.push_back(token);
   }
   slot.computed = end;
-  const Row& last = pages_[slot.pages[(end - 1) / kCachePageSize]][(end - 1) % kCachePageSize];
   if (item.samples) {
     HADAL_CHECK(end >= expected.prompt_len && end < expected.prompt_len + max_new_tokens_.at(item.request_id),
                 "request {} samples at {}", item.request_id, end);
-    slot.last_sample = next_token(last.record);
+    slot.last_sample = predicted;
     slot.last_sample_step = step.plan.step;
-    step.outcomes.push_back(
-        {.request_id = item.request_id,
-         .token = slot.last_sample,
-         .finished =
-             ends(slot.last_sample) || end + 1 == expected.prompt_len + max_new_tokens_.at(item.request_id)});
+    ItemOutcome& outcome = step.outcomes.emplace_back();
+    outcome.request_id = item.request_id;
+    outcome.token = predicted;
+    outcome.finished =
+        ends(predicted) || end + 1 == expected.prompt_len + max_new_tokens_.at(item.request_id);
+    if (std::ssize(slot.tokens) == end) slot.tokens.push_back(predicted);
+  } else if (end < std::ssize(known) && std::ssize(slot.tokens) == end) {
+    slot.tokens.push_back(known[end]);  // NextN needs it
   }
+  run_nextn(slot, item.begin, end, step);
   HADAL_CHECK_EQ(item.ends_request, max_new_tokens_.at(item.request_id) == 0 && end == expected.prompt_len);
-
-  if (doomed) return;
-  // Attention reads every row. A sequence that stopped may be one token beyond its end (overlapped loop).
-  for (int64_t p = 0; p < std::min<int64_t>(end, std::ssize(expected.records)); ++p) {
-    const Row& row = pages_[slot.pages[p / kCachePageSize]][p % kCachePageSize];
-    HADAL_CHECK(row.record == expected.records[p], "request {} reads a wrong record at {} (page {}, step {})",
-                item.request_id, p, slot.pages[p / kCachePageSize], step.plan.step);
-    if (!options_.scheduler.cache_generated_tokens) {
-      HADAL_CHECK((row.kind == WorkKind::kPrefill) == (p < expected.prompt_len),
-                  "request {}: position {} was computed on the other path", item.request_id, p);
-    }
-  }
+  check_reads(slot, item, end, step);
 }
 
 void Simulator::carry_out(Step& step) {
@@ -161,7 +235,8 @@ void Simulator::carry_out(Step& step) {
                 "copy {} → {}", copy.source, copy.target);
     ++num_copies_;
     for (int32_t row = 0; row < copy.num_rows; ++row) {
-      pages_[copy.target][row] = step.fails ? Row{kGarbage, WorkKind::kDecode} : pages_[copy.source][row];
+      pages_[copy.target][row] =
+          step.fails ? Row{kGarbage, kGarbage, WorkKind::kDecode} : pages_[copy.source][row];
     }
   }
   WorkKind kind = WorkKind::kPrefill;
@@ -177,7 +252,7 @@ void Simulator::check_budget(const BatchPlan& plan) const {
   std::set<RequestId> prompts;
   for (const WorkItem& item : plan.ranks[0].items) {
     (item.kind == WorkKind::kDecode ? decode : prefill) += item.num_tokens;
-    if (item.kind == WorkKind::kDecode && item.num_tokens == 1) continue;
+    if (item.kind == WorkKind::kDecode && (item.num_tokens == 1 || item.verifies)) continue;
     num_tokens += item.num_tokens;
     prompts.insert(item.request_id);
   }
@@ -208,7 +283,10 @@ void Simulator::check_every_decode_runs(const BatchPlan& plan) const {
 
 bool Simulator::plan(bool fails) {
   HADAL_CHECK_LT(in_flight_.size(), 2U);
-  BatchPlan made = scheduler_.plan(options_.max_cost);
+  const int64_t most_width = std::max<int64_t>(1, options_.scheduler.max_width);
+  const int64_t width =
+      most_width == 1 ? 1 : 1 + static_cast<int64_t>(random_() % static_cast<uint64_t>(most_width));
+  BatchPlan made = scheduler_.plan(options_.max_cost, width);
   check();
   if (made.empty()) {
     HADAL_CHECK(!in_flight_.empty() || scheduler_.idle(), "nothing is in flight, and nothing is planned");
@@ -245,7 +323,9 @@ void Simulator::complete_oldest() {
   scheduler_.complete(step.plan, step.outcomes);
   for (const ItemOutcome& outcome : step.outcomes) {
     if (!alive_.contains(outcome.request_id)) continue;
-    outputs_[outcome.request_id].push_back(outcome.token);
+    std::vector<int32_t>& output = outputs_[outcome.request_id];
+    output.push_back(outcome.token);
+    output.insert(output.end(), outcome.further.begin(), outcome.further.end());
     if (!outcome.finished) continue;
     alive_.erase(outcome.request_id);
     const ExpectedSequence& expected = expected_.at(outcome.request_id);

@@ -23,6 +23,7 @@ namespace hadal::testing {
 struct ExpectedSequence {
   std::vector<int32_t> tokens;    // prompt, then everything generated
   std::vector<uint64_t> records;  // records of tokens
+  std::vector<uint64_t> nextn;    // records of tokens but the last in the NextN layer
   int64_t prompt_len = 0;
 };
 
@@ -33,6 +34,9 @@ struct SimulatorOptions {
   int32_t end_token_odds = 0;         // one in this many tokens ends a sequence; 0: none does
   uint64_t num_clients = 1;           // requests belong to them in turn
   int64_t max_cost = kUnlimitedCost;  // of every plan
+  // With SchedulerOptions::max_width, a draft is right with this chance in percent, and every plan draws its
+  // width.
+  int32_t acceptance = 70;
 };
 
 class Simulator {
@@ -60,16 +64,20 @@ class Simulator {
   int64_t num_steps() const { return num_steps_; }
   int64_t num_copies() const { return num_copies_; }
   int64_t num_late_tokens() const { return num_late_tokens_; }  // tokens that arrived for retracted requests
+  int64_t num_accepted() const { return num_accepted_; }        // drafts
+  int64_t num_void_items() const { return num_void_items_; }  // without a row, because the request has ended
 
  private:
   struct Row {
     uint64_t record = 0;
+    uint64_t nextn = 0;
     WorkKind kind = WorkKind::kPrefill;
   };
   struct Slot {
     RequestId id = 0;
     std::vector<PageId> pages;
     int64_t computed = 0;
+    std::vector<int32_t> tokens;  // known to the executor: those of the items, and what it has sampled
     int32_t last_sample = -1;
     int64_t last_sample_step = 0;
   };
@@ -82,6 +90,12 @@ class Simulator {
   ExpectedSequence expect(std::vector<int32_t> prompt, int64_t max_new_tokens) const;
   void carry_out(Step& step);
   void carry_out(const WorkItem& item, const RankPlan& rank, Step& step);
+  // Writes a row of the target at `position` of the slot and returns the token that it predicts.
+  int32_t compute(Slot& slot, int64_t position, int32_t token, const WorkItem& item, const Step& step);
+  void verify(Slot& slot, const WorkItem& item, Step& step);
+  // Writes NextN's rows [begin, end) of the slot.
+  void run_nextn(Slot& slot, int64_t begin, int64_t end, const Step& step);
+  void check_reads(const Slot& slot, const WorkItem& item, int64_t end, const Step& step) const;
   void check_budget(const BatchPlan& plan) const;
   void check_every_decode_runs(const BatchPlan& plan) const;
   void check();
@@ -93,6 +107,7 @@ class Simulator {
   std::deque<Step> in_flight_;
   std::map<RequestId, ExpectedSequence> expected_;
   std::map<RequestId, int64_t> max_new_tokens_;
+  std::mt19937_64 random_{17};
   std::set<RequestId> alive_;
   std::map<RequestId, int64_t> doomed_;  // they fail with the current step
   std::map<RequestId, std::vector<int32_t>> outputs_;
@@ -103,6 +118,8 @@ class Simulator {
   int64_t num_steps_ = 0;
   int64_t num_copies_ = 0;
   int64_t num_late_tokens_ = 0;
+  int64_t num_accepted_ = 0;
+  int64_t num_void_items_ = 0;
 };
 
 }  // namespace hadal::testing

@@ -15,8 +15,9 @@ def is_moe_layer(config, layer):
             and layer % config.get("moe_layer_freq", 1) == 0)
 
 
-def tensor_specs(config):
-    """Returns [(name, shape, dtype)] of the checkpoint, without NextN layers."""
+def tensor_specs(config, nextn=False):
+    """Returns [(name, shape, dtype)] of the checkpoint, with the NextN layer (without copies of embedding and head) if
+    `nextn`."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     nope, rope = config["qk_nope_head_dim"], config["qk_rope_head_dim"]
     v_dim, latent, q_rank = config["v_head_dim"], config["kv_lora_rank"], config["q_lora_rank"]
@@ -39,7 +40,7 @@ def tensor_specs(config):
         linear(prefix + ".down_proj", hidden, width)
 
     plain("model.embed_tokens.weight", config["vocab_size"], hidden)
-    for layer in range(config["num_hidden_layers"]):
+    for layer in range(config["num_hidden_layers"] + nextn):
         base = f"model.layers.{layer}"
         attention = base + ".self_attn"
         plain(base + ".input_layernorm.weight", hidden)
@@ -70,6 +71,11 @@ def tensor_specs(config):
         for expert in range(config["n_routed_experts"]):
             mlp(f"{base}.mlp.experts.{expert}", config["moe_intermediate_size"])
         mlp(base + ".mlp.shared_experts", config["moe_intermediate_size"] * config["n_shared_experts"])
+    if nextn:
+        base = f"model.layers.{config['num_hidden_layers']}"
+        for norm in ("enorm", "hnorm", "shared_head.norm"):
+            plain(f"{base}.{norm}.weight", hidden)
+        plain(base + ".eh_proj.weight", hidden, 2 * hidden)
     plain("model.norm.weight", hidden)
     plain("lm_head.weight", config["vocab_size"], hidden)
     return specs
@@ -241,16 +247,36 @@ def moe(config, w, prefix, x, trace):
     return out
 
 
+def decoder_layer(config, w, layer, h, trace, selections):
+    base, eps = f"model.layers.{layer}", config["rms_norm_eps"]
+    x = rms_norm(h, w[base + ".input_layernorm.weight"], eps)
+    h = h + attention(config, w, base + ".self_attn", x, selections)
+    x = rms_norm(h, w[base + ".post_attention_layernorm.weight"], eps)
+    return h + (moe(config, w, base + ".mlp", x, trace) if is_moe_layer(config, layer) else mlp(w, base + ".mlp", x))
+
+
+def hidden_states(config, w, ids, trace, selections):
+    """Returns the hidden states after the final norm [tokens, hidden]."""
+    h = w["model.embed_tokens.weight"][np.asarray(ids)]
+    for layer in range(config["num_hidden_layers"]):
+        h = decoder_layer(config, w, layer, h, trace, selections)
+    return rms_norm(h, w["model.norm.weight"], config["rms_norm_eps"])
+
+
 def forward(config, w, ids, trace=None, selections=None):
     """Returns logits [tokens, vocab]. `w` maps a name to a float64 array (FP8 weights are dequantised)."""
     trace = [] if trace is None else trace
     selections = [] if selections is None else selections
-    eps = config["rms_norm_eps"]
-    h = w["model.embed_tokens.weight"][np.asarray(ids)]
-    for layer in range(config["num_hidden_layers"]):
-        base = f"model.layers.{layer}"
-        x = rms_norm(h, w[base + ".input_layernorm.weight"], eps)
-        h = h + attention(config, w, base + ".self_attn", x, selections)
-        x = rms_norm(h, w[base + ".post_attention_layernorm.weight"], eps)
-        h = h + (moe(config, w, base + ".mlp", x, trace) if is_moe_layer(config, layer) else mlp(w, base + ".mlp", x))
-    return rms_norm(h, w["model.norm.weight"], eps) @ w["lm_head.weight"].T
+    return hidden_states(config, w, ids, trace, selections) @ w["lm_head.weight"].T
+
+
+def forward_nextn(config, w, ids, trace, selections):
+    """Returns NextN's logits [tokens - 1, vocab]: row t has seen token t + 1 and predicts token t + 2 (DeepSeek-V3, section
+    2.2). `trace` and `selections` get the margins of all layers, the NextN layer included."""
+    base, eps = f"model.layers.{config['num_hidden_layers']}", config["rms_norm_eps"]
+    h = hidden_states(config, w, ids, trace, selections)[:-1]
+    following = w["model.embed_tokens.weight"][np.asarray(ids)[1:]]
+    joined = np.concatenate([rms_norm(following, w[base + ".enorm.weight"], eps),
+                             rms_norm(h, w[base + ".hnorm.weight"], eps)], axis=-1)
+    x = decoder_layer(config, w, config["num_hidden_layers"], joined @ w[base + ".eh_proj.weight"].T, trace, selections)
+    return rms_norm(x, w[base + ".shared_head.norm.weight"], eps) @ w["lm_head.weight"].T

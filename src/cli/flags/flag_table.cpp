@@ -98,6 +98,7 @@ std::vector<Flag> build_table() {
   std::vector<Flag> rows;
   append_engine_rows(rows);
   append_request_rows(rows);
+  append_speculation_rows(rows);
   append_server_rows(rows);
   append_bench_rows(rows);
   append_tune_rows(rows);

@@ -90,6 +90,7 @@ const Flag* find_flag(std::string_view name, Command command = Command::kNone);
 // output), for the server, for load generators and scores, and for tuning.
 void append_engine_rows(std::vector<Flag>& rows);
 void append_request_rows(std::vector<Flag>& rows);
+void append_speculation_rows(std::vector<Flag>& rows);
 void append_server_rows(std::vector<Flag>& rows);
 void append_bench_rows(std::vector<Flag>& rows);
 void append_tune_rows(std::vector<Flag>& rows);

@@ -295,6 +295,12 @@ void append_request_rows(std::vector<Flag>& out) {
        .min = 0,
        .max = kMaxCount,
        .text = "process the first N tokens as a prompt and all others one by one"},
+      {.name = "nextn",
+       .commands = kLogits,
+       .group = "Output",
+       .text = "write the logits of the NextN layer, too: row t of `nextn_logits` has seen token t + 1 and "
+               "predicts "
+               "token t + 2 (CPU)"},
       {.name = "answers",
        .kind = kOne,
        .commands = kEval,

@@ -144,22 +144,32 @@ constexpr Entry kEntries[] = {
      "max-ep-size= elastic-ep-scale-timeout= elastic-ep-rejoin enable-two-batch-overlap "
      "enable-single-batch-overlap tbo-token-distribution-threshold= enable-ep-moe enable-deepep-moe"},
     {kError,
-     "this version has no speculative decoding; leave the flag out, because greedy output is the same "
-     "without it",
-     "speculative-algorithm= speculative-draft-model-path= speculative-draft-model-revision= "
-     "speculative-draft-load-format= speculative-num-steps= speculative-eagle-topk= "
-     "speculative-num-draft-tokens= speculative-dflash-block-size= speculative-dspark-block-size= "
-     "speculative-dspark-sps-table-path= speculative-dspark-confidence-sts-path= "
-     "speculative-dspark-align-verify-tokens-to-graph-tier speculative-accept-threshold-single= "
-     "speculative-accept-threshold-acc= speculative-use-rejection-sampling speculative-token-map= "
-     "speculative-attention-mode= speculative-draft-attention-backend= speculative-draft-kv-cache-dtype= "
-     "speculative-draft-window-size= speculative-moe-runner-backend= speculative-moe-a2a-backend= "
-     "speculative-draft-model-quantization= speculative-skip-dp-mlp-sync enable-multi-layer-eagle "
-     "speculative-adaptive speculative-adaptive-config= decoupled-spec-bind-endpoint= "
-     "decoupled-spec-connect-endpoints=* decoupled-spec-rank= decoupled-spec-role= spec-trace-dir= "
-     "speculative-ngram-min-bfs-breadth= speculative-ngram-max-bfs-breadth= speculative-ngram-match-type= "
-     "speculative-ngram-max-trie-depth= speculative-ngram-capacity= speculative-ngram-external-corpus-path= "
-     "speculative-ngram-external-sam-budget= speculative-ngram-external-corpus-max-tokens="},
+     "the draft model is the NextN layer of the checkpoint itself, which is loaded and cached as the model "
+     "is",
+     "speculative-draft-model-revision= speculative-draft-load-format= speculative-draft-kv-cache-dtype= "
+     "speculative-draft-window-size= speculative-draft-model-quantization= speculative-token-map="},
+    {kError,
+     "speculation has one algorithm, NextN (--speculative-algorithm NEXTN), which has no such setting",
+     "speculative-dflash-block-size= speculative-dspark-block-size= speculative-dspark-sps-table-path= "
+     "speculative-dspark-confidence-sts-path= speculative-dspark-align-verify-tokens-to-graph-tier "
+     "enable-multi-layer-eagle decoupled-spec-bind-endpoint= decoupled-spec-connect-endpoints=* "
+     "decoupled-spec-rank= decoupled-spec-role= spec-trace-dir= speculative-ngram-min-bfs-breadth= "
+     "speculative-ngram-max-bfs-breadth= speculative-ngram-match-type= speculative-ngram-max-trie-depth= "
+     "speculative-ngram-capacity= speculative-ngram-external-corpus-path= "
+     "speculative-ngram-external-sam-budget= speculative-ngram-external-corpus-max-tokens= "
+     "speculative-skip-dp-mlp-sync"},
+    {kError,
+     "the number of tokens that a step verifies is fixed in this version; --speculative-num-steps sets it",
+     "speculative-adaptive speculative-adaptive-config="},
+    {kError,
+     "a draft is accepted if it is the token that would be sampled without speculation; another rule would "
+     "change the output",
+     "speculative-accept-threshold-single= speculative-accept-threshold-acc="},
+    {kAlready, "the program itself chooses the kernels of drafts and of verification",
+     "speculative-attention-mode=:prefill|decode speculative-draft-attention-backend= "
+     "speculative-moe-runner-backend= speculative-moe-a2a-backend="},
+    {kAlready, "outputs follow the target's distribution without a rejection step",
+     "speculative-use-rejection-sampling"},
     {kError,
      "the scheduler has no such setting; it has --schedule-policy, --schedule-conservativeness, "
      "--chunked-prefill-size, --max-prefill-tokens and --max-running-requests",

@@ -185,6 +185,7 @@ class EngineGeneration final : public Generation,
     delta.prompt_tokens = chunk.prompt_tokens;
     delta.completion_tokens = chunk.completion_tokens;
     delta.cached_tokens = chunk.cached_tokens;
+    delta.speculation = chunk.speculation;
     delta.timings = chunk.timings;
     delta.e2e_s = seconds_between(begin_, now);
     if (delta.finish_reason == FinishReason::kNone) need(charge_until(delta.completion_tokens + block_));
@@ -297,6 +298,7 @@ class EngineGeneration final : public Generation,
     to.prompt_tokens = delta.prompt_tokens;
     to.completion_tokens = delta.completion_tokens;
     to.cached_tokens = delta.cached_tokens;
+    to.speculation = delta.speculation;
     to.timings = delta.timings;
     to.e2e_s = delta.e2e_s;
   }

@@ -66,9 +66,10 @@ struct GenerationDelta {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;  // so far
   int64_t cached_tokens = 0;
-  RequestTimings timings;  // in the last delta
-  double e2e_s = 0.0;      // since start()
-  bool has_more = false;   // this is a piece, and not the last
+  SpeculationCounts speculation;  // so far
+  RequestTimings timings;         // in the last delta
+  double e2e_s = 0.0;             // since start()
+  bool has_more = false;          // this is a piece, and not the last
 };
 
 // Returns the number by which the engine tells clients apart (HttpRequest::client); never 0.

@@ -39,6 +39,7 @@ class GrammarConstraint final : public TokenConstraint {
     check();
     return accepted;
   }
+  void rollback(int64_t num_tokens) override { matcher_.rollback(num_tokens); }
 
  private:
   void check() const {

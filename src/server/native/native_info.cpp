@@ -54,7 +54,8 @@ json::object server_info(const ServerContext& context) {
   json::object state = {
       {"last_gen_throughput", stats.gen_throughput},
       {"effective_max_running_requests_per_dp", options.max_running_requests},
-      {"avg_spec_accept_length", nullptr},  // there is no speculative decoding
+      {"avg_spec_accept_length",
+       stats.speculation.verifications > 0 ? json::value(stats.speculation.accept_length()) : json::value()},
       {"memory_usage",
        {{"token_capacity", stats.max_total_tokens}, {"used_tokens", scheduler.num_used_tokens}}},
       {"num_running_reqs", scheduler.num_running},

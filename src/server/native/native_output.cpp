@@ -106,6 +106,23 @@ void NativeOutput::add(GenerationDelta delta) {
   last_.prompt_logprobs.clear();
 }
 
+// No step verifies a request of one token, nor any if nothing speculates.
+void NativeOutput::append_speculation(std::string& out) const {
+  const SpeculationCounts& counts = last_.speculation;
+  append_count(out, "spec_verify_ct", counts.verifications);
+  out += ",\"spec_accept_length\":";
+  if (counts.verifications == 0) {
+    out += "null";
+    return;
+  }
+  append_json_number(
+      out, static_cast<double>(last_.completion_tokens) / static_cast<double>(counts.verifications));
+  out += ",\"spec_accept_rate\":";
+  append_json_number(out, counts.accept_rate());
+  append_count(out, "spec_accept_token_num", counts.accepted);
+  append_count(out, "spec_draft_token_num", counts.drafts);
+}
+
 void NativeOutput::append_finish_reason(std::string& out) const {
   switch (last_.finish_reason) {
     case FinishReason::kNone:
@@ -177,7 +194,7 @@ void NativeOutput::append_json(std::string& out) {
     append_json_number(out, last_.e2e_s);
     out += ",\"queue_time\":";
     append_json_number(out, last_.timings.queue_s);
-    out += ",\"spec_verify_ct\":0,\"spec_accept_length\":null";  // there is no speculative decoding
+    append_speculation(out);
   }
   out += '}';
   if (options_.index) append_count(out, "index", *options_.index);

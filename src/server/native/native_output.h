@@ -57,6 +57,7 @@ class NativeOutput {
   void append_entry(std::string& out, std::optional<float> logprob, int32_t id) const;
   void append_logprobs(std::vector<TokenLogprob>& entries, std::string& list, std::string& tops) const;
   void append_finish_reason(std::string& out) const;
+  void append_speculation(std::string& out) const;
 
   std::string rid_;
   Options options_;

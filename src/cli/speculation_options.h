@@ -1,0 +1,26 @@
+// Resolves the flags of speculation. The functions are pure, except that they log what a flag does not do.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+#include "cli/flags/flag_parser.h"
+#include "cli/options.h"
+#include "model/config.h"
+
+namespace hadal::cli {
+
+inline constexpr int64_t kDefaultSpeculationSteps = 3;
+
+// Returns EngineOptions::speculation_width: the number of steps plus 1, and with several guesses for each
+// position at most the number of draft tokens; 0 without --speculative-algorithm.
+int64_t speculation_width(const ParsedFlags& flags);
+
+// Checks the flags against each other and against the device. The errors (kInvalidArgument, kUnsupported)
+// name the flag.
+Result<void> check_speculation_flags(const ParsedFlags& flags, const ModelOptions& options);
+
+// Checks that the model has a NextN layer, if options.load_nextn. The error is kInvalidArgument.
+Result<void> check_has_nextn(const ModelOptions& options, const ModelConfig& config);
+
+}  // namespace hadal::cli

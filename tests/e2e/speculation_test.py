@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Speculation with the bundled model's NextN layer (--speculative-algorithm NEXTN) changes no token: `generate` and `serve`
+answer as they do without it, at temperature 0 and with a seed, at every width, in both loops and on ranks. The figures of
+meta_info, /server_info, /metrics and the log say how much it has guessed, and a flag that cannot be is one line."""
+import json
+import re
+import sys
+import threading
+
+from command_line import TINY, expect_error, run, run_tests
+from counting import check
+from serving import Server
+
+NEXTN = ["--speculative-algorithm", "NEXTN"]
+PROMPTS = ["What is 12 + 30?", "Repeat: red green blue", "Write a short story about a brave fox."]
+SAMPLINGS = [{"temperature": 0}, {"temperature": 0.8, "sampling_seed": 7},
+             {"temperature": 1, "sampling_seed": 8, "top_p": 0.9, "frequency_penalty": 0.5, "min_new_tokens": 8}]
+
+
+def generated(*flags):
+    code, out, err = run("generate", "--model-path", TINY, "--device", "cpu", "--json", "--max-new-tokens", 64, *flags)
+    return json.loads(out) if code == 0 else {"error": err}
+
+
+def commands(_work, _model):
+    shapes = [["--speculative-num-steps", 1], ["--speculative-num-steps", 6], ["--disable-overlap-schedule"],
+              ["--tp-size", 2], []]
+    for prompt in PROMPTS:
+        for sampling in (["--temperature", 0], ["--temperature", 1, "--seed", 3]):
+            ask = ["--prompt", prompt, "--logprobs", *sampling]
+            plain = generated(*ask)
+            check(f"generate {sampling}: {prompt}", len(plain.get("output_ids", [])) > 0, plain)
+            for shape in shapes if prompt == PROMPTS[0] else [[]]:
+                expected = generated(*ask, *shape) if "--tp-size" in shape else plain
+                found = generated(*ask, *NEXTN, *shape)
+                for key in ("text", "output_ids", "finish_reason", "output_token_logprobs"):
+                    check(f"generate {sampling} {shape} {prompt}: {key} is as without speculation",
+                          key in found and found[key] == expected.get(key), (found, expected))
+
+
+def request(prompt, sampling, **more):
+    return {"text": prompt, "return_logprob": True, **more, "sampling_params": {"max_new_tokens": 64, **sampling}}
+
+
+def answer(server, body):
+    status, found = server.post("/generate", body)
+    return found if status == 200 else {"error": found}
+
+
+def asked(server):
+    """Returns all answers, asked one after another and then all at once."""
+    bodies = [request(prompt, sampling) for prompt in PROMPTS for sampling in SAMPLINGS]
+    bodies.append(request(PROMPTS[0], {"temperature": 0, "stop": ["4"]}))
+    bodies.append(request("Give me a JSON object.", {"temperature": 0, "json_schema": json.dumps(
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})}))
+    answers = [answer(server, body) for body in bodies]
+    together = [None] * len(bodies)
+    threads = [threading.Thread(target=lambda i=i: together.__setitem__(i, answer(server, bodies[i])))
+               for i in range(len(bodies))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers + together
+
+
+def values_of(found):
+    return (found.get("text"), found.get("output_ids"), found.get("meta_info", {}).get("finish_reason"),
+            found.get("meta_info", {}).get("output_token_logprobs"))
+
+
+def served(_work, _model):
+    # A cached token that was generated is computed again as part of a prompt, and may differ in the last bits.
+    flags = ["--device", "cpu", "--enable-metrics", "--disable-radix-cache"]
+    with Server(*flags) as server:
+        expected = asked(server)
+        check("all requests are answered", all("error" not in found for found in expected), expected)
+        meta = expected[0]["meta_info"]
+        check("without the flag nothing is verified", (meta["spec_verify_ct"], meta["spec_accept_length"]) == (0, None), meta)
+        metrics = server.request("GET", "/metrics")[2].decode()
+        check("without the flag the gauges are 0", gauges(metrics) == {"length": 0, "rate": 0}, gauges(metrics))
+        info = json.loads(server.request("GET", "/server_info")[2])
+        check("without the flag there is no mean", info["internal_states"][0]["avg_spec_accept_length"] is None, info)
+
+    with Server(*flags, *NEXTN, "--decode-log-interval", 4) as server:
+        found = asked(server)
+        for one, other in zip(expected, found):
+            check("the server answers as without speculation", values_of(one) == values_of(other), (one, other))
+        for one in found:
+            counts(one)
+        streams(server)
+        metrics = gauges(server.request("GET", "/metrics")[2].decode())
+        check("a verification brings several tokens", 1.5 < metrics["length"] <= 4, metrics)
+        check("a share of the drafts is accepted", 0.2 < metrics["rate"] < 1, metrics)
+        info = json.loads(server.request("GET", "/server_info")[2])
+        mean = info["internal_states"][0]["avg_spec_accept_length"]
+        check("/server_info has the mean", 1.5 < mean <= 4, mean)
+        check("the server ends in order", server.stop() == 0, server.text())
+        line = re.search(r"Decode batch.*accept len: (\d\.\d\d), accept rate: (\d\.\d\d), cuda graph: False", server.text())
+        check("the log says how much is accepted", line is not None, server.text())
+
+
+def gauges(metrics):
+    return {name: float(re.search(rf"^sglang:spec_accept_{name}\{{.*\}} (\S+)$", metrics, re.M)[1]) for name in ("length", "rate")}
+
+
+def counts(found):
+    """Checks the figures of one answer against each other."""
+    meta = found.get("meta_info", {})
+    check("meta_info counts verifications", meta.get("spec_verify_ct") is not None, found)
+    if not meta.get("spec_verify_ct"):
+        return
+    verifications, drafts, accepted = (meta[f"spec_{name}"] for name in ("verify_ct", "draft_token_num", "accept_token_num"))
+    check("drafts are those of three steps, fewer at the end", verifications - 1 <= drafts <= 3 * verifications, meta)
+    check("no more is accepted than guessed", 0 <= accepted <= drafts, meta)
+    check("the rate is their share", abs(meta["spec_accept_rate"] - accepted / max(drafts, 1)) < 1e-6, meta)
+    check("the length is tokens for each verification",
+          abs(meta["spec_accept_length"] - meta["completion_tokens"] / verifications) < 1e-6, meta)
+    # The prompt's step samples a token, too. A request may end before the last of the accepted tokens.
+    check("each verification brings its token and the accepted ones",
+          meta["completion_tokens"] <= 1 + verifications + accepted <= meta["completion_tokens"] + 3, meta)
+
+
+def streams(server):
+    body = request(PROMPTS[2], {"temperature": 0})
+    whole = answer(server, body)
+    events = [event for event in server.events("/generate", {**body, "stream": True}) if event != "[DONE]"]
+    check("a stream ends with the whole text", values_of(events[-1]) == values_of(whole), (events[-1], whole))
+    check("an event may bring several tokens", len(events) < whole["meta_info"]["completion_tokens"], len(events))
+    chat = {"model": "default", "messages": [{"role": "user", "content": PROMPTS[0]}], "max_tokens": 48, "temperature": 0}
+    _, one = server.post("/v1/chat/completions", chat)
+    parts = [event["choices"][0]["delta"].get("content") or "" for event in server.events("/v1/chat/completions", {
+        **chat, "stream": True}) if event != "[DONE]" and event["choices"]]
+    check("a streamed chat has the text of one in a piece", "".join(parts) == one["choices"][0]["message"]["content"], (parts, one))
+
+
+def refusals(_work, model):
+    base = ["generate", "--model-path", TINY, "--device", "cpu", "--prompt", "Hello", "--max-new-tokens", 4, "--temperature", 0]
+    expect_error("another algorithm", 2, ["--speculative-algorithm", "EAGLE3", "NEXTN"], *base, "--speculative-algorithm", "EAGLE3")
+    expect_error("steps without an algorithm", 2, ["--speculative-num-steps", "needs --speculative-algorithm"], *base,
+                 "--speculative-num-steps", 2)
+    expect_error("no steps", 2, ["--speculative-num-steps", "0"], *base, *NEXTN, "--speculative-num-steps", 0)
+    expect_error("a threshold", 2, ["--speculative-accept-threshold-single", "would change the output"], *base, *NEXTN,
+                 "--speculative-accept-threshold-single", 0.9)
+    expect_error("a directory as draft model", 2, ["--speculative-draft-model-path", "own checkpoint"], *base, *NEXTN,
+                 "--speculative-draft-model-path", model)
+    expect_error("a model without the layer", 2, ["--speculative-algorithm", "has no NextN layer"], "generate", "--model-path", model,
+                 "--load-format", "dummy", "--device", "cpu", "--input-ids", "1,2,3", *NEXTN)
+    code, out, err = run(*base, "--speculative-algo", "NEXTN", "--speculative-draft", "SGLang/DeepSeek-V3-NextN",
+                         "--speculative-num-steps", 2, "--speculative-eagle-topk", 4, "--speculative-num-draft-tokens", 4)
+    check("the published command line runs, and says what it does not do",
+          code == 0 and "draft trees are not built" in err and "own NextN layer is used" in err, err)
+    check("the published command line gives the same text", out == run(*base)[1], out)
+
+
+def claims(work, model):
+    refusals(work, model)
+    commands(work, model)
+    served(work, model)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests(claims))

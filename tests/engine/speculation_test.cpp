@@ -1,0 +1,332 @@
+// Speculation changes no token and no bit of a log-probability: the engine without it is the oracle, over the
+// mixes of overlap_test, for every width, both loops and tiny pools.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "engine/backend.h"
+#include "engine/cpu_executor.h"
+#include "engine/rank_runner.h"
+#include "engine/speculation_policy.h"
+#include "tests/engine/fake_executor.h"
+#include "tests/engine/request_mix.h"
+#include "tests/engine/small_model.h"
+
+namespace hadal {
+namespace {
+
+using testing::CheckedEngine;
+using testing::drain;
+using testing::expect_same_mix;
+using testing::Finished;
+using testing::greedy_request;
+using ::testing::HasSubstr;
+using testing::is_aborted;
+using testing::kNumRequests;
+using testing::kVocab;
+using testing::MixResult;
+using testing::random_prompt;
+
+uint32_t mix(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x85ebca6bU;
+  return x ^ (x >> 13);
+}
+
+// A random model's NextN layer guesses nothing. In this one the next token is often a function of the last
+// one and its position, which NextN knows, and which it mistakes now and then. It can also be made to fail.
+class GuessableModel final : public Model {
+ public:
+  explicit GuessableModel(std::unique_ptr<Model> model) : model_(std::move(model)) {}
+  const ModelConfig& config() const override { return model_->config(); }
+  const ModelWeights& weights() const override { return model_->weights(); }
+  const ExpertStats& expert_stats() const override { return model_->expert_stats(); }
+  void forward(const ForwardBatch& batch, KvCache& cache, const ForwardOutputs& outputs,
+               ExecContext& exec) override {
+    if (fails_at > 0 && ++num_forwards_ % fails_at == 0) throw Error("this step fails");
+    model_->forward(batch, cache, outputs, exec);
+    for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+      const int32_t row = batch.logit_rows[i];
+      favour(batch.token_ids[row], batch.positions[row], outputs.logits + i * kVocab);
+      if (poison_position >= 0 && batch.positions[row] == poison_position)
+        outputs.logits[i * kVocab + 5] = std::nanf("");
+    }
+  }
+  void forward_nextn(const ForwardBatch& batch, const float* hidden, KvCache& cache,
+                     const ForwardOutputs& outputs, ExecContext& exec) override {
+    model_->forward_nextn(batch, hidden, cache, outputs, exec);
+    for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+      const int32_t row = batch.logit_rows[i];
+      const int32_t position = batch.positions[row] + 1;
+      const bool mistaken = mix(static_cast<uint32_t>(position)) % 5 == 0;
+      favour(batch.token_ids[row] + (mistaken ? 1 : 0), position, outputs.logits + i * kVocab);
+      if (nextn_gives_nan) outputs.logits[i * kVocab] = std::nanf("");
+    }
+  }
+
+  int64_t fails_at = 0;          // every n-th step fails; 0: none does
+  int32_t poison_position = -1;  // the logits of this position are NaN
+  bool nextn_gives_nan = false;
+
+ private:
+  static void favour(int32_t token, int32_t position, float* logits) {
+    logits[mix(static_cast<uint32_t>(token * 31 + position)) % kVocab] += 7.0F;
+  }
+
+  std::unique_ptr<Model> model_;
+  int64_t num_forwards_ = 0;
+};
+
+constexpr int64_t kTinyPool = 64 * 7;
+
+class SpeculationTest : public ::testing::Test {
+ protected:
+  CheckedEngine make_engine(EngineOptions options) {
+    options.decode_log_interval = 0;
+    if (options.max_total_tokens == 0) options.max_total_tokens = 16384;
+    return CheckedEngine(Engine::create(model_, pool_, options).value());
+  }
+  MixResult run_mix(uint64_t seed, const EngineOptions& options, bool with_aborts = false) {
+    return testing::run_mix(make_engine(options), seed, with_aborts);
+  }
+
+  ThreadPool pool_{2};
+  GuessableModel model_{testing::make_small_model("v3+nextn", pool_)};
+};
+
+TEST_F(SpeculationTest, EveryWidthAndBothLoopsGiveTheSameBits) {
+  for (const uint64_t seed : {1, 2}) {
+    SCOPED_TRACE(seed);
+    EngineOptions options{.max_total_tokens = 16384, .max_running_requests = 32, .chunked_prefill_size = 96};
+    options.overlap_schedule = false;
+    const MixResult oracle = run_mix(seed, options);
+    for (const int64_t width : seed == 1 ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{1, 9}) {
+      for (const bool overlap : {false, true}) {
+        if (seed == 2 && !overlap) continue;
+        SCOPED_TRACE(::testing::Message() << "width " << width << " overlap " << overlap);
+        options.speculation_width = width;
+        options.overlap_schedule = overlap;
+        const MixResult speculated = run_mix(seed, options);
+        expect_same_mix(oracle, speculated);
+        EXPECT_EQ(oracle.stats.generation_tokens, speculated.stats.generation_tokens);
+        const SpeculationCounts& counts = speculated.stats.speculation;
+        EXPECT_GT(counts.verifications, 0);
+        if (width == 1) {
+          EXPECT_EQ(counts.drafts, 0);
+        } else {
+          EXPECT_GT(counts.accept_rate(), 0.2);
+          EXPECT_LT(counts.accept_rate(), 1.0);
+        }
+        EXPECT_LE(counts.accepted, counts.drafts);
+        EXPECT_LE(counts.drafts, counts.verifications * (width - 1));
+      }
+    }
+  }
+}
+
+TEST_F(SpeculationTest, RetractionTheCacheAndLateMasksChangeNothing) {
+  int64_t retractions = 0;
+  for (const uint64_t seed : {4}) {
+    SCOPED_TRACE(seed);
+    EngineOptions options{.max_total_tokens = 16384, .max_running_requests = 32};
+    options.overlap_schedule = false;
+    options.enable_radix_cache = false;
+    const MixResult oracle = run_mix(seed, options);
+    options.max_total_tokens = kTinyPool;
+    options.schedule_conservativeness = 0.05;  // admits too many on purpose
+    options.speculation_width = 4;
+    for (const bool overlap : {false, true}) {
+      for (const bool cache : {false, true}) {
+        SCOPED_TRACE(::testing::Message() << "overlap " << overlap << " cache " << cache);
+        options.overlap_schedule = overlap;
+        options.enable_radix_cache = cache;
+        options.mask_wait_share = cache ? 0.0 : 0.5;
+        const MixResult squeezed = run_mix(seed, options);
+        expect_same_mix(oracle, squeezed);
+        retractions += squeezed.stats.scheduler.total_retractions;
+      }
+    }
+  }
+  EXPECT_GT(retractions, 0);
+}
+
+TEST_F(SpeculationTest, AbortsAtAnyMomentLeaveTheOthersAlone) {
+  for (const uint64_t seed : {6}) {
+    SCOPED_TRACE(seed);
+    EngineOptions options{.max_total_tokens = 16384, .max_running_requests = 32};
+    options.overlap_schedule = false;
+    const MixResult oracle = run_mix(seed, options);
+    options.speculation_width = 4;
+    for (const int64_t tokens : {int64_t{16384}, kTinyPool}) {
+      options.max_total_tokens = tokens;
+      options.schedule_conservativeness = tokens == kTinyPool ? 0.05 : 1.0;
+      options.overlap_schedule = true;
+      const MixResult cut = run_mix(seed, options, /*with_aborts=*/true);
+      for (int i = 0; i < kNumRequests; ++i) {
+        SCOPED_TRACE(i);
+        const Finished& whole = oracle.finished[i];
+        const Finished& part = cut.finished[i];
+        if (part.last.finish_reason != FinishReason::kAbort) {
+          testing::expect_same(whole, part);
+          continue;
+        }
+        EXPECT_TRUE(is_aborted(seed, i));
+        ASSERT_LE(part.ids.size(), whole.ids.size());
+        EXPECT_TRUE(std::equal(part.ids.begin(), part.ids.end(), whole.ids.begin()));
+      }
+    }
+  }
+}
+
+// The masks behind drafts are made while the step runs, and drafts without one wait for the next step.
+TEST_F(SpeculationTest, RequestsWithGrammarsVerifyDraftsToo) {
+  const auto run = [&](const EngineOptions& options) {
+    GenerateRequest request = greedy_request(random_prompt(20, 12), 80);
+    request.constraint = std::make_unique<testing::ChainConstraint>(/*modulus=*/2);
+    request.logprobs = {.enabled = true, .top_num = 1};
+    return testing::run(*make_engine(options), std::move(request));
+  };
+  const Finished expected = run({});
+  for (const bool overlap : {false, true}) {
+    for (const double share : {0.0, 0.5}) {  // without waiting, masks are often late
+      SCOPED_TRACE(::testing::Message() << "overlap " << overlap << " share " << share);
+      EngineOptions options{.speculation_width = 4};
+      options.overlap_schedule = overlap;
+      options.mask_wait_share = share;
+      const Finished finished = run(options);
+      testing::expect_same(expected, finished);
+      if (share > 0.0) EXPECT_GT(finished.last.speculation.accepted, 0);
+    }
+  }
+}
+
+// Each request either fails with the step's reason, or is as it is alone.
+TEST_F(SpeculationTest, FailedStepsEndTheirRequestsAlone) {
+  for (const bool overlap : {false, true}) {
+    EngineOptions options{.max_total_tokens = 16384, .max_running_requests = 4};
+    options.overlap_schedule = overlap;
+    model_.fails_at = 0;
+    const MixResult oracle = run_mix(8, options);
+    options.speculation_width = 4;
+    model_.fails_at = 23;
+    const MixResult result = run_mix(8, options);
+    int num_failed = 0;
+    for (int i = 0; i < kNumRequests; ++i) {
+      SCOPED_TRACE(i);
+      if (result.finished[i].last.finish_reason == FinishReason::kAbort) {
+        EXPECT_EQ(result.finished[i].last.matched, "this step fails");
+        ++num_failed;
+      } else {
+        testing::expect_same(oracle.finished[i], result.finished[i]);
+      }
+    }
+    EXPECT_GT(num_failed, 0);
+    EXPECT_LT(num_failed, kNumRequests);
+  }
+}
+
+TEST_F(SpeculationTest, NanInADraftIsNoFaultAndOnTheAcceptedPathAbortsItsRequest) {
+  GenerateRequest request = greedy_request(random_prompt(20, 3), 40);
+  const std::vector<int32_t> expected = testing::run(*make_engine({}), std::move(request)).ids;
+  model_.nextn_gives_nan = true;
+  EXPECT_EQ(
+      testing::run(*make_engine({.speculation_width = 4}), greedy_request(random_prompt(20, 3), 40)).ids,
+      expected);
+  model_.nextn_gives_nan = false;
+  model_.poison_position = 35;
+  const Finished cut =
+      testing::run(*make_engine({.speculation_width = 4}), greedy_request(random_prompt(20, 3), 40));
+  EXPECT_EQ(cut.last.finish_reason, FinishReason::kAbort);
+  EXPECT_THAT(cut.last.matched, HasSubstr("NaN"));
+  EXPECT_EQ(cut.ids, std::vector<int32_t>(expected.begin(), expected.begin() + 16));  // up to position 35
+}
+
+TEST_F(SpeculationTest, NoRowPassesTheContextOrTheLimit) {
+  for (const int64_t max_new : {1, 2, 3, 5}) {
+    for (const bool overlap : {false, true}) {
+      // The prompt and the answer fill the context, and the pool to its last row.
+      EngineOptions options{.max_total_tokens = 64, .context_length = 64};
+      options.overlap_schedule = overlap;
+      options.speculation_width = 0;
+      const Finished expected =
+          testing::run(*make_engine(options), greedy_request(random_prompt(64 - max_new, 9), max_new));
+      options.speculation_width = 8;
+      const Finished finished =
+          testing::run(*make_engine(options), greedy_request(random_prompt(64 - max_new, 9), max_new));
+      testing::expect_same(expected, finished);
+      EXPECT_EQ(finished.last.completion_tokens, max_new);
+    }
+  }
+}
+
+TEST_F(SpeculationTest, APrefixHitIsOneTokenShorter) {
+  for (const int64_t width : {0, 4}) {
+    const CheckedEngine engine = make_engine({.speculation_width = width});
+    const std::vector<int32_t> prompt = random_prompt(150, 5);
+    testing::run(*engine, greedy_request(prompt, 1));
+    std::vector<int32_t> longer = prompt;
+    longer.push_back(3);
+    EXPECT_EQ(testing::run(*engine, greedy_request(longer, 1)).last.cached_tokens, width == 0 ? 150 : 149);
+  }
+}
+
+TEST_F(SpeculationTest, CountsAddUp) {
+  const CheckedEngine engine = make_engine({.speculation_width = 4});
+  const Finished finished = testing::run(*engine, greedy_request(random_prompt(20, 11), 60));
+  const SpeculationCounts& counts = finished.last.speculation;
+  EXPECT_EQ(counts.tokens, counts.verifications + counts.accepted);
+  EXPECT_EQ(counts.tokens, 59);  // the prompt's step samples the first token
+  EXPECT_GT(counts.accept_length(), 1.5);
+  EXPECT_EQ(engine->stats().speculation.tokens, counts.tokens);
+  // Tokens that a step samples arrive in one chunk.
+  EXPECT_EQ(finished.num_chunks, 1 + counts.verifications);
+}
+
+TEST_F(SpeculationTest, RanksGiveTheSameBitsWithAndWithoutIt) {
+  for (const std::string kind : {"v3+nextn", "v3.2+nextn"}) {
+    SCOPED_TRACE(kind);
+    std::vector<Finished> results;
+    for (const int64_t width : {0, 4}) {
+      const auto ranks = testing::make_small_ranks(kind, {.tp = 2, .ep = 1}, pool_);
+      const ModelConfig config = ranks[0]->config();
+      EngineOptions options{.max_total_tokens = 4096, .max_running_requests = 16, .context_length = 1024};
+      options.speculation_width = width;
+      options.kv_layout = cache_layout(config, KvFormat::kBF16).value();
+      auto runner = std::make_unique<RankRunner>(
+          ranks, RankRunnerOptions{.num_pages = 64, .layout = options.kv_layout, .num_threads = 2});
+      const CheckedEngine engine(
+          Engine::create(std::make_unique<CpuExecutor>(std::move(runner), pool_, width > 0), config, options)
+              .value());
+      GenerateRequest request = greedy_request(random_prompt(90, 2), 30);
+      request.logprobs = {.enabled = true, .top_num = 2};
+      results.push_back(testing::run(*engine, std::move(request)));
+      EXPECT_EQ(results.back().last.speculation.verifications > 0, width > 0);
+    }
+    testing::expect_same(results[0], results[1]);
+  }
+}
+
+TEST_F(SpeculationTest, WhatCannotSpeculateSaysSo) {
+  const auto plain = testing::make_small_model("v3", pool_);
+  EngineOptions options{.max_total_tokens = 4096, .speculation_width = 4};
+  EXPECT_THAT(Engine::create(*plain, pool_, options).status().message, HasSubstr("NextN"));
+  options.context_length = 1024;
+  EXPECT_THAT(Engine::create(std::make_unique<testing::FakeExecutor>(), testing::fake_config(), options)
+                  .status()
+                  .message,
+              HasSubstr("CPU alone"));
+  options.speculation_width = 65;
+  EXPECT_THAT(Engine::create(model_, pool_, options).status().message,
+              HasSubstr("is 65; allowed: 0 (none) to 64"));
+}
+
+TEST(SpeculationPolicy, TheRowsOfAStepAreLimited) {
+  EXPECT_EQ(step_width(0, 1), 1);
+  EXPECT_EQ(step_width(4, 0), 4);
+  EXPECT_EQ(step_width(4, 256), 4);
+  EXPECT_EQ(step_width(4, 257), 3);
+  EXPECT_EQ(step_width(4, 5000), 1);
+}
+
+}  // namespace
+}  // namespace hadal
