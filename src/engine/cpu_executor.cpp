@@ -208,15 +208,16 @@ void CpuExecutor::sample_rows(const StagedStep& step, std::span<const float> log
   const size_t mask_words = masks.empty() ? 0 : (static_cast<size_t>(vocab_size_) + 31) / 32;
   first_masks_.assign(1, 0);
   for (const int32_t row : rows)
-    first_masks_.push_back(first_masks_.back() + static_cast<size_t>(std::max(step.samples[row].num_rows, 1)));
+    first_masks_.push_back(first_masks_.back() +
+                           static_cast<size_t>(std::max(step.samples[row].num_rows, 1)));
   HADAL_CHECK_EQ(masks.size(), masks.empty() ? 0 : first_masks_.back() * mask_words);
   pool_.parallel_for(static_cast<int64_t>(rows.size()), 1, [&](int64_t begin, int64_t end, int thread_idx) {
     for (int64_t i = begin; i < end; ++i) {
       const SampleSpec& spec = step.samples[rows[i]];
-      sample_rows_of(spec, logits.subspan(spec.logit_row * vocab_size_),
-                     masks.subspan(first_masks_[i] * mask_words,
-                                   (first_masks_[i + 1] - first_masks_[i]) * mask_words),
-                     scratch_[thread_idx], output.samples[rows[i]]);
+      sample_rows_of(
+          spec, logits.subspan(spec.logit_row * vocab_size_),
+          masks.subspan(first_masks_[i] * mask_words, (first_masks_[i + 1] - first_masks_[i]) * mask_words),
+          scratch_[thread_idx], output.samples[rows[i]]);
     }
   });
 }

@@ -46,10 +46,10 @@ class CpuExecutor final : public StepExecutor {
   void sample(const StagedStep& step, std::span<const float> logits, StepOutput& output);
   void sample_rows(const StagedStep& step, std::span<const float> logits, std::span<const int32_t> rows,
                    std::span<const uint32_t> masks, StepOutput& output);
-  // Samples the rows of one sample: `logits` are those of its first row and all after it, `masks` those of its
-  // rows, or none.
-  void sample_rows_of(const SampleSpec& spec, std::span<const float> logits,
-                      std::span<const uint32_t> masks, SamplerScratch& scratch, SampledToken& result);
+  // Samples the rows of one sample: `logits` are those of its first row and all after it, `masks` those of
+  // its rows, or none.
+  void sample_rows_of(const SampleSpec& spec, std::span<const float> logits, std::span<const uint32_t> masks,
+                      SamplerScratch& scratch, SampledToken& result);
   ChosenToken sample_row(CpuSlot& slot, int64_t position, std::span<const float> logits,
                          std::span<const uint32_t> allowed, SamplerScratch& scratch) const;
   void score_prompts(const StagedStep& step, std::span<const float> logits, StepOutput& output);

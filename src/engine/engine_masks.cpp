@@ -1,8 +1,8 @@
 // This part of a turn gives a step the masks of its constrained rows. Workers make them while the step runs.
 // A row whose mask is late is sampled without one, and that sample is not taken: the request leaves the steps
 // until its mask is ready, and then computes its last token again. So no other row waits for it, and its own
-// tokens do not depend on how long its masks take. Late masks behind drafts only mean that those drafts are not
-// verified.
+// tokens do not depend on how long its masks take. Late masks behind drafts only mean that those drafts are
+// not verified.
 #include <algorithm>
 #include <utility>
 
@@ -22,8 +22,7 @@ constexpr double kMostWaitS = 0.02;
 // Waits for those of awaited_ that are not slow.
 void EngineLoop::wait_for_masks() {
   if (options_.mask_wait_share <= 0.0) return;
-  const double wait_s =
-      std::clamp(options_.mask_wait_share * pace_.decode_step_s(), kLeastWaitS, kMostWaitS);
+  const double wait_s = std::clamp(options_.mask_wait_share * pace_.decode_step_s(), kLeastWaitS, kMostWaitS);
   mask_workers_.wait(awaited_, Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                                   std::chrono::duration<double>(wait_s)));
 }

@@ -52,8 +52,10 @@ void MaskTask::make(const MaskWorkersOptions& options) {
 
 // Drafts that were sampled, too, need not be told again.
 void MaskTask::make_next() {
-  const auto differs = std::mismatch(told_drafts_.begin(), told_drafts_.end(), tokens_.begin(), tokens_.end());
-  if (const auto num_wrong = told_drafts_.end() - differs.first; num_wrong > 0) constraint_->rollback(num_wrong);
+  const auto differs =
+      std::mismatch(told_drafts_.begin(), told_drafts_.end(), tokens_.begin(), tokens_.end());
+  if (const auto num_wrong = told_drafts_.end() - differs.first; num_wrong > 0)
+    constraint_->rollback(num_wrong);
   told_drafts_.clear();
   for (auto token = differs.second; token != tokens_.end(); ++token) {
     HADAL_CHECK(constraint_->accept_token(*token), "the grammar refuses token {}, which it allowed before",
@@ -68,7 +70,8 @@ void MaskTask::make_draft_masks() {
   draft_masks_.clear();
   for (const int32_t draft : tokens_) {
     if (!allows(told_drafts_.size(), draft)) return;
-    HADAL_CHECK(constraint_->accept_token(draft), "the grammar refuses draft {}, which it allowed before", draft);
+    HADAL_CHECK(constraint_->accept_token(draft), "the grammar refuses draft {}, which it allowed before",
+                draft);
     told_drafts_.push_back(draft);
     draft_masks_.resize(told_drafts_.size() * num_words_);
     constraint_->fill_mask(std::span(draft_masks_).last(num_words_));

@@ -78,10 +78,10 @@ class MaskTask {
   const std::unique_ptr<TokenConstraint> constraint_;
   const size_t num_words_;
   const uint64_t client_;
-  State state_ = State::kIdle;  // guarded by MaskWorkers::mutex_, and so is everything below unless it runs
-  std::vector<int32_t> tokens_;        // that the constraint has not been told yet, or else the drafts
-  bool is_for_drafts_ = false;         // it makes, or has made, masks of drafts
-  std::vector<int32_t> told_drafts_;   // drafts that the constraint was told
+  State state_ = State::kIdle;   // guarded by MaskWorkers::mutex_, and so is everything below unless it runs
+  std::vector<int32_t> tokens_;  // that the constraint has not been told yet, or else the drafts
+  bool is_for_drafts_ = false;   // it makes, or has made, masks of drafts
+  std::vector<int32_t> told_drafts_;  // drafts that the constraint was told
   std::vector<uint32_t> mask_;
   std::vector<uint32_t> draft_masks_;  // [told_drafts_.size(), num_words_]
   bool is_given_up_ = false;           // nobody takes the masks of drafts that are being made
@@ -90,7 +90,7 @@ class MaskTask {
   std::string error_;
   AbortReason error_reason_ = AbortReason::kFault;
   int64_t num_masks_ = 0;
-  double used_s_ = 0.0;  // processor time
+  double used_s_ = 0.0;         // processor time
   double last_s_ = 0.0;         // of one mask, when it was last carried out
   bool is_awaitable_ = true;    // wait() waits for it: it was not slow when it was begun
   bool is_waited_for_ = false;  // a call of wait() is waiting for it
@@ -111,8 +111,8 @@ class MaskWorkers {
   MaskWorkers(const MaskWorkers&) = delete;
   MaskWorkers& operator=(const MaskWorkers&) = delete;
 
-  // Begins the next mask: the one after `tokens`, which were sampled in one step, or the first one if there are
-  // none. The task must be idle, or its masks of drafts given up.
+  // Begins the next mask: the one after `tokens`, which were sampled in one step, or the first one if there
+  // are none. The task must be idle, or its masks of drafts given up.
   void post(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> tokens);
   // Begins the masks behind `drafts`, which follow the mask that was taken last. The task must be idle.
   void post_drafts(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> drafts);
@@ -132,8 +132,8 @@ class MaskWorkers {
   // Copies a mask that is ready into `words`, after which the task is idle. on_late will be called for the
   // present mask if it is late, and for the next one if the task is slow.
   Outcome take(MaskTask& task, std::span<uint32_t> words);
-  // Copies the masks of drafts into `words`, one behind the other, as many as there are. If they are not ready,
-  // or a mask has failed, it gives them up, and copies nothing.
+  // Copies the masks of drafts into `words`, one behind the other, as many as there are. If they are not
+  // ready, or a mask has failed, it gives them up, and copies nothing.
   void take_drafts(const std::shared_ptr<MaskTask>& task, std::span<uint32_t> words);
   // Tells whether the mask is ready, or has failed.
   bool is_ready(const MaskTask& task);

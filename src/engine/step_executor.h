@@ -139,13 +139,13 @@ class StepExecutor {
   // started reports that in its output.
   virtual void launch(StagedStep step) = 0;
 
-  // Returns the drafts of the step's constrained samples, in their order, once the step has guessed them; none
-  // at all without speculation, or if the step has failed. It is called before set_masks.
+  // Returns the drafts of the step's constrained samples, in their order, once the step has guessed them;
+  // none at all without speculation, or if the step has failed. It is called before set_masks.
   virtual std::vector<std::vector<int32_t>> wait_drafts(int64_t /*step*/) { return {}; }
 
   // Sets the masks of the step's constrained samples, in their order, each [ceil(vocab / 32)] words (bit t of
-  // word t / 32: allowed): for each sample that of its first row, and one for each of its drafts, which is 0 if
-  // the row behind the draft is not to be sampled. It is called once for every step that has such samples:
+  // word t / 32: allowed): for each sample that of its first row, and one for each of its drafts, which is 0
+  // if the row behind the draft is not to be sampled. It is called once for every step that has such samples:
   // after its launch and after wait() has returned the previous step, but before the next launch and before
   // its own wait().
   virtual void set_masks(int64_t step, std::vector<uint32_t> masks) = 0;

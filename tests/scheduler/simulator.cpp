@@ -174,9 +174,9 @@ void Simulator::carry_out(const WorkItem& item, const RankPlan& rank, Step& step
   for (int32_t i = 0; i < item.num_new_pages; ++i) {
     slot.pages.push_back(rank.new_pages.at(item.first_new_page + i));
   }
-  HADAL_CHECK(!item.verifies || (item.samples && item.kind == WorkKind::kDecode &&
-                                 options_.scheduler.max_width > 0),
-              "an item of request {} must not verify", item.request_id);
+  HADAL_CHECK(
+      !item.verifies || (item.samples && item.kind == WorkKind::kDecode && options_.scheduler.max_width > 0),
+      "an item of request {} must not verify", item.request_id);
   if (item.verifies) return verify(slot, item, step);
 
   HADAL_CHECK_EQ(slot.computed, item.begin);
