@@ -27,9 +27,8 @@ Result<void> check_speculation_flags(const ParsedFlags& flags, const ModelOption
   }
   if (options.device == DeviceType::kCuda) {
     return unsupported(
-        "--speculative-algorithm: runs on the CPU alone in this version; leave the flag out, because the "
-        "tokens "
-        "are the same without it, or use --device cpu");
+        "--speculative-algorithm: speculation runs only on the CPU so far; leave the flag out, because the "
+        "tokens are the same without it, or use --device cpu");
   }
   if (const auto topk = flags.integer("speculative-eagle-topk"); topk.value_or(1) > 1) {
     log_warning("draft trees are not built, but chains topk={} tokens_a_step={}", *topk,
@@ -40,8 +39,7 @@ Result<void> check_speculation_flags(const ParsedFlags& flags, const ModelOption
     if (std::filesystem::is_directory(*path, ignored)) {
       return unsupported(
           "--speculative-draft-model-path {}: this version reads the NextN layer from the model's own "
-          "checkpoint; "
-          "leave the flag out",
+          "checkpoint; leave the flag out",
           *path);
     }
     log_warning("draft model not read id={} reason=\"the checkpoint's own NextN layer is used\"", *path);

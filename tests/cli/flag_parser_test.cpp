@@ -86,6 +86,15 @@ TEST(SpeculationFlags, TheWidthFollowsFromStepsAndTopK) {
             3);
 }
 
+TEST(SpeculationFlags, AGpuIsRefusedInOneLine) {
+  const ParsedFlags flags = parse(Command::kGenerate, "--speculative-algorithm NEXTN");
+  EXPECT_TRUE(check_speculation_flags(flags, {.device = DeviceType::kCpu}).ok());
+  const Status status = check_speculation_flags(flags, {.device = DeviceType::kCuda}).status();
+  EXPECT_EQ(status.code, StatusCode::kUnsupported);
+  EXPECT_THAT(status.message, HasSubstr("--speculative-algorithm: speculation runs only on the CPU so far"));
+  EXPECT_THAT(status.message, ::testing::Not(HasSubstr("\n")));
+}
+
 TEST(PublishedCommandLines, BenchLinesResolve) {
   const char* one_batch =
       "--batch-size 1 --input 256 --output 32 --torch-compile-max-bs 1 --cuda-graph-max-bs 1 "

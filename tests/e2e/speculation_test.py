@@ -142,7 +142,7 @@ def refusals(_work, model):
     expect_error("no steps", 2, ["--speculative-num-steps", "0"], *base, *NEXTN, "--speculative-num-steps", 0)
     expect_error("a threshold", 2, ["--speculative-accept-threshold-single", "would change the output"], *base, *NEXTN,
                  "--speculative-accept-threshold-single", 0.9)
-    expect_error("a directory as draft model", 2, ["--speculative-draft-model-path", "own checkpoint"], *base, *NEXTN,
+    expect_error("a directory as draft model", 1, ["--speculative-draft-model-path", "own checkpoint"], *base, *NEXTN,
                  "--speculative-draft-model-path", model)
     expect_error("a model without the layer", 2, ["--speculative-algorithm", "has no NextN layer"], "generate", "--model-path", model,
                  "--load-format", "dummy", "--device", "cpu", "--input-ids", "1,2,3", *NEXTN)

@@ -181,7 +181,7 @@ TEST_F(SpeculationTest, AbortsAtAnyMomentLeaveTheOthersAlone) {
 // The masks behind drafts are made while the step runs, and drafts without one wait for the next step.
 TEST_F(SpeculationTest, RequestsWithGrammarsVerifyDraftsToo) {
   const auto run = [&](const EngineOptions& options) {
-    GenerateRequest request = greedy_request(random_prompt(20, 12), 80);
+    GenerateRequest request = greedy_request(random_prompt(20, 12), 48);
     request.constraint = std::make_unique<testing::ChainConstraint>(/*modulus=*/2);
     request.logprobs = {.enabled = true, .top_num = 1};
     return testing::run(*make_engine(options), std::move(request));
@@ -195,7 +195,9 @@ TEST_F(SpeculationTest, RequestsWithGrammarsVerifyDraftsToo) {
       options.mask_wait_share = share;
       const Finished finished = run(options);
       testing::expect_same(expected, finished);
-      if (share > 0.0) EXPECT_GT(finished.last.speculation.accepted, 0);
+      if (share > 0.0) {
+        EXPECT_GT(finished.last.speculation.accepted, 0);
+      }
     }
   }
 }
@@ -272,7 +274,12 @@ TEST_F(SpeculationTest, APrefixHitIsOneTokenShorter) {
 
 TEST_F(SpeculationTest, CountsAddUp) {
   const CheckedEngine engine = make_engine({.speculation_width = 4});
-  const Finished finished = testing::run(*engine, greedy_request(random_prompt(20, 11), 60));
+  const auto sink = std::make_shared<testing::Collector>();  // a stream would join chunks
+  GenerateRequest request = greedy_request(random_prompt(20, 11), 60);
+  request.sink = sink;
+  const RequestId id = engine->submit(std::move(request)).value();
+  sink->wait_finished(1);
+  const Finished finished = sink->result(id);
   const SpeculationCounts& counts = finished.last.speculation;
   EXPECT_EQ(counts.tokens, counts.verifications + counts.accepted);
   EXPECT_EQ(counts.tokens, 59);  // the prompt's step samples the first token

@@ -288,6 +288,7 @@ TEST(BatchedLinear, SimdEqualsReferenceBitForBit) {
       {0, 2, 32, 64, true},    {1, 3, 128, 512, false}, {1, 3, 512, 128, true},   {2, 2, 512, 128, true},
       {5, 2, 128, 512, false}, {1, 2, 77, 53, true},    {3, 2, 300, 130, true},   {14, 2, 256, 128, true},
       {1, 1, 256, 260, true},  {9, 3, 33, 131, false},  {48, 2, 128, 512, false}, {13, 1, 40, 256, true},
+      {2, 1, 256, 260, true},  {3, 2, 512, 130, true},  {4, 2, 512, 128, true},   {4, 1, 333, 260, true},
   };
   for (const Case& c : cases) {
     for (const WeightType type : kWeightTypes) {

@@ -49,8 +49,8 @@ namespace {
 
 #if HWY_NATIVE_FMA
 
-// Sixteen sums stay in registers (eight on AVX2, which has 16 registers), which are 512 bytes of each bf16
-// row on AVX-512.
+// Sixteen sums stay in registers (eight on AVX2, which has 16 registers), which for one token are 512 bytes
+// of each bf16 row on AVX-512.
 constexpr int kColumnVectors = HWY_TARGET == HWY_AVX2 ? 8 : 16;
 
 // Loads N consecutive weights of one row.
@@ -77,26 +77,30 @@ HWY_INLINE VF load_widened(const uint8_t* p) {
   }
 }
 
-// Computes kColumnVectors · N whole columns for one token: each row's run of weights is read once, in order.
-template <class W>
-HWY_NOINLINE void stream_columns(const ColumnsTask& task) {
+// Computes V · N whole columns for M tokens: each row's run of weights is read and widened once, in order.
+template <class W, int M, int V>
+HWY_NOINLINE void stream_columns(const ColumnsTask& task, int64_t column) {
   const DF df;
   const int64_t stride = task.w.row_stride * kWeightBytes<W>;
-  const uint8_t* row = static_cast<const uint8_t*>(task.w.data) + task.column * kWeightBytes<W>;
-  const uint8_t* prefetch = task.prefetch;
-  constexpr int64_t kRunBytes = kColumnVectors * kLanes * kWeightBytes<W>;
+  const uint8_t* row = static_cast<const uint8_t*>(task.w.data) + column * kWeightBytes<W>;
+  const uint8_t* prefetch =
+      task.prefetch == nullptr ? nullptr : task.prefetch + (column - task.column) * kWeightBytes<W>;
+  constexpr int64_t kRunBytes = V * kLanes * kWeightBytes<W>;
   constexpr bool kScaled = W::kPerWord == 4;
-  float* y = task.y + task.column;
-  VF acc[kColumnVectors];
+  VF acc[M * V];
 #pragma GCC unroll 16
-  for (int v = 0; v < kColumnVectors; ++v) acc[v] = hn::Zero(df);
+  for (int i = 0; i < M * V; ++i) acc[i] = hn::Zero(df);
   for (int64_t k0 = 0; k0 < task.w.k; k0 += kBlockDepth) {
     const int64_t k_end = std::min(task.w.k, k0 + kBlockDepth);
     for (int64_t k = k0; k < k_end; ++k) {
-      const VF x = hn::Set(df, task.x[k]);
+      VF x[M];
+#pragma GCC unroll 4
+      for (int m = 0; m < M; ++m) x[m] = hn::Set(df, task.x[m * task.x_stride + k]);
 #pragma GCC unroll 16
-      for (int v = 0; v < kColumnVectors; ++v) {
-        acc[v] = hn::MulAdd(x, load_widened<W>(row + v * kLanes * kWeightBytes<W>), acc[v]);
+      for (int v = 0; v < V; ++v) {
+        const VF w = load_widened<W>(row + v * kLanes * kWeightBytes<W>);
+#pragma GCC unroll 4
+        for (int m = 0; m < M; ++m) acc[m * V + v] = hn::MulAdd(x[m], w, acc[m * V + v]);
       }
       row += stride;
       if (prefetch != nullptr) {
@@ -107,18 +111,32 @@ HWY_NOINLINE void stream_columns(const ColumnsTask& task) {
     }
     if constexpr (kScaled) {
       const float* scales = task.w.scales + k0 / kBlockDepth * task.w.scale_stride;
-      for (int v = 0; v < kColumnVectors; ++v) {
-        const VF scale = hn::Set(df, scales[(task.column + v * kLanes) / kBlockDepth]);
-        const VF before = k0 == 0 ? hn::Zero(df) : hn::LoadU(df, y + v * kLanes);
-        hn::StoreU(hn::MulAdd(acc[v], scale, before), df, y + v * kLanes);
-        acc[v] = hn::Zero(df);
+      for (int m = 0; m < M; ++m) {
+        float* y = task.y + m * task.y_stride + column;
+        for (int v = 0; v < V; ++v) {
+          const VF scale = hn::Set(df, scales[(column + v * kLanes) / kBlockDepth]);
+          const VF before = k0 == 0 ? hn::Zero(df) : hn::LoadU(df, y + v * kLanes);
+          hn::StoreU(hn::MulAdd(acc[m * V + v], scale, before), df, y + v * kLanes);
+          acc[m * V + v] = hn::Zero(df);
+        }
       }
     }
   }
   if constexpr (!kScaled) {
+    for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 16
-    for (int v = 0; v < kColumnVectors; ++v) hn::StoreU(acc[v], df, y + v * kLanes);
+      for (int v = 0; v < V; ++v)
+        hn::StoreU(acc[m * V + v], df, task.y + m * task.y_stride + column + v * kLanes);
+    }
   }
+}
+
+// Computes a whole chunk of columns for M tokens, so many columns at a time that the sums stay in registers.
+template <class W, int M>
+void stream_chunk(const ColumnsTask& task) {
+  constexpr int kVectors = kColumnVectors / (M <= 2 ? M : 4);
+  for (int64_t column = task.column; column < task.column + task.num_columns; column += kVectors * kLanes)
+    stream_columns<W, M, kVectors>(task, column);
 }
 
 // Supports any number of tokens and columns: 2N columns at a time are widened and multiplied by register
@@ -167,11 +185,21 @@ HWY_NOINLINE void tile_columns(const ColumnsTask& task, float* scratch) {
 
 template <class W>
 void run_typed_columns(const ColumnsTask& task, float* scratch) {
-  if (task.m == 1 && task.num_columns == kColumnVectors * kLanes) {
-    stream_columns<W>(task);
-  } else {
-    tile_columns<W>(task, scratch);
+  if (task.num_columns == kColumnVectors * kLanes) {
+    switch (task.m) {
+      case 1:
+        return stream_chunk<W, 1>(task);
+      case 2:
+        return stream_chunk<W, 2>(task);
+      case 3:
+        return stream_chunk<W, 3>(task);
+      case 4:
+        return stream_chunk<W, 4>(task);
+      default:
+        break;
+    }
   }
+  tile_columns<W>(task, scratch);
 }
 
 void run_columns(const ColumnsTask& task, float* scratch) {
