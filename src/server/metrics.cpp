@@ -144,13 +144,12 @@ void append_answers(FamilyWriter writer, const AnswerCounts& answers,
 }
 
 // Adds what Prometheus' client libraries say of every process, under their names, and which build this is.
-void append_process(std::vector<prometheus::MetricFamily>& families) {
+void append_process(std::vector<prometheus::MetricFamily>& families, const ProcessStats& stats) {
   const auto add = [&](const char* name, const char* help, MetricType type, auto value) {
     prometheus::ClientMetric metric;
     (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = static_cast<double>(value);
     families.push_back({name, help, type, {std::move(metric)}});
   };
-  const ProcessStats stats = read_process_stats();
   add("process_resident_memory_bytes", "Resident memory.", MetricType::Gauge, stats.resident_bytes);
   add("process_virtual_memory_bytes", "Virtual memory.", MetricType::Gauge, stats.virtual_bytes);
   add("process_cpu_seconds_total", "Processor time of all threads.", MetricType::Counter, stats.cpu_s);
@@ -166,6 +165,7 @@ void append_process(std::vector<prometheus::MetricFamily>& families) {
 }  // namespace
 
 struct Metrics::Impl {
+  ProcessReader process;
   prometheus::Registry registry;
   prometheus::Histogram* first_token = nullptr;
   prometheus::Histogram* inter_token = nullptr;
@@ -276,8 +276,7 @@ std::string Metrics::text(const EngineStats& stats, HttpServer* http, const Requ
           scheduler.total_cached_tokens);
   counter("num_requests_total", "Requests accepted.", stats.num_requests);
   counter("num_aborted_requests_total", "Requests aborted.", stats.num_aborted);
-  counter("unknown_request_fields_total",
-          "Fields of requests for chats and completions that no API here defines; they are ignored.",
+  counter("unknown_request_fields_total", "Fields of requests that no API here defines; they are ignored.",
           unknown_fields_.load(std::memory_order_relaxed));
   counter("evicted_tokens_total", "Tokens evicted from the prefix cache.", scheduler.total_evicted_tokens);
   const FamilyWriter writer(families, options_);
@@ -286,7 +285,7 @@ std::string Metrics::text(const EngineStats& stats, HttpServer* http, const Requ
     append_answers(writer, http->answers(), endpoints_);
   }
   if (memory != nullptr) append_memory(writer, *memory);
-  append_process(families);
+  if (impl_ != nullptr) append_process(families, impl_->process.read());
   return prometheus::TextSerializer().Serialize(families);
 }
 

@@ -1,7 +1,12 @@
-// Reads what the operating system says of this process. Any thread may call it.
+// Reads what the operating system says of this process.
 #pragma once
 
+#include <dirent.h>
+
+#include <chrono>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 
 namespace hadal::server {
 
@@ -14,7 +19,36 @@ struct ProcessStats {
   int64_t max_descriptors = 0;  // the soft limit; -1: none
 };
 
-// What /proc does not tell stays 0.
-ProcessStats read_process_stats();
+// ProcessReader keeps two descriptors open, so that it can read when the process may open no more of them.
+// Any thread may call it.
+class ProcessReader {
+ public:
+  ProcessReader();
+  ~ProcessReader();
+  ProcessReader(const ProcessReader&) = delete;
+  ProcessReader& operator=(const ProcessReader&) = delete;
+
+  // What /proc does not tell stays 0. The time of this does not grow with the number of descriptors since
+  // Linux 6.2. An older kernel must list them, so there a number above a thousand is up to five seconds old.
+  ProcessStats read();
+  // Counts the open descriptors by listing them; 0 if /proc could not be opened.
+  int64_t list_descriptors();
+
+ private:
+  struct CloseDirectory {
+    void operator()(DIR* directory) const { ::closedir(directory); }
+  };
+
+  void read_stat(ProcessStats& out) const;
+  int64_t count_descriptors();
+
+  const int stat_;  // /proc/self/stat; -1: it could not be opened
+  std::mutex mutex_;
+  const std::unique_ptr<DIR, CloseDirectory>
+      descriptors_;  // /proc/self/fd; its position is guarded by mutex_
+  double start_time_s_ = 0;
+  int64_t num_listed_ = 0;                             // guarded by mutex_
+  std::chrono::steady_clock::time_point listed_at_{};  // guarded by mutex_
+};
 
 }  // namespace hadal::server

@@ -4,12 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "cli/run.h"
 #include "cli/speculation_options.h"
+#include "tests/cli/words.h"
 
 namespace hadal::cli {
 namespace {
@@ -17,13 +17,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
-
-std::vector<std::string> words_of(const std::string& line) {
-  std::istringstream stream(line);
-  std::vector<std::string> words;
-  for (std::string word; stream >> word;) words.push_back(word);
-  return words;
-}
 
 // Returns the names that a command line resolves to.
 std::vector<std::string> resolved(Command command, const std::string& line) {

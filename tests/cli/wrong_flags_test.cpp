@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "cli/flags/flag_values.h"
 #include "cli/flags/foreign_names.h"
 #include "cli/run.h"
+#include "tests/cli/words.h"
 
 namespace hadal::cli {
 namespace {
@@ -18,13 +18,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-
-std::vector<std::string> words_of(const std::string& line) {
-  std::istringstream stream(line);
-  std::vector<std::string> words;
-  for (std::string word; stream >> word;) words.push_back(word);
-  return words;
-}
 
 std::string error_of(Command command, const std::string& line) {
   const auto parsed = parse_flags(command, words_of(line));

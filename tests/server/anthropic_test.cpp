@@ -8,28 +8,22 @@
 #include <boost/json.hpp>
 
 #include "server/anthropic/anthropic_messages.h"
-#include "tests/server/test_server.h"
-#include "text/chat/chat_template.h"
+#include "tests/server/dialect_fixture.h"
 
 namespace hadal::server {
 namespace {
 
+using testing::chat_options;
+using testing::kCalls;
+using testing::named_events_of;
 using testing::parsed;
+using testing::str;
 using testing::TestServer;
 namespace json = boost::json;
 
-constexpr std::string_view kFiller = "<｜User｜>";
-constexpr std::string_view kEos = "<｜end▁of▁sentence｜>";
-constexpr std::string_view kCalls =
-    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜>"
-    "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": 2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
 constexpr std::string_view kTools =
     R"("tools":[{"name":"add","description":"Add.","input_schema":{"type":"object","properties":{}}}])";
 constexpr std::string_view kThinking = R"("thinking":{"type":"enabled","budget_tokens":1024})";
-
-std::string str(const json::value& value) {
-  return std::string(value.as_string());
-}
 
 std::string body_of(std::string_view more = {}) {
   std::string body = R"({"max_tokens":2000,"messages":[{"role":"user","content":"Hi"}])";
@@ -37,17 +31,8 @@ std::string body_of(std::string_view more = {}) {
   return body + std::string(more) + "}";
 }
 
-testing::TestServerOptions options_of(std::string script) {
-  testing::TestServerOptions options;
-  options.chat_format = ChatFormat::kV31;
-  options.server.reasoning_parser = "deepseek-v3";
-  options.server.tool_call_parser = "deepseekv31";
-  options.script = std::move(script);
-  return options;
-}
-
 int64_t count_tokens(const std::string& body) {
-  TestServer server(options_of("x"));
+  TestServer server(chat_options("x"));
   const HttpResponse response = server.call("POST", "/v1/messages/count_tokens", body);
   EXPECT_EQ(response.status, 200) << response.body;
   return parsed(response).at("input_tokens").to_number<int64_t>();
@@ -55,32 +40,7 @@ int64_t count_tokens(const std::string& body) {
 
 // Returns a server whose model answers `text` to the prompt of `body` and then ends.
 testing::TestServerOptions answering(const std::string& body, std::string_view text) {
-  std::string script;
-  for (int64_t i = 1; i < count_tokens(body); ++i) script += kFiller;
-  return options_of(script + std::string(text) + std::string(kEos));
-}
-
-struct Event {
-  std::string name;
-  json::value data;
-};
-
-// Returns the events of a stream, each of which must be named as its type.
-std::vector<Event> events_of(const std::string& body) {
-  std::vector<Event> events;
-  for (size_t at = 0; at < body.size();) {
-    const size_t end = body.find("\n\n", at);
-    EXPECT_NE(end, std::string::npos) << "an event without an end";
-    if (end == std::string::npos) break;
-    const std::string lines = body.substr(at, end - at);
-    const size_t data = lines.find("\ndata: ");
-    EXPECT_TRUE(lines.starts_with("event: ") && data != std::string::npos) << lines;
-    if (data == std::string::npos) break;
-    events.push_back({lines.substr(7, data - 7), json::parse(lines.substr(data + 7))});
-    EXPECT_EQ(events.back().name, str(events.back().data.at("type")));
-    at = end + 2;
-  }
-  return events;
+  return testing::answering(count_tokens(body), text);
 }
 
 // Returns the input of a call whose arguments are this text, which may have broken off.
@@ -96,21 +56,22 @@ json::object streamed(TestServer& server, std::string body) {
   const HttpResponse response = server.call("POST", "/v1/messages", body);
   EXPECT_EQ(response.status, 200) << response.body;
   EXPECT_TRUE(response.content_type.starts_with("text/event-stream"));
-  const std::vector<Event> events = events_of(response.body);
+  const std::vector<json::value> events = named_events_of(response.body);
   if (events.size() < 4) {
     ADD_FAILURE() << response.body;
     return {};
   }
-  EXPECT_EQ(events.front().name, "message_start");
-  EXPECT_EQ(events.back().name, "message_stop");
-  json::object message = events.front().data.at("message").as_object();
+  EXPECT_EQ(str(events.front().at("type")), "message_start");
+  EXPECT_EQ(str(events.back().at("type")), "message_stop");
+  json::object message = events.front().at("message").as_object();
   EXPECT_TRUE(message.at("stop_reason").is_null());
   json::array blocks;
   std::string input;
   bool open = false;
   bool ended = false;
   for (size_t i = 1; i + 1 < events.size(); ++i) {
-    const auto& [name, data] = events[i];
+    const json::value& data = events[i];
+    const std::string name = str(data.at("type"));
     EXPECT_FALSE(ended) << "something after message_delta: " << name;
     if (name == "ping") continue;
     if (name == "message_delta") {
@@ -304,7 +265,7 @@ TEST(AnthropicMessages, AConversationBecomesMessagesOfChat) {
 }
 
 TEST(AnthropicMessages, ErrorsNameTheFieldInAnthropicsWords) {
-  TestServer server(options_of("x"));
+  TestServer server(chat_options("x"));
   const auto messages = [](std::string_view list) {
     return R"({"max_tokens":9,"messages":[)" + std::string(list) + "]}";
   };
@@ -354,7 +315,7 @@ TEST(AnthropicMessages, ErrorsNameTheFieldInAnthropicsWords) {
 }
 
 TEST(AnthropicMessages, AnErrorOfTheModelsFormatNamesTheClientsMessage) {
-  testing::TestServerOptions options = options_of("x");
+  testing::TestServerOptions options = chat_options("x");
   options.chat_format = ChatFormat::kV32;
   TestServer server(options);
   const std::string body =
@@ -365,7 +326,7 @@ TEST(AnthropicMessages, AnErrorOfTheModelsFormatNamesTheClientsMessage) {
 }
 
 TEST(AnthropicMessages, EveryRefusalOnItsPathsHasAnthropicsForm) {
-  testing::TestServerOptions options = options_of("x");
+  testing::TestServerOptions options = chat_options("x");
   options.server.keys = testing::keys_of("secret");
   TestServer server(options);
   EXPECT_TRUE(error_of(server.call("POST", "/v1/messages", body_of())).starts_with("authentication_error "));
@@ -377,7 +338,7 @@ TEST(AnthropicMessages, EveryRefusalOnItsPathsHasAnthropicsForm) {
 }
 
 TEST(AnthropicMessages, TheKeyMayComeAsXApiKeyOnEveryPath) {
-  testing::TestServerOptions options = options_of("x");
+  testing::TestServerOptions options = chat_options("x");
   options.server.keys = testing::keys_of("secret");
   TestServer server(options);
   const auto status = [&](HeaderList headers) {
@@ -391,7 +352,7 @@ TEST(AnthropicMessages, TheKeyMayComeAsXApiKeyOnEveryPath) {
 }
 
 TEST(AnthropicMessages, AnAbortIsTheReasonOfTheStop) {
-  testing::TestServerOptions options = options_of("one two three four");
+  testing::TestServerOptions options = chat_options("one two three four");
   TestServer server(options);
   server.gate().allow(2);
   const auto exchange =
@@ -400,9 +361,9 @@ TEST(AnthropicMessages, AnAbortIsTheReasonOfTheStop) {
   EXPECT_EQ(server.call("POST", "/abort_request", R"({"rid":"mine"})").status, 200);
   server.gate().open();
   ASSERT_TRUE(server.wait(*exchange));
-  const std::vector<Event> events = events_of(exchange->response.body);
+  const std::vector<json::value> events = named_events_of(exchange->response.body);
   ASSERT_GT(events.size(), 2U);
-  EXPECT_EQ(str(events[events.size() - 2].data.at("delta").at("stop_reason")), "abort");
+  EXPECT_EQ(str(events[events.size() - 2].at("delta").at("stop_reason")), "abort");
 }
 
 TEST(AnthropicCount, CountsWhatTheMessageHasAsItsInput) {
@@ -413,7 +374,7 @@ TEST(AnthropicCount, CountsWhatTheMessageHasAsItsInput) {
 }
 
 TEST(AnthropicCount, APromptThatDoesNotFitIsRefusedAndNotCutWhereOthersAre) {
-  testing::TestServerOptions options = options_of("x");
+  testing::TestServerOptions options = chat_options("x");
   options.server.allow_auto_truncate = true;
   TestServer server(options);
   std::string text;

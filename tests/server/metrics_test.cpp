@@ -3,9 +3,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -77,17 +80,43 @@ TEST(Metrics, HavePrometheusNamesForTheProcessAndTheBuild) {
   EXPECT_LT(age, 86400);
 }
 
-TEST(ProcessStats, SeeDescriptorsMemoryAndWork) {
-  const ProcessStats before = read_process_stats();
+TEST(ProcessReader, SeesDescriptorsMemoryAndWork) {
+  ProcessReader reader;
+  const ProcessStats before = reader.read();
   const int descriptor = ::open("/dev/null", O_RDONLY);
   ASSERT_GE(descriptor, 0);
   std::vector<char> memory(size_t{64} << 20, 'x');
-  while (read_process_stats().cpu_s <= before.cpu_s) memory[0] ^= 1;  // a tick of the clock is 10 ms
-  const ProcessStats after = read_process_stats();
-  ::close(descriptor);
+  while (reader.read().cpu_s <= before.cpu_s) memory[0] ^= 1;  // a tick of the clock is 10 ms
+  const ProcessStats after = reader.read();
   EXPECT_EQ(after.open_descriptors, before.open_descriptors + 1);
+  EXPECT_EQ(after.open_descriptors, reader.list_descriptors());
   EXPECT_GT(after.resident_bytes, before.resident_bytes + (32 << 20));
   EXPECT_EQ(after.start_time_s, before.start_time_s);
+  ::close(descriptor);
+  EXPECT_EQ(reader.read().open_descriptors, before.open_descriptors);
+}
+
+TEST(ProcessReader, ReadsTheSameWhenNoMoreDescriptorsMayBeOpened) {
+  ProcessReader reader;
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit low{.rlim_cur = 128, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  std::vector<int> opened;
+  for (int next = 0; next >= 0;) {
+    next = ::open("/dev/null", O_RDONLY);
+    if (next >= 0) opened.push_back(next);
+  }
+  EXPECT_EQ(errno, EMFILE);
+  const ProcessStats stats = reader.read();
+  const int64_t listed = reader.list_descriptors();
+  for (const int descriptor : opened) ::close(descriptor);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_GE(stats.open_descriptors, 128);
+  EXPECT_EQ(stats.open_descriptors, listed);
+  EXPECT_EQ(stats.max_descriptors, 128);
+  EXPECT_GT(stats.resident_bytes, 0);
+  EXPECT_EQ(reader.read().open_descriptors, stats.open_descriptors - std::ssize(opened));
 }
 
 TEST(AnswerCounts, AddUp) {

@@ -10,39 +10,25 @@
 
 #include "server/generation/whole_calls.h"
 #include "server/ollama/ollama_request.h"
-#include "tests/server/test_server.h"
+#include "tests/server/dialect_fixture.h"
 #include "text/chat/chat_template.h"
 
 namespace hadal::server {
 namespace {
 
 using testing::parsed;
+using testing::str;
 using testing::TestServer;
 namespace json = boost::json;
-
-constexpr std::string_view kFiller = "<｜User｜>";
-constexpr std::string_view kEos = "<｜end▁of▁sentence｜>";
-constexpr std::string_view kTools =
-    R"("tools":[{"type":"function","function":{"name":"add","parameters":{"type":"object","properties":{}}}}])";
-
-std::string str(const json::value& value) {
-  return std::string(value.as_string());
-}
 
 // Starts a server whose model answers `text` to a prompt of `prompt_tokens` tokens and then ends.
 testing::TestServerOptions answering(int64_t prompt_tokens, std::string_view text,
                                      ChatFormat format = ChatFormat::kV31) {
-  testing::TestServerOptions options;
-  options.chat_format = format;
-  options.server.reasoning_parser = format == ChatFormat::kR1 ? "deepseek-r1" : "deepseek-v3";
+  testing::TestServerOptions options = testing::answering(prompt_tokens, text, format);
   options.server.tool_call_parser = "deepseekv31";
   options.server.version = "1.2.3";
   options.server.num_parameters = 671'000'000'000;
   options.server.weight_bytes = 12345;
-  options.script.clear();
-  for (int64_t i = 1; i < prompt_tokens; ++i) options.script += kFiller;
-  options.script += text;
-  options.script += kEos;
   return options;
 }
 
@@ -147,7 +133,7 @@ TEST(Ollama, ThinkingIsSeparateFromTheContent) {
 }
 
 TEST(Ollama, CallsComeWholeWithArgumentsAsObjects) {
-  const Answer answer = ask(chat(kTools),
+  const Answer answer = ask(chat(testing::kChatTools),
                             "Sure.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\":\n 1}"
                             "<｜tool▁call▁end｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": [2]}"
                             "<｜tool▁call▁end｜><｜tool▁calls▁end｜>");
@@ -163,7 +149,8 @@ TEST(Ollama, CallsOfTheConversationAreReadAsOpenAisAre) {
   const auto tokens = [](const std::string& path, const std::string& messages) {
     TestServer server(answering(1, "x"));
     const HttpResponse response = server.call(
-        "POST", path, std::string(R"({"stream":false,)") + std::string(kTools) + "," + messages + "}");
+        "POST", path,
+        std::string(R"({"stream":false,)") + std::string(testing::kChatTools) + "," + messages + "}");
     EXPECT_EQ(response.status, 200) << response.body;
     const json::value answer = parsed(response);
     return path == "/api/chat" ? answer.at("prompt_eval_count").to_number<int64_t>()

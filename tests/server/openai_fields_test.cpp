@@ -7,7 +7,7 @@
 
 #include <boost/json.hpp>
 
-#include "tests/server/test_server.h"
+#include "tests/server/dialect_fixture.h"
 #include "text/chat/chat_template.h"
 
 namespace hadal::server {
@@ -25,14 +25,9 @@ constexpr std::string_view kQuestion = R"({"role":"user","content":"Hi"})";
 // Starts a server whose model answers `text` to a prompt of `prompt_tokens` tokens and then ends.
 testing::TestServerOptions answering(int64_t prompt_tokens, std::string_view text,
                                      ChatFormat format = ChatFormat::kV31) {
-  testing::TestServerOptions options;
-  options.chat_format = format;
-  options.server.reasoning_parser = format == ChatFormat::kR1 ? "deepseek-r1" : "deepseek-v3";
+  testing::TestServerOptions options = testing::answering(prompt_tokens, text, format);
   options.server.tool_call_parser = "deepseekv31";
   options.server.enable_metrics = true;
-  options.script.clear();
-  for (int64_t i = 1; i < prompt_tokens; ++i) options.script += "<｜User｜>";
-  options.script += std::string(text) + "<｜end▁of▁sentence｜>";
   return options;
 }
 

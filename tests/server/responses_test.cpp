@@ -7,43 +7,26 @@
 
 #include <boost/json.hpp>
 
-#include "server/responses/response_store.h"
 #include "server/responses/responses_input.h"
-#include "tests/server/test_server.h"
-#include "text/chat/chat_template.h"
+#include "tests/server/dialect_fixture.h"
 
 namespace hadal::server {
 namespace {
 
+using testing::chat_options;
+using testing::kCalls;
 using testing::parsed;
+using testing::str;
 using testing::TestServer;
 namespace json = boost::json;
 
-constexpr std::string_view kFiller = "<｜User｜>";
-constexpr std::string_view kEos = "<｜end▁of▁sentence｜>";
-constexpr std::string_view kCalls =
-    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜>"
-    "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": 2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
 constexpr std::string_view kTools =
     R"("tools":[{"type":"function","name":"add","description":"Add.","parameters":{"type":"object","properties":{}}}])";
-
-std::string str(const json::value& value) {
-  return std::string(value.as_string());
-}
 
 std::string body_of(std::string_view more = {}) {
   std::string body = R"({"input":"Hi")";
   if (!more.empty()) body += ",";
   return body + std::string(more) + "}";
-}
-
-testing::TestServerOptions options_of(std::string script) {
-  testing::TestServerOptions options;
-  options.chat_format = ChatFormat::kV31;
-  options.server.reasoning_parser = "deepseek-v3";
-  options.server.tool_call_parser = "deepseekv31";
-  options.script = std::move(script);
-  return options;
 }
 
 int64_t count_tokens(TestServer& server, const std::string& body) {
@@ -54,10 +37,8 @@ int64_t count_tokens(TestServer& server, const std::string& body) {
 
 // Returns a server whose model answers `text` to the prompt of `body` and then ends.
 testing::TestServerOptions answering(const std::string& body, std::string_view text) {
-  TestServer counting(options_of("x"));
-  std::string script;
-  for (int64_t i = 1; i < count_tokens(counting, body); ++i) script += kFiller;
-  return options_of(script + std::string(text) + std::string(kEos));
+  TestServer counting(chat_options("x"));
+  return testing::answering(count_tokens(counting, body), text);
 }
 
 json::object whole(TestServer& server, const std::string& body, HeaderList headers = {}) {
@@ -67,21 +48,9 @@ json::object whole(TestServer& server, const std::string& body, HeaderList heade
 }
 
 std::vector<json::value> events_of(const std::string& body) {
-  std::vector<json::value> events;
-  for (size_t at = 0; at < body.size();) {
-    const size_t end = body.find("\n\n", at);
-    EXPECT_NE(end, std::string::npos) << "an event without an end";
-    if (end == std::string::npos) break;
-    const std::string lines = body.substr(at, end - at);
-    const size_t data = lines.find("\ndata: ");
-    EXPECT_TRUE(lines.starts_with("event: ") && data != std::string::npos) << lines;
-    if (data == std::string::npos) break;
-    json::value event = json::parse(lines.substr(data + 7));
-    EXPECT_EQ(lines.substr(7, data - 7), str(event.at("type")));
-    EXPECT_EQ(event.at("sequence_number").to_number<size_t>(), events.size());
-    events.push_back(std::move(event));
-    at = end + 2;
-  }
+  std::vector<json::value> events = testing::named_events_of(body);
+  for (size_t i = 0; i < events.size(); ++i)
+    EXPECT_EQ(events[i].at("sequence_number").to_number<size_t>(), i);
   return events;
 }
 
@@ -180,7 +149,7 @@ TEST(Responses, TheLengthThatEndsAnAnswerMakesItIncomplete) {
 }
 
 TEST(Responses, AConversationGoesOnFromAStoredResponse) {
-  TestServer server(options_of("one two"));
+  TestServer server(chat_options("one two"));
   const std::string first_body = body_of(R"("instructions":"Be brief.","max_output_tokens":3)");
   const json::object first = whole(server, first_body);
   const std::string said = str(first.at("output").at(0).at("content").at(0).at("text"));
@@ -210,14 +179,14 @@ TEST(Responses, AStreamIsStoredAsWell) {
 }
 
 TEST(Responses, WithStoreFalseNothingIsStored) {
-  TestServer server(options_of("one two"));
+  TestServer server(chat_options("one two"));
   const json::object response = whole(server, body_of(R"("store":false,"max_output_tokens":2)"));
   EXPECT_FALSE(response.at("store").as_bool());
   EXPECT_EQ(server.call("GET", "/v1/responses/" + str(response.at("id"))).status, 404);
 }
 
 TEST(Responses, StoreTrueIsTheDefaultAndAPathMayEndInASlash) {
-  TestServer server(options_of("one two"));
+  TestServer server(chat_options("one two"));
   const json::object response =
       whole(server, body_of(R"("store":true,"service_tier":"auto","max_output_tokens":2)"));
   EXPECT_TRUE(response.at("store").as_bool());
@@ -225,7 +194,7 @@ TEST(Responses, StoreTrueIsTheDefaultAndAPathMayEndInASlash) {
 }
 
 TEST(Responses, WithoutRoomForAnyNothingIsStored) {
-  testing::TestServerOptions options = options_of("one two");
+  testing::TestServerOptions options = chat_options("one two");
   options.server.response_store_bytes = 0;
   TestServer server(options);
   const json::object response = whole(server, body_of(R"("max_output_tokens":2)"));
@@ -234,7 +203,7 @@ TEST(Responses, WithoutRoomForAnyNothingIsStored) {
 }
 
 TEST(Responses, OneKeyNeitherReadsNorContinuesNorDeletesAnothers) {
-  testing::TestServerOptions options = options_of("one two");
+  testing::TestServerOptions options = chat_options("one two");
   options.server.keys =
       std::make_shared<const KeyRing>(std::vector<ApiKey>{{"alice", "a"}, {"bob", "b"}}, "root");
   TestServer server(options);
@@ -251,7 +220,7 @@ TEST(Responses, OneKeyNeitherReadsNorContinuesNorDeletesAnothers) {
 }
 
 TEST(Responses, OnlyAStoredResponseCanBeAskedToBeCancelled) {
-  TestServer server(options_of("one two"));
+  TestServer server(chat_options("one two"));
   const std::string id = str(whole(server, body_of(R"("max_output_tokens":2)")).at("id"));
   EXPECT_EQ(server.call("POST", "/v1/responses/" + id + "/cancel").status, 400);
   EXPECT_EQ(server.call("POST", "/v1/responses/resp_0/cancel").status, 404);
@@ -294,7 +263,7 @@ TEST(Responses, ItemsBecomeMessagesOfChat) {
 }
 
 TEST(Responses, ErrorsNameTheFieldInTheWordsOfThisApi) {
-  TestServer server(options_of("x"));
+  TestServer server(chat_options("x"));
   const auto input = [](std::string_view list) { return R"({"input":[)" + std::string(list) + "]}"; };
   const struct {
     std::string body, error;
@@ -342,7 +311,7 @@ TEST(Responses, ErrorsNameTheFieldInTheWordsOfThisApi) {
 }
 
 TEST(Responses, AnErrorOfTheModelsFormatNamesTheClientsItem) {
-  testing::TestServerOptions options = options_of("x");
+  testing::TestServerOptions options = chat_options("x");
   options.chat_format = ChatFormat::kV32;
   TestServer server(options);
   const std::string error =
@@ -353,7 +322,7 @@ TEST(Responses, AnErrorOfTheModelsFormatNamesTheClientsItem) {
 }
 
 TEST(Responses, AnAbortMakesItIncomplete) {
-  TestServer server(options_of("one two three four"));
+  TestServer server(chat_options("one two three four"));
   server.gate().allow(2);
   const auto exchange = server.send("POST", "/v1/responses", body_of(R"("ignore_eos":true,"stream":true)"));
   ASSERT_TRUE(server.io().run_until([&] { return exchange->num_writes > 0; }));
@@ -365,40 +334,6 @@ TEST(Responses, AnAbortMakesItIncomplete) {
   const json::value last = events_of(exchange->response.body).back();
   EXPECT_EQ(str(last.at("type")), "response.incomplete");
   EXPECT_EQ(str(last.at("response").at("incomplete_details").at("reason")), "abort");
-}
-
-TEST(ResponseStore, TheOldestOfWhoeverHoldsMostGiveWay) {
-  ResponseStore store(16 << 10);
-  const auto put = [&](const std::string& id, std::string_view owner) {
-    store.put(id, owner, std::string(2000, 'x'), {}, {});
-  };
-  put("bob", "bob");
-  for (const char* id : {"1", "2", "3", "4", "5", "6", "7"}) put(id, "alice");
-  EXPECT_NE(store.find("bob", "bob"), nullptr);
-  EXPECT_EQ(store.find("1", "alice"), nullptr);
-  EXPECT_NE(store.find("7", "alice"), nullptr);
-  EXPECT_LE(store.bytes(), store.max_bytes());
-}
-
-TEST(ResponseStore, ATurnIsCountedUntilTheLastResponseAfterItHasGone) {
-  ResponseStore store(1 << 20);
-  ChatMessage message;
-  message.content = std::string(100'000, 'x');
-  store.put("1", "", "{}", {}, {message});
-  store.put("2", "", "{}", store.find("1", "")->turns, {});
-  EXPECT_EQ(store.find("2", "")->turns.size(), 2U);
-  EXPECT_TRUE(store.erase("1", ""));
-  EXPECT_GT(store.bytes(), 100'000U);
-  EXPECT_TRUE(store.erase("2", ""));
-  EXPECT_EQ(store.bytes(), 0U);
-}
-
-TEST(ResponseStore, WhatDoesNotFitIsNotStoredAndDisplacesNothing) {
-  ResponseStore store(8 << 10);
-  store.put("1", "", "{}", {}, {});
-  store.put("2", "", std::string(10'000, 'x'), {}, {});
-  EXPECT_NE(store.find("1", ""), nullptr);
-  EXPECT_EQ(store.find("2", ""), nullptr);
 }
 
 }  // namespace

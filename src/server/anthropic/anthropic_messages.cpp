@@ -15,11 +15,6 @@ struct Turn {
   ChatMessages& out;
 };
 
-json::value given(std::string_view name, const FieldReader& reader) {
-  const json::value* value = reader.find(name);
-  return value == nullptr ? json::value(nullptr) : *value;
-}
-
 // Calls read(block, type) for each block of the turn's content, until there is an error.
 template <typename Read>
 void for_each_block(Turn& turn, const json::array& blocks, Read read) {
@@ -64,8 +59,7 @@ void read_user(Turn& turn, const json::array& blocks, std::string_view role) {
       open = nullptr;
       read_tool_result(block, turn.out.add("tool", turn.place));
     } else {
-      block.must_be("type", given("type", block),
-                    role == "user" ? "text or tool_result: the models here read text only" : "text");
+      block.must_be("type", role == "user" ? "text or tool_result: the models here read text only" : "text");
     }
   });
 }
@@ -91,7 +85,7 @@ void read_assistant(Turn& turn, const json::array& blocks) {
     } else if (type == "tool_use") {
       read_tool_use(block, out);
     } else if (type != "redacted_thinking") {
-      block.must_be("type", given("type", block), "text, thinking, redacted_thinking or tool_use");
+      block.must_be("type", "text, thinking, redacted_thinking or tool_use");
     }
   });
 }

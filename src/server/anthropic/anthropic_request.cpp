@@ -7,6 +7,7 @@
 #include "server/anthropic/anthropic_messages.h"
 #include "server/generation/chat_input.h"
 #include "server/generation/dialect_chat.h"
+#include "server/json/known_fields.h"
 
 namespace hadal::server {
 namespace json = boost::json;
@@ -106,6 +107,7 @@ std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limi
   std::string accepted;
   reader.choice("service_tier", accepted, {"auto", "standard_only"});
   read_openai_fields(reader, limits, out.common, input.fields);
+  out.common.unknown_fields = num_unknown_fields(reader.object(), BodyKind::kMessages);
   need_one_choice(reader, input.fields);
   std::optional<int64_t>& length = input.fields.sampling.max_new_tokens;
   reader.integer("max_tokens", length, 1, kMaxTokenCount);

@@ -3,8 +3,10 @@
 // one. Any thread may call it.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -24,6 +26,8 @@ struct ClientRid {
   }
 };
 
+class WaitingChoices;
+
 class RequestRegistry {
  public:
   // Reserves `rid` for a request that has no engine id yet. Returns false, and changes nothing, if it is in
@@ -37,9 +41,44 @@ class RequestRegistry {
   // key `key_name`, or of all clients if that is empty.
   std::vector<RequestId> find_prefix(std::string_view prefix, std::string_view key_name = {}) const;
 
+  struct Meant {
+    std::vector<RequestId> started;  // as find_prefix() returns them
+    size_t num_waiting = 0;
+  };
+  // Finds whom an abort means, and marks those of them that wait to be started (WaitingChoices).
+  Meant mark_prefix(std::string_view prefix, std::string_view key_name);
+
  private:
+  friend class WaitingChoices;
+  std::vector<RequestId> find_locked(std::string_view prefix, std::string_view key_name) const;
+
   mutable std::mutex mutex_;
-  std::map<ClientRid, RequestId> requests_;  // 0: reserved
+  std::map<ClientRid, RequestId> requests_;  // 0: reserved; guarded by mutex_
+  std::set<WaitingChoices*> waiting_;        // guarded by mutex_, and so is what they hold
+};
+
+// WaitingChoices are the choices of one request that have no engine id yet. An abort finds them as long as
+// this lives, and whoever starts a choice that it has marked must abort it then. It belongs to one thread.
+class WaitingChoices {
+ public:
+  // `rids` has the id of each choice; an empty one is meant only by an abort of everything.
+  WaitingChoices(RequestRegistry& registry, std::string key_name, std::vector<std::string> rids);
+  ~WaitingChoices();
+  WaitingChoices(const WaitingChoices&) = delete;
+  WaitingChoices& operator=(const WaitingChoices&) = delete;
+
+  const std::string& rid(size_t choice) const { return rids_[choice]; }
+  // Says that a choice, which follows the last one of which this was said, has its engine id now. Returns
+  // whether an abort has meant it before.
+  bool set_started(size_t choice);
+
+ private:
+  friend class RequestRegistry;
+  RequestRegistry& registry_;
+  const std::string key_name_;
+  const std::vector<std::string> rids_;
+  size_t num_started_ = 0;       // guarded by the registry's mutex
+  std::vector<bool> is_marked_;  // guarded by the registry's mutex
 };
 
 }  // namespace hadal::server

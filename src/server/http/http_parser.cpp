@@ -14,7 +14,7 @@
 #include <boost/beast/http/error.hpp>
 
 #include "server/http/http_parse_error.h"
-#include "text/utf8.h"
+#include "server/http/http_target.h"
 
 namespace hadal::server {
 namespace {
@@ -34,36 +34,6 @@ std::string lower(string_view text) {
   std::string out(text);
   for (char& c : out)
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return out;
-}
-
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
-// Decodes percent escapes. Returns nothing for a broken escape, for a control character (which no path here
-// has, and which would let a request write into logs) and for text that is not UTF-8 (errors quote the path
-// in JSON).
-std::optional<std::string> decode_path(std::string_view path) {
-  std::string out;
-  out.reserve(path.size());
-  for (size_t i = 0; i < path.size(); ++i) {
-    char c = path[i];
-    if (c == '%') {
-      if (i + 2 >= path.size()) return std::nullopt;
-      const int high = hex_digit(path[i + 1]);
-      const int low = hex_digit(path[i + 2]);
-      if (high < 0 || low < 0) return std::nullopt;
-      c = static_cast<char>(high * 16 + low);
-      i += 2;
-    }
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return std::nullopt;
-    out.push_back(c);
-  }
-  if (!is_valid_utf8(out)) return std::nullopt;
   return out;
 }
 
@@ -137,26 +107,11 @@ class BeastParser final : public http::basic_parser<true> {
     version_11_ = version >= 11;
     if (!reserve_head(request_line_bytes(method.size(), target.size()), ec)) return;
     request_.method = std::string(method);
-    std::string_view rest(target.data(), target.size());
     if (method == "CONNECT") return fail(ec, 501, "CONNECT is not supported: this is not a proxy");
-    for (const std::string_view scheme : {"http://", "https://"}) {  // absolute-form, as sent to proxies
-      if (!rest.starts_with(scheme)) continue;
-      const size_t slash = rest.find_first_of("/?", scheme.size());
-      rest = slash == rest.npos ? std::string_view("/") : rest.substr(slash);
-      break;
-    }
-    if (const size_t hash = rest.find('#'); hash != rest.npos) rest = rest.substr(0, hash);
-    const size_t mark = rest.find('?');
-    if (mark != rest.npos) request_.query = std::string(rest.substr(mark + 1));
-    auto path = decode_path(rest.substr(0, mark));
-    if (path && path->empty()) path->push_back('/');
-    if (!path || ((*path)[0] != '/' && *path != "*"))
-      return fail(
-          ec, 400,
-          fmt::format("the request's path is {}; must begin with / and be UTF-8, with % only before two "
-                      "hexadecimal digits and without control characters",
-                      shown_header(rest.substr(0, mark))));
-    request_.path = std::move(*path);
+    auto read = read_target({target.data(), target.size()});
+    if (!read.ok()) return fail(ec, 400, read.status().message);
+    request_.path = std::move(read->path);
+    request_.query = std::move(read->query);
   }
 
   void on_field_impl(http::field field, string_view name, string_view value, error_code& ec) override {

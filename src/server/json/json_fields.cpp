@@ -185,6 +185,11 @@ void FieldReader::must_be(std::string_view name, const json::value& value, std::
   status_ = invalid_argument("{} is {}; must be {}", failed_field_, shown(value), allowed);
 }
 
+void FieldReader::must_be(std::string_view name, std::string_view allowed) {
+  const json::value* value = find(name);
+  must_be(name, value == nullptr ? json::value(nullptr) : *value, allowed);
+}
+
 void FieldReader::boolean(std::string_view name, bool& out) {
   const json::value* value = find(name);
   if (value == nullptr || status_) return;
@@ -351,13 +356,6 @@ void FieldReader::only(std::initializer_list<std::string_view> names) {
     fail(key,
          nearest.empty() ? "unknown field" : fmt::format("unknown field; the nearest one is {}", nearest));
   }
-}
-
-int64_t FieldReader::num_unknown(std::span<const std::string_view> names) const {
-  return std::count_if(object_.begin(), object_.end(), [&](const json::key_value_pair& entry) {
-    const std::string_view key(entry.key().data(), entry.key().size());
-    return !entry.value().is_null() && !std::binary_search(names.begin(), names.end(), key);
-  });
 }
 
 }  // namespace hadal::server

@@ -5,7 +5,6 @@
 #include <initializer_list>
 #include <limits>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,6 +74,8 @@ class FieldReader {
   void refuse(std::string_view name, const Status& status);
   // Does the same for a value of the wrong kind: "<field> is <value>; must be <allowed>".
   void must_be(std::string_view name, const boost::json::value& value, std::string_view allowed);
+  // Does the same for what the client gave in `name`: null if it gave nothing.
+  void must_be(std::string_view name, std::string_view allowed);
 
   // Adopts the error of a reader of a part of this object, if it has one.
   void adopt(const FieldReader& part);
@@ -84,8 +85,6 @@ class FieldReader {
   void unsupported(std::initializer_list<std::string_view> names, std::string_view why);
   // Records an error for any field that is not in `names`; it suggests the nearest one.
   void only(std::initializer_list<std::string_view> names);
-  // Returns how many fields are not null and not in `names`, which are sorted.
-  int64_t num_unknown(std::span<const std::string_view> names) const;
 
   const boost::json::object& object() const { return object_; }
   const std::string& prefix() const { return prefix_; }

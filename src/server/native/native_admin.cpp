@@ -214,16 +214,17 @@ void abort_request(ServerContext& context, const Exchange& exchange) {
         "abort_all"));
   }
   // As in SGLang, this means every request whose id begins with this text.
-  const std::vector<RequestId> ids =
-      context.requests.find_prefix(abort_all ? std::string_view() : rid, key_name);
+  const RequestRegistry::Meant meant =
+      context.requests.mark_prefix(abort_all ? std::string_view() : rid, key_name);
   if (abort_all) {
     context.engine.abort_all();
   } else {
-    for (const RequestId id : ids) context.engine.abort(id);
+    for (const RequestId id : meant.started) context.engine.abort(id);
   }
-  log_info("abort asked for rid={} all={} requests={}{}{}", for_log(rid), abort_all, ids.size(),
+  const size_t count = meant.started.size() + meant.num_waiting;
+  log_info("abort asked for rid={} all={} requests={}{}{}", for_log(rid), abort_all, count,
            key_name.empty() ? "" : " key=", key_name);
-  exchange->respond(json_text({{"success", true}, {"num_requests", ids.size()}}));
+  exchange->respond(json_text({{"success", true}, {"num_requests", count}}));
 }
 
 void pause_generation(ServerContext& context, const Exchange& exchange) {

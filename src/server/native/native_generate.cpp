@@ -1,14 +1,11 @@
 #include "server/native/native_generate.h"
 
-#include <exception>
 #include <utility>
 #include <vector>
 
 #include "server/admission/prompt_limits.h"
-#include "server/generation/choice_starts.h"
-#include "server/generation/grammar_task.h"
+#include "server/generation/choices_call.h"
 #include "server/generation/parse_task.h"
-#include "server/generation/sse.h"
 #include "server/native/native_output.h"
 #include "server/native/native_request.h"
 #include "server/request_log.h"
@@ -16,68 +13,21 @@
 namespace hadal::server {
 namespace {
 
-// GenerateCall is one HTTP request in progress, kept alive by the callbacks of its generations.
-class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
+class GenerateCall final : public ChoicesCall {
  public:
   GenerateCall(ServerContext& context, std::shared_ptr<HttpExchange> exchange, NativeRequest request)
-      : context_(context),
-        io_(exchange->io()),
-        stream_(SseStream::create(std::move(exchange), ErrorStyle::kSglang)),
+      : ChoicesCall(context, SseStream::create(std::move(exchange), ErrorStyle::kSglang)),
         request_(std::move(request)),
-        grammar_memory_(context.memory) {}
-
-  void run() {
-    GrammarSpecs specs;
-    std::string field;  // field of the first grammar; a request has one kind of them
-    for (NativeItem& item : request_.items) {
-      if (field.empty() && item.grammar) field = item.grammar->field;
-      specs.push_back(std::move(item.grammar));
-    }
-    if (const Result<void> charged = charge_grammars(grammar_memory_, specs); !charged.ok())
-      return stream_->fail(charged.status(), field);
-    compile_grammars(context_, io_, stream_->exchange().request().client, std::move(specs),
-                     stream_->cancelled(),
-                     [self = shared_from_this(), field](Result<CompiledGrammars> grammars) {
-                       self->guarded([&] {
-                         if (self->stream_->disconnected()) return;
-                         if (!grammars.ok()) {
-                           return self->stream_->fail(grammars.status(), field);
-                         }
-                         const Result<void> charged = charge_grammars(self->grammar_memory_, *grammars);
-                         if (!charged.ok()) return self->stream_->fail(charged.status());
-                         self->start(std::move(grammars).value());
-                       });
-                     });
+        num_open_(request_.items.size()) {
+    outputs_.reserve(num_open_);
   }
 
  private:
-  template <typename Work>
-  void guarded(Work work) {
-    try {
-      work();
-    } catch (const std::exception& error) {
-      stream_->fail_internal(error);
-    }
-  }
+  size_t num_choices() const override { return request_.items.size(); }
+  Choice choice(size_t i) override { return {request_.items[i].request, request_.items[i].grammar}; }
+  QueuePlaces& places() override { return request_.places; }
 
-  // Starts all choices, each on a place that the request has.
-  void start(CompiledGrammars grammars) {
-    grammars_ = std::move(grammars);
-    num_open_ = request_.items.size();
-    outputs_.reserve(num_open_);
-    start_choices(io_, num_open_, [self = shared_from_this()](size_t i) {
-      bool has_started = false;
-      self->guarded([&] { has_started = self->start_choice(i); });
-      return has_started;
-    });
-  }
-
-  // Returns false if nothing more is to be started.
-  bool start_choice(size_t i) {
-    if (*stream_->cancelled()) return false;
-    GenerationRequest& request = request_.items[i].request;
-    request.grammar = std::move(grammars_[i]);
-    set_origin(request, context_, stream_->exchange().request());
+  void before_start(size_t i, const GenerationRequest& request) override {
     NativeOutput::Options options{
         .tokenizer = context_.tokenizer,
         .form = !request_.stream                             ? NativeOutput::Form::kWhole
@@ -88,20 +38,9 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
     };
     if (request_.stream && request_.is_list) options.index = static_cast<int64_t>(i);
     outputs_.emplace_back(request.rid, request.input_ids, options);
-    log_request_start(context_, request, log_room_);
-    auto started = Generation::start(context_, io_, request_.places, std::move(request),
-                                     [self = shared_from_this(), i](GenerationDelta delta) {
-                                       self->guarded([&] { self->on_delta(i, std::move(delta)); });
-                                     });
-    if (!started.ok()) {
-      stream_->fail(started.status());
-      return false;
-    }
-    stream_->attach(std::move(started).value());
-    return true;
   }
 
-  void on_delta(size_t i, GenerationDelta delta) {
+  void on_delta(size_t i, GenerationDelta delta) override {
     const auto abort = abort_status(ErrorStyle::kSglang, delta.abort_reason);
     if (abort && !stream_->started()) {
       stream_->cancel_all();
@@ -140,15 +79,9 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
     stream_->exchange().respond(std::move(response));
   }
 
-  ServerContext& context_;
-  IoThread& io_;
-  std::shared_ptr<SseStream> stream_;
   NativeRequest request_;
-  MemoryCharge grammar_memory_;
-  CompiledGrammars grammars_;  // of the choices that have not been started
-  LogRoom log_room_;
-  std::vector<NativeOutput> outputs_;  // of those that have been started
-  size_t num_open_ = 0;
+  std::vector<NativeOutput> outputs_;  // of the choices that have been started
+  size_t num_open_;
   std::string json_;
 };
 

@@ -5,6 +5,8 @@
 
 #include <boost/json.hpp>
 
+#include "server/json/known_fields.h"
+
 namespace hadal::server {
 namespace json = boost::json;
 namespace {
@@ -14,8 +16,7 @@ void read_length(FieldReader& options, SamplingFields& sampling) {
   std::optional<int64_t> length;
   options.integer("num_predict", length, -2, kMaxTokenCount);
   if (!options.ok() || !length || *length < 0) return;
-  if (*length == 0)
-    return options.must_be("num_predict", *options.find("num_predict"), "-2, -1, or 1 or more");
+  if (*length == 0) return options.must_be("num_predict", "-2, -1, or 1 or more");
   sampling.max_new_tokens = *length;
 }
 
@@ -39,7 +40,7 @@ void must_be_off(FieldReader& options, std::string_view name, float off) {
   float value = off;
   options.number(name, value, -1e30, 1e30);
   if (!options.ok() || value == off) return;
-  options.must_be(name, *options.find(name), fmt::format("{}: this way of sampling is not supported", off));
+  options.must_be(name, fmt::format("{}: this way of sampling is not supported", off));
 }
 
 void read_penalties(FieldReader& options, SamplingParams& params) {
@@ -51,18 +52,24 @@ void read_penalties(FieldReader& options, SamplingParams& params) {
   const bool penalises =
       params.repetition_penalty != 1 || params.frequency_penalty != 0 || params.presence_penalty != 0;
   if (options.ok() && penalises && window && *window != -1) {
-    options.must_be("repeat_last_n", *options.find("repeat_last_n"),
-                    "-1: penalties look at the whole text, not at its end");
+    options.must_be("repeat_last_n", "-1: penalties look at the whole text, not at its end");
   }
+  bool penalises_newline = true;
+  options.boolean("penalize_newline", penalises_newline);
+  if (options.ok() && penalises && !penalises_newline)
+    options.must_be("penalize_newline", "true: penalties spare no token");
 }
 
 }  // namespace
 
-void read_ollama_options(FieldReader& reader, const OpenAiLimits& limits, SamplingFields& sampling) {
+int64_t read_ollama_options(FieldReader& reader, const OpenAiLimits& limits, SamplingFields& sampling) {
   const json::value* value = reader.find("options");
-  if (value == nullptr || !reader.ok()) return;
+  if (value == nullptr || !reader.ok()) return 0;
   const json::object* object = value->if_object();
-  if (object == nullptr) return reader.must_be("options", *value, "an object");
+  if (object == nullptr) {
+    reader.must_be("options", *value, "an object");
+    return 0;
+  }
   FieldReader options(*object, "options.");
   SamplingParams& params = sampling.params;
   read_length(options, sampling);
@@ -82,6 +89,7 @@ void read_ollama_options(FieldReader& reader, const OpenAiLimits& limits, Sampli
   must_be_off(options, "mirostat", 0);
   options.unsupported({"embedding_only"}, "this server generates text only");
   reader.adopt(options);
+  return num_unknown_fields(*object, BodyKind::kOllamaOptions);
 }
 
 }  // namespace hadal::server

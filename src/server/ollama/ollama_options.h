@@ -2,6 +2,7 @@
 // pure.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "server/json/json_fields.h"
@@ -15,6 +16,7 @@ inline constexpr std::string_view kOllamaLengthField = "options.num_predict";
 
 // `sampling` holds the defaults. An option that changes the answer is honoured or refused; one that says how
 // Ollama's engine should work (num_gpu, num_batch, use_mmap, …) has no effect on an answer and none here.
-void read_ollama_options(FieldReader& reader, const OpenAiLimits& limits, SamplingFields& sampling);
+// Returns how many options Ollama does not define.
+int64_t read_ollama_options(FieldReader& reader, const OpenAiLimits& limits, SamplingFields& sampling);
 
 }  // namespace hadal::server

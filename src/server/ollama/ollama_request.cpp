@@ -7,6 +7,7 @@
 
 #include "base/printable.h"
 #include "server/generation/chat_input.h"
+#include "server/json/known_fields.h"
 #include "server/ollama/ollama_messages.h"
 #include "server/ollama/ollama_options.h"
 
@@ -15,12 +16,6 @@ namespace json = boost::json;
 namespace {
 
 constexpr std::string_view kPromptField = "prompt";
-
-// Returns what the client gave, or null.
-json::value given(std::string_view name, const FieldReader& reader) {
-  const json::value* value = reader.find(name);
-  return value == nullptr ? json::value(nullptr) : *value;
-}
 
 // Reads format: "json", or a JSON schema.
 void read_format(FieldReader& reader, std::shared_ptr<const GrammarSpec>& grammar) {
@@ -91,12 +86,15 @@ void read_logprobs(FieldReader& reader, const RequestLimits& limits, LogprobOpti
 
 // Reads what both endpoints have.
 void read_common(FieldReader& reader, const OpenAiLimits& limits, ChatInput& input, OllamaRequest& out) {
+  out.common.unknown_fields =
+      num_unknown_fields(reader.object(), out.is_chat ? BodyKind::kOllamaChat : BodyKind::kOllamaGenerate);
+  reader.unsupported({"_debug_render_only"}, "prompts are not returned");
   out.common.stream = true;
   read_model_name(reader, limits, out.common);
   reader.boolean("stream", out.common.stream);
   input.fields.sampling.params = limits.default_sampling;
   input.fields.sampling.params.min_new_tokens = 0;
-  read_ollama_options(reader, limits, input.fields.sampling);
+  out.common.unknown_fields += read_ollama_options(reader, limits, input.fields.sampling);
   read_format(reader, input.fields.sampling.grammar);
   read_think(reader, limits, input.options);
   read_logprobs(reader, limits.request, input.logprobs);
@@ -107,8 +105,8 @@ void read_common(FieldReader& reader, const OpenAiLimits& limits, ChatInput& inp
 
 void read_chat(FieldReader& reader, const OpenAiLimits& limits, OllamaRequest& out) {
   ChatInput input;
-  read_common(reader, limits, input, out);
   out.is_chat = true;
+  read_common(reader, limits, input, out);
   read_tools(reader, input.tools);
   read_ollama_messages(reader, input.messages);
   out.loads_only = input.messages.empty();
@@ -140,9 +138,10 @@ void make_raw(FieldReader& reader, const OpenAiLimits& limits, std::string_view 
 
 void read_generate(FieldReader& reader, const OpenAiLimits& limits, OllamaRequest& out) {
   ChatInput input;
-  read_common(reader, limits, input, out);
   out.is_chat = false;
+  read_common(reader, limits, input, out);
   refuse_ollama_images(reader, "images");
+  reader.unsupported({"width", "height", "steps"}, "the models here generate text only");
   std::string prompt;
   std::string system;
   std::string unused;
@@ -166,7 +165,7 @@ void read_generate(FieldReader& reader, const OpenAiLimits& limits, OllamaReques
     reader.fail("system", "excludes raw, because a raw prompt is the whole text for the model");
   }
   if (reader.ok() && raw && input.options.thinking) {
-    reader.must_be("think", given("think", reader), "false: a raw prompt is the whole text for the model");
+    reader.must_be("think", "false: a raw prompt is the whole text for the model");
   }
   out.loads_only = prompt.empty();
   read_keep_alive(reader, out.loads_only);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/generation/parse_task.h"
+#include "server/metrics.h"
 #include "server/ollama/ollama_answer.h"
 #include "server/openai/openai_call.h"
 
@@ -17,6 +18,7 @@ void answer(ServerContext& context, std::shared_ptr<HttpExchange> exchange, Pars
   }
   auto& request = std::get<OllamaRequest>(parsed);
   if (request.loads_only) {
+    context.metrics.count_unknown_fields(request.common.unknown_fields);
     HttpResponse response;
     response.body = ollama_loaded(request);
     return exchange->respond(std::move(response));

@@ -1,11 +1,9 @@
 #include "server/openai/openai_call.h"
 
-#include <exception>
 #include <optional>
 #include <utility>
 
-#include "server/generation/choice_starts.h"
-#include "server/generation/grammar_task.h"
+#include "server/generation/choices_call.h"
 #include "server/json/api_error.h"
 #include "server/json/json_writer.h"
 #include "server/metrics.h"
@@ -27,88 +25,26 @@ std::optional<Failure> failure_of(const GenerationDelta& delta) {
   return std::nullopt;
 }
 
-// OpenAiCall is kept alive by the callbacks of its generations.
-class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
+class OpenAiCall final : public ChoicesCall {
  public:
   OpenAiCall(ServerContext& context, std::shared_ptr<HttpExchange> exchange, OpenAiRequest request,
              std::unique_ptr<OpenAiAnswer> answer)
-      : context_(context),
-        io_(exchange->io()),
-        stream_(SseStream::create(std::move(exchange), answer->error_style(), answer->event_form())),
+      : ChoicesCall(context,
+                    SseStream::create(std::move(exchange), answer->error_style(), answer->event_form())),
         request_(std::move(request)),
-        grammar_memory_(context.memory),
-        answer_(std::move(answer)) {}
-
-  void run() {
-    GrammarSpecs specs;
-    specs.reserve(request_.items.size());
-    for (OpenAiItem& item : request_.items) specs.push_back(item.grammar);
-    if (const Result<void> charged = charge_grammars(grammar_memory_, specs); !charged.ok())
-      return stream_->fail(charged.status());
-    compile_grammars(context_, io_, stream_->exchange().request().client, std::move(specs),
-                     stream_->cancelled(), [self = shared_from_this()](Result<CompiledGrammars> grammars) {
-                       self->guarded([&] { self->on_grammars(std::move(grammars)); });
-                     });
+        answer_(std::move(answer)),
+        num_open_(request_.items.size()) {
+    rids_.reserve(num_open_);
+    if (log_text_bytes(context_) > 0) texts_.resize(num_open_);
   }
 
  private:
-  template <typename Work>
-  void guarded(Work work) {
-    try {
-      work();
-    } catch (const std::exception& error) {
-      stream_->fail_internal(error);
-    }
-  }
+  size_t num_choices() const override { return request_.items.size(); }
+  Choice choice(size_t i) override { return {request_.items[i].request, request_.items[i].grammar}; }
+  QueuePlaces& places() override { return request_.places; }
+  void before_start(size_t /*i*/, const GenerationRequest& request) override { rids_.push_back(request.rid); }
 
-  void on_grammars(Result<CompiledGrammars> grammars) {
-    if (stream_->disconnected()) return;
-    if (!grammars.ok()) {
-      std::string field;
-      for (const OpenAiItem& item : request_.items) {
-        if (field.empty() && item.grammar) field = item.grammar->field;
-      }
-      return stream_->fail(grammars.status(), field);
-    }
-    if (const Result<void> charged = charge_grammars(grammar_memory_, *grammars); !charged.ok())
-      return stream_->fail(charged.status());
-    start(std::move(grammars).value());
-  }
-
-  // Starts all choices, each on a place that the request has.
-  void start(CompiledGrammars grammars) {
-    grammars_ = std::move(grammars);
-    num_open_ = request_.items.size();
-    rids_.reserve(num_open_);
-    if (log_text_bytes(context_) > 0) texts_.resize(num_open_);
-    start_choices(io_, num_open_, [self = shared_from_this()](size_t i) {
-      bool has_started = false;
-      self->guarded([&] { has_started = self->start_choice(i); });
-      return has_started;
-    });
-  }
-
-  // Returns false if nothing more is to be started.
-  bool start_choice(size_t i) {
-    if (*stream_->cancelled()) return false;
-    GenerationRequest& generation = request_.items[i].request;
-    generation.grammar = std::move(grammars_[i]);
-    set_origin(generation, context_, stream_->exchange().request());
-    rids_.push_back(generation.rid);
-    log_request_start(context_, generation, log_room_);
-    auto started = Generation::start(context_, io_, request_.places, std::move(generation),
-                                     [self = shared_from_this(), i](GenerationDelta delta) {
-                                       self->guarded([&] { self->on_delta(i, std::move(delta)); });
-                                     });
-    if (!started.ok()) {
-      stream_->fail(started.status());
-      return false;
-    }
-    stream_->attach(std::move(started).value());
-    return true;
-  }
-
-  void on_delta(size_t i, GenerationDelta delta) {
+  void on_delta(size_t i, GenerationDelta delta) override {
     const bool last = delta.finish_reason != FinishReason::kNone;
     if (context_.options.log_requests_level >= 0) log_delta(i, delta, last);
     if (std::optional<Failure> failure = failure_of(delta)) {
@@ -147,17 +83,11 @@ class OpenAiCall : public std::enable_shared_from_this<OpenAiCall> {
     log_request_end(context_, rids_[i], delta, text);
   }
 
-  ServerContext& context_;
-  IoThread& io_;
-  std::shared_ptr<SseStream> stream_;
   OpenAiRequest request_;
-  MemoryCharge grammar_memory_;
-  CompiledGrammars grammars_;  // of the choices that have not been started
-  LogRoom log_room_;
   std::unique_ptr<OpenAiAnswer> answer_;
-  std::vector<std::string> rids_;
+  std::vector<std::string> rids_;   // of the choices that have been started
   std::vector<std::string> texts_;  // for the log: beginnings
-  size_t num_open_ = 0;
+  size_t num_open_;
   std::optional<Failure> failure_;  // the first failure of a stream that had begun
 };
 

@@ -16,19 +16,12 @@ namespace {
 constexpr std::string_view kOtherMedia[] = {"image",       "image_url", "input_image", "audio", "audio_url",
                                             "input_audio", "video",     "video_url",   "file",  "input_file"};
 
-// Returns what the client gave, or null.
-json::value given(std::string_view name, const FieldReader& reader) {
-  const json::value* value = reader.find(name);
-  return value == nullptr ? json::value(nullptr) : *value;
-}
-
 // Reads one part of a content list; its text is added to the message.
-void read_part(FieldReader& message, const std::string& prefix, size_t i, const json::value& value,
-               ChatMessage& out, bool& has_text) {
+void read_part(FieldReader& message, size_t i, const json::value& value, ChatMessage& out, bool& has_text) {
   const std::string name = fmt::format("content[{}]", i);
   const json::object* object = value.if_object();
   if (object == nullptr) return message.must_be(name, value, "an object with a type");
-  FieldReader part(*object, prefix + name + ".");
+  FieldReader part(*object, message.prefix() + name + ".");
   std::string type;
   part.text("type", type);
   if (part.ok() && (type == "text" || type == "refusal")) {
@@ -46,12 +39,12 @@ void read_part(FieldReader& message, const std::string& prefix, size_t i, const 
              std::find(std::begin(kOtherMedia), std::end(kOtherMedia), type) != std::end(kOtherMedia)) {
     part.refuse("type", unsupported("{}type is {}; {}", part.prefix(), shown_text(type), kTextOnly));
   } else if (part.ok()) {
-    part.must_be("type", given("type", part), "text: the models here read text only");
+    part.must_be("type", "text: the models here read text only");
   }
   message.adopt(part);
 }
 
-void read_content(FieldReader& message, const std::string& prefix, ChatMessage& out) {
+void read_content(FieldReader& message, ChatMessage& out) {
   const json::value* value = message.find("content");
   if (!message.ok()) return;
   if (value == nullptr) {
@@ -68,49 +61,41 @@ void read_content(FieldReader& message, const std::string& prefix, ChatMessage& 
   if (parts == nullptr) return message.must_be("content", *value, "a string or a list of parts");
   bool has_text = false;
   for (size_t i = 0; i < parts->size() && message.ok(); ++i) {
-    read_part(message, prefix, i, (*parts)[i], out, has_text);
+    read_part(message, i, (*parts)[i], out, has_text);
   }
 }
 
-void read_tool_call(FieldReader& message, const std::string& prefix, size_t i, const json::value& value,
+void read_tool_call(FieldReader& message, const ToolCallForm& form, size_t i, const json::value& value,
                     ChatMessage& out) {
   const std::string name = fmt::format("tool_calls[{}]", i);
   const json::object* object = value.if_object();
   const json::value* inner = object == nullptr ? nullptr : object->if_contains("function");
   const json::object* function = inner == nullptr ? nullptr : inner->if_object();
-  if (function == nullptr) {
-    return message.must_be(name, value, "{\"id\", \"type\": \"function\", \"function\": {\"name\", …}}");
-  }
+  if (function == nullptr) return message.must_be(name, value, form.shape);
   ToolCall call;
-  FieldReader outer(*object, prefix + name + ".");
+  FieldReader outer(*object, message.prefix() + name + ".");
   outer.text("id", call.id);
-  outer.text("type", call.type);
-  if (outer.ok() && call.type != "function") {
-    outer.must_be("type", given("type", outer), "\"function\"");
-  }
-  FieldReader fields(*function, prefix + name + ".function.");
+  if (form.has_type) outer.text("type", call.type);
+  if (outer.ok() && call.type != "function") outer.must_be("type", "\"function\"");
+  FieldReader fields(*function, outer.prefix() + "function.");
   fields.text("name", call.name);
   if (fields.ok() && call.name.empty()) fields.fail("name", "is missing; must be the function's name");
   const json::value* arguments = fields.find("arguments");
-  if (arguments == nullptr) {
-    call.arguments = "{}";
-  } else if (arguments->is_string() || arguments->is_object()) {
-    call.arguments = text_or_json(*arguments);
-    if (call.arguments.empty()) call.arguments = "{}";
-  } else {
-    fields.must_be("arguments", *arguments, "a string of JSON or an object");
-  }
+  if (arguments != nullptr && !arguments->is_object() && !(form.has_text && arguments->is_string()))
+    fields.must_be("arguments", form.has_text ? "a string of JSON or an object" : "an object");
+  if (arguments != nullptr && fields.ok()) call.arguments = text_or_json(*arguments);
+  if (call.arguments.empty()) call.arguments = "{}";
   outer.adopt(fields);
   message.adopt(outer);
   out.tool_calls.push_back(std::move(call));
 }
 
-void read_message(FieldReader& message, const std::string& prefix, ChatMessage& out) {
+void read_message(FieldReader& message, ChatMessage& out) {
   if (!message.has("role")) {
     message.fail("role", "is missing; must be system, developer, user, assistant or tool");
   }
   message.choice("role", out.role, {"system", "developer", "user", "assistant", "tool"});
-  read_content(message, prefix, out);
+  read_content(message, out);
   message.unsupported({"function_call"}, "use tool_calls");
   message.unsupported({"audio"}, "the models here read text only");
   std::string name;  // the speaker's name, which no format of the family shows
@@ -120,17 +105,11 @@ void read_message(FieldReader& message, const std::string& prefix, ChatMessage& 
   message.text("reasoning", reasoning);
   message.text("reasoning_content", reasoning);
   if (!reasoning.empty()) out.reasoning_content = std::move(reasoning);
-  const json::value* calls = message.find("tool_calls");
-  if (calls == nullptr || !message.ok()) return;
-  const json::array* list = calls->if_array();
-  if (list == nullptr) return message.must_be("tool_calls", *calls, "a list");
-  if (!list->empty() && out.role != "assistant") {
-    return message.fail("tool_calls",
-                        fmt::format("belong to the assistant; the role of this message is \"{}\"", out.role));
-  }
-  for (size_t i = 0; i < list->size() && message.ok(); ++i) {
-    read_tool_call(message, prefix, i, (*list)[i], out);
-  }
+  read_tool_calls(message,
+                  {.shape = "{\"id\", \"type\": \"function\", \"function\": {\"name\", …}}",
+                   .has_type = true,
+                   .has_text = true},
+                  out);
 }
 
 // Reads the function that a tool_choice object names.
@@ -174,6 +153,20 @@ void read_tool(FieldReader& reader, size_t i, const json::value& value, ToolFiel
 
 }  // namespace
 
+void read_tool_calls(FieldReader& message, const ToolCallForm& form, ChatMessage& out) {
+  const json::value* calls = message.find("tool_calls");
+  if (calls == nullptr || !message.ok()) return;
+  const json::array* list = calls->if_array();
+  if (list == nullptr) return message.must_be("tool_calls", *calls, "a list");
+  if (!list->empty() && out.role != "assistant") {
+    return message.fail("tool_calls",
+                        fmt::format("belong to the assistant; the role of this message is \"{}\"", out.role));
+  }
+  for (size_t i = 0; i < list->size() && message.ok(); ++i) {
+    read_tool_call(message, form, i, (*list)[i], out);
+  }
+}
+
 void read_messages(FieldReader& reader, std::vector<ChatMessage>& messages) {
   if (!reader.ok()) return;
   const json::value* value = reader.find("messages");
@@ -186,9 +179,8 @@ void read_messages(FieldReader& reader, std::vector<ChatMessage>& messages) {
     if (object == nullptr) {
       return reader.must_be(fmt::format("messages[{}]", i), (*list)[i], "an object with role and content");
     }
-    const std::string prefix = fmt::format("messages[{}].", i);
-    FieldReader message(*object, prefix);
-    read_message(message, prefix, messages.emplace_back());
+    FieldReader message(*object, fmt::format("messages[{}].", i));
+    read_message(message, messages.emplace_back());
     reader.adopt(message);
   }
 }

@@ -21,6 +21,16 @@ inline constexpr std::string_view kTextOnly =
 // types (images, sound, files) are kUnsupported.
 void read_messages(FieldReader& reader, std::vector<ChatMessage>& messages);
 
+// ToolCallForm is how a dialect writes the calls of a message.
+struct ToolCallForm {
+  std::string_view shape;  // of a call, for errors
+  bool has_type = false;   // its `type` must be "function"
+  bool has_text = false;   // `arguments` may be a string of JSON; otherwise they must be an object
+};
+
+// Reads the `tool_calls` of a message, whose role has been read. Calls without arguments have "{}".
+void read_tool_calls(FieldReader& message, const ToolCallForm& form, ChatMessage& out);
+
 struct ToolFields {
   enum class Choice { kNone, kAuto, kRequired, kNamed };
   Choice choice = Choice::kNone;    // kNone also without tools

@@ -7,6 +7,7 @@
 
 #include "server/admission/cache_salt.h"
 #include "server/admission/memory_costs.h"
+#include "server/json/known_fields.h"
 #include "server/json/random_id.h"
 
 namespace hadal::server {
@@ -14,101 +15,6 @@ namespace json = boost::json;
 namespace {
 
 constexpr size_t kMaxModelBytes = 256;
-
-// Lists the fields that chats and completions read or refuse. "user", "metadata", "safety_identifier" and
-// "prompt_cache_key" are labels, which ask for nothing that an answer shows.
-constexpr std::string_view kKnownFields[] = {"audio",
-                                             "best_of",
-                                             "bootstrap_host",
-                                             "bootstrap_port",
-                                             "bootstrap_room",
-                                             "cache_salt",
-                                             "chat_template_kwargs",
-                                             "content_special_tokens",
-                                             "continue_final_message",
-                                             "custom_logit_processor",
-                                             "custom_params",
-                                             "data_parallel_rank",
-                                             "disagg_prefill_dp_rank",
-                                             "ebnf",
-                                             "echo",
-                                             "extra_key",
-                                             "frequency_penalty",
-                                             "function_call",
-                                             "functions",
-                                             "guided_choice",
-                                             "guided_decoding_backend",
-                                             "guided_grammar",
-                                             "guided_json",
-                                             "guided_regex",
-                                             "ignore_eos",
-                                             "image_max_dynamic_patch",
-                                             "images_config",
-                                             "json_schema",
-                                             "logit_bias",
-                                             "logits_processors",
-                                             "logprobs",
-                                             "lora_path",
-                                             "max_completion_tokens",
-                                             "max_dynamic_patch",
-                                             "max_tokens",
-                                             "messages",
-                                             "metadata",
-                                             "min_dynamic_patch",
-                                             "min_p",
-                                             "min_tokens",
-                                             "modalities",
-                                             "model",
-                                             "n",
-                                             "no_stop_trim",
-                                             "parallel_tool_calls",
-                                             "prediction",
-                                             "presence_penalty",
-                                             "priority",
-                                             "prompt",
-                                             "prompt_cache_key",
-                                             "prompt_cache_retention",
-                                             "reasoning_effort",
-                                             "regex",
-                                             "repetition_penalty",
-                                             "response_format",
-                                             "return_cached_tokens_details",
-                                             "return_hidden_states",
-                                             "return_meta_info",
-                                             "return_prompt_token_ids",
-                                             "return_routed_experts",
-                                             "return_text_in_logprobs",
-                                             "return_token_ids",
-                                             "rid",
-                                             "routed_dp_rank",
-                                             "safety_identifier",
-                                             "seed",
-                                             "separate_reasoning",
-                                             "service_tier",
-                                             "session_params",
-                                             "skip_special_tokens",
-                                             "stop",
-                                             "stop_regex",
-                                             "stop_token_ids",
-                                             "store",
-                                             "stream",
-                                             "stream_options",
-                                             "stream_reasoning",
-                                             "structural_tag",
-                                             "structured_outputs",
-                                             "suffix",
-                                             "temperature",
-                                             "thinking",
-                                             "tool_choice",
-                                             "tools",
-                                             "top_k",
-                                             "top_logprobs",
-                                             "top_p",
-                                             "user",
-                                             "verbosity",
-                                             "video_max_dynamic_patch",
-                                             "web_search_options"};
-static_assert(std::is_sorted(std::begin(kKnownFields), std::end(kKnownFields)));
 
 void refuse_unsupported(FieldReader& reader) {
   reader.unsupported({"lora_path"}, "adapters are not supported; merge them into the checkpoint");
@@ -250,7 +156,7 @@ void read_model_name(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequ
 }
 
 void check_openai_fields(FieldReader& reader, OpenAiRequest& request) {
-  request.unknown_fields = reader.num_unknown(kKnownFields);
+  request.unknown_fields = num_unknown_fields(reader.object(), BodyKind::kOpenAi);
   reader.unsupported({"store"}, "answers are not stored");
   std::string accepted;
   reader.choice("service_tier", accepted, {"auto", "default"});

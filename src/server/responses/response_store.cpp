@@ -1,6 +1,6 @@
 #include "server/responses/response_store.h"
 
-#include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace hadal::server {
@@ -27,30 +27,28 @@ void ResponseStore::put(const std::string& id, std::string_view owner, std::stri
                         std::vector<ChatMessage> messages) {
   const size_t own_bytes = kEntryBytes + json.size() + (earlier.size() + 1) * sizeof(earlier.front());
   const size_t turn_bytes = message_bytes(messages);
-  if (own_bytes + turn_bytes > max_bytes()) return;
-  auto turn = std::make_shared<StoredTurn>(
-      StoredTurn{.messages = std::move(messages), .charge = MemoryCharge(memory_)});
+  size_t earlier_bytes = 0;
+  for (const auto& turn : earlier) earlier_bytes += turn->charge.of_store.bytes(MemoryKind::kPrompt);
+  if (own_bytes + turn_bytes + earlier_bytes > max_bytes()) return;
+  auto turn = std::make_shared<StoredTurn>(StoredTurn{.messages = std::move(messages), .charge = {}});
   auto response = std::make_shared<Response>(
-      Response{.json = std::move(json), .turns = std::move(earlier), .charge = MemoryCharge(memory_)});
+      Response{.json = std::move(json), .turns = std::move(earlier), .charge = {}});
   const std::lock_guard lock(mutex_);
+  Owner& holder = owner_of(owner);
   while (!memory_->has_room(own_bytes + turn_bytes))
-    if (!evict_one()) return;  // what is left belongs to requests that still run
-  if (!response->charge.try_add(MemoryKind::kOutput, own_bytes) ||
-      !turn->charge.try_add(MemoryKind::kPrompt, turn_bytes))
+    if (!evict_one_for(holder)) return;
+  if (!count(response->charge, holder, MemoryKind::kOutput, own_bytes) ||
+      !count(turn->charge, holder, MemoryKind::kPrompt, turn_bytes))
     return;
   response->turns.push_back(std::move(turn));
   // What may throw comes first, so that the maps agree in any case.
-  Owner& holder = owners_[std::string(owner)];
   std::list<std::string> place = {id};
-  const bool is_new = entries_
-                          .try_emplace(id, Entry{.response = std::move(response),
-                                                 .owner = std::string(owner),
-                                                 .place = place.begin(),
-                                                 .bytes = own_bytes + turn_bytes})
-                          .second;
-  if (!is_new) return;
-  holder.ids.splice(holder.ids.end(), place);
-  holder.bytes += own_bytes + turn_bytes;
+  const bool is_new =
+      entries_
+          .try_emplace(
+              id, Entry{.response = std::move(response), .owner = std::string(owner), .place = place.begin()})
+          .second;
+  if (is_new) holder.ids.splice(holder.ids.end(), place);
 }
 
 std::shared_ptr<const ResponseStore::Response> ResponseStore::find(const std::string& id,
@@ -68,21 +66,36 @@ bool ResponseStore::erase(const std::string& id, std::string_view owner) {
   return true;
 }
 
+ResponseStore::Owner& ResponseStore::owner_of(std::string_view name) {
+  const auto [owner, is_new] = owners_.try_emplace(std::string(name));
+  if (owner->second.held == nullptr)
+    owner->second.held = std::make_shared<RequestMemory>(std::numeric_limits<size_t>::max());
+  return owner->second;
+}
+
+// Counts what comes into being for an owner; returns false if the store has no room for it.
+bool ResponseStore::count(StoredCharge& charge, const Owner& owner, MemoryKind kind, size_t bytes) const {
+  charge = {.of_store = MemoryCharge(memory_), .of_owner = MemoryCharge(owner.held)};
+  return charge.of_store.try_add(kind, bytes) && charge.of_owner.try_add(kind, bytes);
+}
+
 void ResponseStore::remove(Entries::iterator entry) {
-  const auto owner = owners_.find(entry->second.owner);
-  owner->second.bytes -= entry->second.bytes;
-  owner->second.ids.erase(entry->second.place);
-  if (owner->second.ids.empty()) owners_.erase(owner);
+  owners_.at(entry->second.owner).ids.erase(entry->second.place);
   entries_.erase(entry);
 }
 
-// Forgets the oldest response of the owner that holds most.
-bool ResponseStore::evict_one() {
-  const auto most = std::max_element(owners_.begin(), owners_.end(), [](const auto& a, const auto& b) {
-    return a.second.bytes < b.second.bytes;
-  });
-  if (most == owners_.end() || most->second.ids.empty()) return false;
-  remove(entries_.find(most->second.ids.front()));
+// Forgets the oldest response of the owner that holds most, to make room for `owner`. Returns false if nobody
+// with a response holds more than `owner`, which has none: the rest of the store belongs to running requests.
+bool ResponseStore::evict_one_for(Owner& owner) {
+  Owner* most = owner.ids.empty() ? nullptr : &owner;
+  size_t held = owner.held->total();
+  for (auto& [name, other] : owners_) {
+    if (other.ids.empty() || other.held->total() <= held) continue;
+    most = &other;
+    held = other.held->total();
+  }
+  if (most == nullptr) return false;
+  remove(entries_.find(most->ids.front()));
   return true;
 }
 

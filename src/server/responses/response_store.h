@@ -16,11 +16,17 @@
 
 namespace hadal::server {
 
+// StoredCharge counts bytes for the whole store and for their owner.
+struct StoredCharge {
+  MemoryCharge of_store = MemoryCharge();
+  MemoryCharge of_owner = MemoryCharge();
+};
+
 // StoredTurn holds what one request added to a conversation: its input and its answer. The responses after it
 // share it, and its memory is counted until the last of them has gone.
 struct StoredTurn {
   std::vector<ChatMessage> messages;
-  MemoryCharge charge;
+  StoredCharge charge;
 };
 using StoredTurns = std::vector<std::shared_ptr<const StoredTurn>>;
 
@@ -32,7 +38,7 @@ class ResponseStore {
   struct Response {
     std::string json;   // the response object
     StoredTurns turns;  // the conversation up to and including its answer, without instructions
-    MemoryCharge charge;
+    StoredCharge charge;
   };
 
   // With 0 bytes nothing is stored.
@@ -43,9 +49,11 @@ class ResponseStore {
   size_t max_bytes() const { return memory_->limit(); }
   size_t bytes() const { return memory_->total(); }
 
-  // Stores a response of `owner`, whose conversation is `earlier` and then `messages`. If there is no room,
-  // the oldest responses of the owner that holds most give way, so that no owner can displace all the others.
-  // What does not fit into an empty store is not stored, and neither is an id that is there.
+  // Stores a response of `owner`, whose conversation is `earlier` (turns of this owner) and then `messages`.
+  // If there is no room, the oldest responses of the owner that holds most give way. An owner holds its
+  // responses and every turn that one of them or one of its running requests still shares, each once. So
+  // nobody can displace the responses of an owner that holds less. What does not fit into an empty store with
+  // its whole conversation is not stored, and neither is an id that is there.
   void put(const std::string& id, std::string_view owner, std::string json, StoredTurns earlier,
            std::vector<ChatMessage> messages);
   // Returns a response of this owner, or null.
@@ -54,24 +62,27 @@ class ResponseStore {
   bool erase(const std::string& id, std::string_view owner);
 
  private:
+  // There are no more owners than keys with names, and one for all other clients, so none is removed.
   struct Owner {
-    std::list<std::string> ids;  // the oldest first
-    size_t bytes = 0;
+    std::list<std::string> ids;           // the oldest first
+    std::shared_ptr<RequestMemory> held;  // a ledger without a limit of its own
   };
+  using Owners = std::unordered_map<std::string, Owner>;
   struct Entry {
     std::shared_ptr<const Response> response;
     std::string owner;
     std::list<std::string>::iterator place;  // in its owner's list
-    size_t bytes = 0;
   };
   using Entries = std::unordered_map<std::string, Entry>;
+  Owner& owner_of(std::string_view name);
+  bool count(StoredCharge& charge, const Owner& owner, MemoryKind kind, size_t bytes) const;
   void remove(Entries::iterator entry);
-  bool evict_one();
+  bool evict_one_for(Owner& owner);
 
   const std::shared_ptr<RequestMemory> memory_;  // a ledger of its own
   mutable std::mutex mutex_;
-  Entries entries_;                                // guarded by mutex_
-  std::unordered_map<std::string, Owner> owners_;  // guarded by mutex_
+  Entries entries_;  // guarded by mutex_
+  Owners owners_;    // guarded by mutex_
 };
 
 }  // namespace hadal::server

@@ -10,6 +10,7 @@
 #include "server/generation/chat_input.h"
 #include "server/generation/dialect_chat.h"
 #include "server/json/json_writer.h"
+#include "server/json/known_fields.h"
 #include "server/responses/responses_input.h"
 
 namespace hadal::server {
@@ -221,6 +222,7 @@ std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limi
   std::string accepted;
   reader.choice("service_tier", accepted, {"auto", "default"});
   read_openai_fields(reader, limits, out.common, input.fields);
+  out.common.unknown_fields = num_unknown_fields(reader.object(), BodyKind::kResponses);
   out.common.repeats_answer = out.common.stream;
   need_one_choice(reader, input.fields);
   check_options(reader);

@@ -119,7 +119,7 @@ Verdict DsmlScan::key(std::string_view window) {
       stage_ = Stage::kText;
     } else {
       value_begin_ = resume_ = at_;
-      json_.emplace(boost::json::storage_ptr(), json_options(kMaxDepth - 1));
+      json_.emplace(kMaxDepth - 1);
       stage_ = Stage::kJson;
     }
     return Verdict::kCall;
@@ -149,10 +149,9 @@ Verdict DsmlScan::text(std::string_view window) {
 }
 
 Verdict DsmlScan::json(std::string_view window) {
-  boost::system::error_code error;
-  at_ += json_->write_some(window.data() + at_, window.size() - at_, error);
-  if (error) return Verdict::kBroken;
-  if (!json_->done()) return Verdict::kMore;
+  at_ += json_->read(window.substr(at_));
+  if (json_->is_broken()) return Verdict::kBroken;
+  if (!json_->is_whole()) return Verdict::kMore;
   json_.reset();
   stage_ = Stage::kJsonEnd;
   return Verdict::kCall;

@@ -8,9 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include <boost/json/stream_parser.hpp>
-
 #include "text/chat/tool_call_parser_scan.h"
+#include "text/json_scan.h"
 
 namespace hadal::tool_call {
 
@@ -47,7 +46,7 @@ class DsmlScan final : public CallScan {
   std::string key_;         // of the parameter that is being read
   size_t value_begin_ = 0;  // of its JSON
   std::set<std::string, std::less<>> keys_;
-  std::optional<boost::json::stream_parser> json_;
+  std::optional<JsonScan> json_;
 };
 
 }  // namespace hadal::tool_call

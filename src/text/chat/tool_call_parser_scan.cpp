@@ -7,12 +7,6 @@
 
 namespace hadal::tool_call {
 
-boost::json::parse_options json_options(size_t max_depth) {
-  boost::json::parse_options options;
-  options.max_depth = max_depth;
-  return options;
-}
-
 bool skip_spaces(std::string_view window, size_t& at) {
   while (at < window.size() && is_space(window[at])) ++at;
   return at < window.size();
@@ -45,7 +39,7 @@ Verdict JsonCallScan::advance(std::string_view window) {
       case Stage::kOpen:
         if (!skip_spaces(window, at_)) return Verdict::kMore;
         if (window[at_] != '{') return Verdict::kBroken;
-        json_.emplace(boost::json::storage_ptr(), json_options(kMaxDepth));
+        json_.emplace(kMaxDepth);
         stage_ = Stage::kObject;
         continue;
       case Stage::kObject:
@@ -94,20 +88,13 @@ Verdict JsonCallScan::literal(std::string_view window, std::string_view text, St
   return Verdict::kCall;
 }
 
-// Feeds the parser byte by byte, so that the arguments end at the same byte however the text was cut: at the
-// last one that a JSON object can begin with.
+// The arguments end at the last byte that a JSON object can begin with.
 Verdict JsonCallScan::object(std::string_view window) {
-  const size_t begin = at_;
-  boost::system::error_code error;
-  while (at_ < window.size() && !json_->done()) {
-    json_->write_some(window.data() + at_, 1, error);
-    if (error) break;
-    ++at_;
-  }
-  made_ += window.substr(begin, at_ - begin);
-  taken_ = at_;
-  if (error) return Verdict::kBroken;
-  if (!json_->done()) return Verdict::kMore;
+  const std::string_view made = window.substr(at_, json_->read(window.substr(at_)));
+  made_ += made;
+  taken_ = at_ += made.size();
+  if (json_->is_broken()) return Verdict::kBroken;
+  if (!json_->is_whole()) return Verdict::kMore;
   json_.reset();
   is_whole_ = true;
   stage_ = fenced_ ? Stage::kFenceEnd : Stage::kEnd;

@@ -9,10 +9,9 @@
 #include <string_view>
 #include <utility>
 
-#include <boost/json/stream_parser.hpp>
-
 #include "text/chat/chat_markers.h"
 #include "text/chat/tool_call_parser.h"
+#include "text/json_scan.h"
 
 namespace hadal::tool_call {
 
@@ -38,8 +37,6 @@ enum class Verdict { kMore, kCall, kBroken };
 // would be useless.
 inline constexpr size_t kMaxHead = 256;
 inline constexpr size_t kMaxDepth = 128;  // of arguments
-
-boost::json::parse_options json_options(size_t max_depth);
 
 // Moves `at` past white space; returns false if it reaches the end of the window.
 bool skip_spaces(std::string_view window, size_t& at);
@@ -106,7 +103,7 @@ class JsonCallScan final : public CallScan {
   bool fenced_;
   Stage stage_;
   size_t head_begin_ = 0;  // where the type or name that is being read begins
-  std::optional<boost::json::stream_parser> json_;
+  std::optional<JsonScan> json_;
 };
 
 }  // namespace hadal::tool_call
