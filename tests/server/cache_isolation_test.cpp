@@ -90,6 +90,26 @@ TEST(CacheIsolation, EveryEndpointThatGeneratesAcceptsASalt) {
     EXPECT_EQ(ask(path, "two"), 0) << path;
     EXPECT_GT(ask(path, "one"), 50) << path;
   }
+  // Ollama's answers do not say what was cached, but a chat with the same prompt does.
+  const auto ask_ollama = [&](std::string_view more) {
+    const HttpResponse answer =
+        server.call("POST", "/api/chat",
+                    R"({"model":"m","stream":false,"options":{"num_predict":1},"messages":[{"role":"user",)" +
+                        (R"("content":"secret )" + words) + R"("}])" + std::string(more) + "}");
+    EXPECT_EQ(answer.status, 200) << answer.body;
+  };
+  const auto cached_in_chat = [&] {
+    const json::value usage =
+        parsed(
+            server.call("POST", "/v1/chat/completions",
+                        R"({"max_tokens":1,"messages":[{"role":"user","content":"secret )" + words + "\"}]}"))
+            .at("usage");
+    const auto* details = usage.as_object().if_contains("prompt_tokens_details");
+    return details == nullptr || details->is_null() ? int64_t{0}
+                                                    : details->at("cached_tokens").to_number<int64_t>();
+  };
+  ask_ollama(R"(,"cache_salt":"mine")");
+  EXPECT_LT(cached_in_chat(), 10);
   const auto two = parsed(server.generate(
       R"({"text":["a","b"],"cache_salt":["one","two"],"sampling_params":{"max_new_tokens":1}})"));
   EXPECT_EQ(two.as_array().size(), 2U);

@@ -327,7 +327,7 @@ Result<int> run_chat(const ParsedFlags& flags, const Environment& environment) {
       continue;  // what had been typed is dropped
     }
     if (message.end == LineEditor::End::kEndOfInput) break;
-    if (message.text.empty()) {
+    if (message.text.find_first_not_of(" \t\n") == std::string::npos) {
       chat.drop_edit();
       continue;
     }
@@ -339,7 +339,9 @@ Result<int> run_chat(const ParsedFlags& flags, const Environment& environment) {
     }
     const auto handled = chat.handle(*parsed, guard);
     if (!handled.ok()) {
-      fmt::print(stderr, "error: {} (/reset clears the conversation)\n", printable(handled.status().message));
+      // What is said may not fit behind the conversation.
+      fmt::print(stderr, "error: {}{}\n", printable(handled.status().message),
+                 parsed->action == ChatAction::kSay ? " (/reset clears the conversation)" : "");
       failed = true;
     }
     if (guard.interrupted() && !interactive) return kExitInterrupted;

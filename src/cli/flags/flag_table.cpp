@@ -9,7 +9,7 @@ namespace hadal::cli {
 namespace {
 
 constexpr CommandInfo kCommands[] = {
-    {Command::kServe, "serve", "run an HTTP server with OpenAI's and SGLang's endpoints",
+    {Command::kServe, "serve", "run an HTTP server with the APIs of OpenAI, Anthropic, Ollama and SGLang",
      "hadal serve --model-path models/hadal-tiny --port 30000"},
     {Command::kGenerate, "generate", "print the continuation of a prompt while it is generated",
      "hadal generate --model-path models/hadal-tiny --prompt \"Once upon a time\""},

@@ -16,6 +16,8 @@ namespace {
 constexpr int64_t kMinThinkingBudget = 1024;  // Anthropic's bound
 
 void refuse_unsupported(FieldReader& reader) {
+  reader.unsupported({"max_completion_tokens", "max_output_tokens"}, "use max_tokens");
+  reader.unsupported({"reasoning_effort"}, "use thinking");
   reader.unsupported({"container", "mcp_servers"}, "the server has no tools of its own");
   reader.unsupported({"context_management"}, "the client keeps the conversation and may shorten it");
 }
@@ -124,7 +126,7 @@ std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limi
   read_anthropic_messages(reader, messages);
   continue_last_turn(reader, messages, input.options);
   read_anthropic_tools(reader, input.tools);
-  input.content_as_text = limits.content_as_text;
+  read_content_special_tokens(reader, limits, input);
   input.messages = std::move(messages.list);
   make_chat(reader, limits, std::move(input), out);
   return std::move(messages.places);

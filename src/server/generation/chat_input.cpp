@@ -43,6 +43,12 @@ bool tags_are_special(const Tokenizer& tokenizer) {
 
 }  // namespace
 
+void read_content_special_tokens(FieldReader& reader, const OpenAiLimits& limits, ChatInput& input) {
+  std::string mode = limits.content_as_text ? "text" : "special";
+  reader.choice("content_special_tokens", mode, {"text", "special"});
+  input.content_as_text = mode == "text";
+}
+
 void make_chat(FieldReader& reader, const OpenAiLimits& limits, ChatInput input, OpenAiChatRequest& out) {
   if (!reader.ok()) return;
   OpenAiItem item;

@@ -27,6 +27,10 @@ struct ChatInput {
   std::string_view id_prefix = "chatcmpl-";  // begins the answer's id
 };
 
+// Reads content_special_tokens, whose default is the server's: whether special tokens in messages and tools
+// are found or are text.
+void read_content_special_tokens(FieldReader& reader, const OpenAiLimits& limits, ChatInput& input);
+
 // Renders and encodes the conversation, fits it to the limits, and adds the choices to out.common. Sets
 // out.parsing but for stream_reasoning, out.logprobs and out.opened_thinking. Errors stay in `reader`;
 // nothing is done if it has one. out.common has model, stream, usage options and memory already.

@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 
 #include "base/printable.h"
+#include "server/admission/cache_salt.h"
 #include "server/generation/chat_input.h"
 #include "server/json/known_fields.h"
 #include "server/ollama/ollama_messages.h"
@@ -98,7 +99,8 @@ void read_common(FieldReader& reader, const OpenAiLimits& limits, ChatInput& inp
   read_format(reader, input.fields.sampling.grammar);
   read_think(reader, limits, input.options);
   read_logprobs(reader, limits.request, input.logprobs);
-  input.content_as_text = limits.content_as_text;
+  read_cache_salt(reader, "cache_salt", input.fields.cache_salt);
+  read_content_special_tokens(reader, limits, input);
   input.length_field = kOllamaLengthField;
   input.id_prefix = "ollama-";
 }
@@ -170,6 +172,10 @@ void read_generate(FieldReader& reader, const OpenAiLimits& limits, OllamaReques
   out.loads_only = prompt.empty();
   read_keep_alive(reader, out.loads_only);
   if (out.loads_only) return;
+  if (reader.ok() && raw && reader.has("content_special_tokens")) {
+    reader.fail("content_special_tokens",
+                "is not supported with raw: a raw prompt is the whole text for the model");
+  }
   if (raw) return make_raw(reader, limits, prompt, std::move(input), out);
   if (!system.empty()) input.messages.push_back({.role = "system", .content = std::move(system)});
   input.messages.push_back({.role = "user", .content = std::move(prompt)});

@@ -96,13 +96,6 @@ void refuse_audio(FieldReader& reader) {
   }
 }
 
-// Reads content_special_tokens: whether special tokens in messages and tools are found or are text.
-void read_content_special_tokens(FieldReader& reader, bool& as_text) {
-  std::string mode = as_text ? "text" : "special";
-  reader.choice("content_special_tokens", mode, {"text", "special"});
-  as_text = mode == "text";
-}
-
 }  // namespace
 
 void read_openai_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatRequest& out) {
@@ -119,8 +112,7 @@ void read_openai_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiCha
   reader.boolean("stream_reasoning", out.parsing.stream_reasoning);
   reader.boolean("continue_final_message", input.options.continue_final_message);
   reader.boolean("add_generation_prompt", input.options.add_generation_prompt);
-  input.content_as_text = limits.content_as_text;
-  read_content_special_tokens(reader, input.content_as_text);
+  read_content_special_tokens(reader, limits, input);
   read_messages(reader, input.messages);
   read_prefix(reader, input.options.continue_final_message);
   read_tools(reader, input.tools);

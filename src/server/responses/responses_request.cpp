@@ -25,6 +25,9 @@ constexpr size_t kMaxIncludes = 64;
 void refuse_unsupported(FieldReader& reader) {
   reader.unsupported({"background"}, "a request runs while its client waits for it");
   reader.unsupported({"conversation"}, "use previous_response_id");
+  reader.unsupported({"messages"}, "use input");
+  reader.unsupported({"max_tokens", "max_completion_tokens"}, "use max_output_tokens");
+  reader.unsupported({"reasoning_effort", "thinking"}, "use reasoning");
   reader.unsupported({"prompt"}, "there are no stored prompts; use instructions and input");
   reader.unsupported({"context_management"},
                      "a conversation is not shortened; the client may send a shorter one");
@@ -238,7 +241,7 @@ std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limi
   ChatMessages messages;
   read_responses_input(reader, messages);
   read_responses_tools(reader, input.tools);
-  input.content_as_text = limits.content_as_text;
+  read_content_special_tokens(reader, limits, input);
   if (counting) {
     sampling.max_new_tokens = 1;
     sampling.params.min_new_tokens = 0;
