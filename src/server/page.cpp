@@ -29,10 +29,11 @@ bool names_tag(std::string_view list, std::string_view etag) {
   return false;
 }
 
-constexpr size_t kPieceBytes = 64 << 10;
+constexpr size_t kPieceBytes = 16 << 10;
 
-// Writes the rest of a large file while the client reads. A whole copy for each connection that reads slowly
-// would let clients without a key fill the memory of requests.
+// Writes the rest of a file that has more than one piece, the next piece once the client has read the one
+// before. More than a piece for each connection that does not read would let clients without a key fill the
+// memory of requests.
 void write_rest(const std::shared_ptr<HttpExchange>& exchange, std::string_view rest) {
   for (; !rest.empty(); rest.remove_prefix(std::min(rest.size(), kPieceBytes))) {
     if (!exchange->writable()) return exchange->on_writable([exchange, rest] { write_rest(exchange, rest); });
@@ -54,6 +55,7 @@ void answer(const PageFile& file, const std::shared_ptr<HttpExchange>& exchange)
   if (names_tag(exchange->request().header("if-none-match").value_or(""), file.etag)) {
     response.status = 304;
   } else if (file.content.size() > kPieceBytes) {
+    exchange->set_high_water(0);
     exchange->start_stream(std::move(response));
     return write_rest(exchange, file.content);
   } else {

@@ -205,6 +205,7 @@ class TestExchange final : public HttpExchange {
     response.body += data;
   }
   bool writable() const override { return is_writable; }
+  void set_high_water(size_t /*bytes*/) override {}
   void finish() override {
     if (gone) return;
     EXPECT_TRUE(streaming && !complete);

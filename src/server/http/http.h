@@ -114,8 +114,10 @@ class HttpExchange {
   // Appends to the answer. The data is buffered until the client reads; the writer must stop when !writable()
   // and continue in the callback of on_writable, so that a client that does not read cannot grow memory.
   virtual void write(std::string_view data) = 0;
-  // Returns false while more than HttpLimits::stream_high_water bytes wait for the client.
+  // Returns false while more bytes wait for the client than the mark of this answer allows, which is
+  // HttpLimits::stream_high_water unless it was set.
   virtual bool writable() const = 0;
+  virtual void set_high_water(size_t bytes) = 0;
   virtual void finish() = 0;
 
   // Sets a callback for when the buffer has drained after writable() was false; if it is true, the call comes

@@ -1,5 +1,6 @@
 #include "server/http/http_connection.h"
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <utility>
@@ -18,6 +19,9 @@ constexpr std::chrono::seconds kLinger{2};
 // A buffer that grew beyond this for one answer is freed when it is empty.
 constexpr size_t kKeepCapacity = 32 << 10;
 constexpr size_t kPipelineSlack = 4 << 10;
+// While more of its answers wait for a client, its next request waits. The kernel's buffer holds much more,
+// so only clients that do not read notice; thousands of those must not fill the memory of requests.
+constexpr size_t kMostUnread = 16 << 10;
 
 void clear_buffer(std::string& buffer) {
   if (buffer.capacity() > kKeepCapacity)
@@ -118,7 +122,7 @@ void HttpConnection::drop_input() {
 
 // Returns false while so much waits for the client that its further requests have to wait, too.
 bool HttpConnection::client_reads() const {
-  return queued() <= thread_->transport().options.limits.stream_high_water;
+  return queued() <= std::min(kMostUnread, thread_->transport().options.limits.stream_high_water);
 }
 
 void HttpConnection::ask_for_turn() {
@@ -312,8 +316,7 @@ void HttpConnection::on_sent(size_t n) {
   if (!flushing_) unread_.set(MemoryKind::kOutput, queued());
   send_in_flight_ = false;
   if (n != 0) progress_at_ = thread_->coarse_now();
-  const size_t high_water = thread_->transport().options.limits.stream_high_water;
-  if (exchange_ && exchange_->writable_callback_ && queued() <= high_water / 2)
+  if (exchange_ && exchange_->writable_callback_ && queued() <= exchange_->high_water_ / 2)
     thread_->post([exchange = exchange_] { exchange->run_writable(); });
   ask_for_turn();  // for requests that waited until the client had read its answers
   if (!flushing_) mark_dirty();

@@ -50,6 +50,7 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   void start_stream(HttpResponse head) override;
   void write(std::string_view data) override;
   bool writable() const override;
+  void set_high_water(size_t bytes) override { high_water_ = bytes; }
   void finish() override;
   void on_writable(std::function<void()> callback) override;
   void on_disconnect(std::function<void()> callback) override;
@@ -77,6 +78,7 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
   bool http11_;
   bool keep_alive_;
   const bool always_logged_;
+  size_t high_water_;
   bool streaming_ = false;
   bool chunked_ = false;
   bool bodiless_ = false;

@@ -45,7 +45,8 @@ Exchange::Exchange(std::shared_ptr<HttpConnection> connection, HttpRequest reque
       head_only_(request_.method == "HEAD"),
       http11_(http11),
       keep_alive_(keep_alive),
-      always_logged_(request_.always_logged) {}
+      always_logged_(request_.always_logged),
+      high_water_(thread_->transport().options.limits.stream_high_water) {}
 
 std::shared_ptr<HttpExchange> Exchange::handle() {
   return {this, [self = shared_from_this()](HttpExchange*) mutable {
@@ -142,7 +143,7 @@ void Exchange::write(std::string_view data) {
 }
 
 bool Exchange::writable() const {
-  return !connection_ || connection_->queued() <= thread_->transport().options.limits.stream_high_water;
+  return !connection_ || connection_->queued() <= high_water_;
 }
 
 void Exchange::finish() {
