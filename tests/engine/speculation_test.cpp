@@ -114,7 +114,7 @@ TEST_F(SpeculationTest, EveryWidthAndBothLoopsGiveTheSameBits) {
         if (width == 1) {
           EXPECT_EQ(counts.drafts, 0);
         } else {
-          EXPECT_GT(counts.accept_rate(), 0.2);
+          EXPECT_GT(counts.accept_rate(), 0.1);  // grammars refuse four drafts in five
           EXPECT_LT(counts.accept_rate(), 1.0);
         }
         EXPECT_LE(counts.accepted, counts.drafts);

@@ -40,7 +40,8 @@ constexpr ForeignFlag kForeignFlags[] = {
     {kLlama, "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --override-kv",
      "json-model-override-args", ""},
     {kLlama, "-md --model-draft --draft --draft-max --draft-min -ngld", "",
-     "this version has no speculative decoding; leave the flag out"},
+     "the draft model is the model's own NextN layer; use --speculative-algorithm NEXTN, and "
+     "--speculative-num-steps for the length of drafts"},
     {kLlama, "--lora --lora-scaled", "", "adapters are not supported; merge them into the checkpoint first"},
     {kLlama, "--mmproj -mm", "", "DeepSeek's language models accept text alone"},
     // The server.
@@ -106,7 +107,8 @@ constexpr ForeignFlag kForeignFlags[] = {
     {kVllm, "--guided-decoding-backend --structured-outputs-config", "grammar-backend",
      "only `hadal serve` has it"},
     {kVllm, "--speculative-config --num-speculative-tokens --speculative-model", "",
-     "this version has no speculative decoding; leave the flag out"},
+     "the draft model is the model's own NextN layer; use --speculative-algorithm NEXTN, and "
+     "--speculative-num-steps for the length of drafts"},
     {kVllm, "--compilation-config -O --optimization-level", "",
      "all kernels are compiled ahead of time; leave the flag out"},
     {kVllm, "--task --runner --convert", "", "DeepSeek's language models generate text alone"},
