@@ -166,7 +166,10 @@ def main():
     parser.add_argument("--minutes", type=float, default=15)
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--check", action="store_true", help="only check these arguments")
     options = parser.parse_args()
+    if options.check:
+        return 0
     print(f"seed {options.seed}, {options.clients} clients, {options.minutes} minutes", flush=True)
 
     with Server("--max-total-tokens", POOL_TOKENS, "--max-running-requests", 12, "--max-queued-requests", 64,
