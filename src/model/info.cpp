@@ -79,7 +79,7 @@ RankBytes rank_bytes(const ModelConfig& config, const WeightLoadOptions& options
   LoadedTypes types(config, options);
   RankBytes bytes;
   for (const TensorSpec& spec : expected_tensors(config)) {
-    if (spec.optional || spec.nextn) continue;
+    if (spec.optional || (spec.nextn && !options.load_nextn)) continue;
     const int64_t held = held_bytes(config, spec, types, split, rank);
     bytes.all += held;
     if (spec.expert) bytes.experts += held;

@@ -38,13 +38,13 @@ struct RankBytes {
   int64_t experts = 0;  // of routed experts; 0: the rank holds none of them
 };
 
-// Returns the bytes of the weights that a rank holds once loaded (shard_weights.h), without the NextN layer.
-// The split has been checked (check_split); `options` are as above.
+// Returns the bytes of the weights that a rank holds once loaded (shard_weights.h). The split has been
+// checked (check_split); `options` are as above.
 RankBytes rank_bytes(const ModelConfig& config, const WeightLoadOptions& options, ModelSplit split,
                      int64_t rank);
 
-// Returns the same for a rank on a GPU: `all` is its block of device memory, with padding and all that is
-// laid out for the kernels (cuda/device_weights.h).
+// Returns the same for a rank on a GPU, which never loads the NextN layer: `all` is its block of device
+// memory, with padding and all that is laid out for the kernels (cuda/device_weights.h).
 RankBytes gpu_rank_bytes(const ModelConfig& config, const WeightLoadOptions& options, ModelSplit split,
                          int64_t rank);
 

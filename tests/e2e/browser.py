@@ -170,12 +170,21 @@ class Page:
         return self.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].at(-1)?.innerText ?? null")
 
     def click(self, selector):
-        """Clicks into the middle of the last matching element with real mouse events."""
-        place = self.evaluate(f"""(() => {{
-          const node = [...document.querySelectorAll({json.dumps(selector)})].at(-1);
-          node.scrollIntoView({{block: 'nearest'}});
-          const box = node.getBoundingClientRect();
-          return [box.x + box.width / 2, box.y + box.height / 2];
+        """Clicks into the middle of the last matching element with real mouse events, once it stands still: a page that
+        scrolls or draws what stands above would make the click miss."""
+        place = self.evaluate(f"""(async () => {{
+          const middle = () => {{
+            const node = [...document.querySelectorAll({json.dumps(selector)})].at(-1);
+            node.scrollIntoView({{block: 'nearest'}});
+            const box = node.getBoundingClientRect();
+            return [box.x + box.width / 2, box.y + box.height / 2];
+          }};
+          for (let before = middle(), tries = 0; ; ++tries) {{
+            await new Promise((resolve) => setTimeout(resolve, 35));  // two frames
+            const now = middle();
+            if ((now[0] === before[0] && now[1] === before[1]) || tries === 100) return now;
+            before = now;
+          }}
         }})()""")
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", {"type": kind, "x": place[0], "y": place[1], "button": "left",
