@@ -36,11 +36,15 @@ Result<void> check_speculation_flags(const ParsedFlags& flags, const ModelOption
   }
   if (const auto path = flags.text("speculative-draft-model-path"); path && *path != options.model_path) {
     std::error_code ignored;
+    if (std::filesystem::equivalent(*path, options.model_path, ignored)) return {};
     if (std::filesystem::is_directory(*path, ignored)) {
       return unsupported(
           "--speculative-draft-model-path {}: this version reads the NextN layer from the model's own "
           "checkpoint; leave the flag out",
           *path);
+    }
+    if (std::filesystem::path(*path).is_absolute()) {
+      return invalid_argument("--speculative-draft-model-path {}: no such directory", *path);
     }
     log_warning("draft model not read id={} reason=\"the checkpoint's own NextN layer is used\"", *path);
   }

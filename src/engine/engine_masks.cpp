@@ -4,6 +4,7 @@
 // tokens do not depend on how long its masks take. Late masks behind drafts only mean that those drafts are
 // not verified.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -19,9 +20,11 @@ constexpr double kMostWaitS = 0.02;
 
 }  // namespace
 
-// Waits for those of awaited_ that are not slow.
+// Waits for those of awaited_ that are not slow: for up to mask_wait_share of a step, which is without an end
+// where tests set infinity.
 void EngineLoop::wait_for_masks() {
   if (options_.mask_wait_share <= 0.0) return;
+  if (std::isinf(options_.mask_wait_share)) return mask_workers_.wait(awaited_, Clock::time_point::max());
   const double wait_s = std::clamp(options_.mask_wait_share * pace_.decode_step_s(), kLeastWaitS, kMostWaitS);
   mask_workers_.wait(awaited_, Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                                   std::chrono::duration<double>(wait_s)));

@@ -20,6 +20,7 @@ double thread_seconds() {
 }
 
 void MaskTask::make(const MaskWorkersOptions& options) {
+  if (!error_.empty()) return;  // a constraint that has failed is not called again
   const double begin = options.clock();
   try {
     if (is_for_drafts_) {

@@ -273,7 +273,7 @@ class Replayer {
         outcome.further.push_back(static_cast<int32_t>(further));
       }
       int64_t& left = tokens_left_.at(id);
-      left -= 1 + std::ssize(outcome.further);
+      if (outcome.token >= 0) left -= 1 + std::ssize(outcome.further);  // -1: the sample was not taken
       if (left < 0 && !outcome.further.empty())
         return invalid_argument("\"outcomes\" has more tokens than request {} may generate", id);
     }

@@ -100,8 +100,8 @@ struct Server::Impl {
 
   const ServerOptions options;
   Metrics metrics;
-  ChunkRouter chunks;
   RequestRegistry requests;
+  ChunkRouter chunks;  // its receivers refer to the requests
   ServerStatus status;
   BackgroundPool background;
   BackgroundPool admin;

@@ -126,7 +126,6 @@ def streams(server):
     whole = answer(server, body)
     events = [event for event in server.events("/generate", {**body, "stream": True}) if event != "[DONE]"]
     check("a stream ends with the whole text", values_of(events[-1]) == values_of(whole), (events[-1], whole))
-    check("an event may bring several tokens", len(events) < whole["meta_info"]["completion_tokens"], len(events))
     chat = {"model": "default", "messages": [{"role": "user", "content": PROMPTS[0]}], "max_tokens": 48, "temperature": 0}
     _, one = server.post("/v1/chat/completions", chat)
     parts = [event["choices"][0]["delta"].get("content") or "" for event in server.events("/v1/chat/completions", {
