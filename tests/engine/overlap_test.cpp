@@ -10,10 +10,9 @@ namespace hadal {
 namespace {
 
 using testing::CheckedEngine;
+using testing::expect_beginnings;
 using testing::expect_same_mix;
 using testing::Finished;
-using testing::is_aborted;
-using testing::kNumRequests;
 using testing::MixResult;
 
 class OverlapTest : public ::testing::Test {
@@ -101,21 +100,7 @@ TEST_F(OverlapTest, AbortsAtAnyMomentLeaveTheOthersAlone) {
       options.schedule_conservativeness = tokens == kTinyPool ? 0.05 : 1.0;
       options.overlap_schedule = true;
       const MixResult cut = run_mix(seed, options, /*with_aborts=*/true);
-      for (int i = 0; i < kNumRequests; ++i) {
-        SCOPED_TRACE(i);
-        const Finished& whole = oracle.finished[i];
-        const Finished& part = cut.finished[i];
-        if (part.last.finish_reason != FinishReason::kAbort) {
-          testing::expect_same(whole, part);
-          continue;
-        }
-        EXPECT_TRUE(is_aborted(seed, i));
-        ASSERT_LE(part.ids.size(), whole.ids.size());
-        for (size_t k = 0; k < part.ids.size(); ++k) EXPECT_EQ(part.ids[k], whole.ids[k]);
-        for (size_t k = 0; k < part.logprobs.size(); ++k) {
-          EXPECT_EQ(part.logprobs[k].logprob, whole.logprobs[k].logprob);
-        }
-      }
+      expect_beginnings(seed, oracle, cut);
     }
   }
 }

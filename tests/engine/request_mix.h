@@ -91,4 +91,24 @@ inline void expect_same_mix(const MixResult& a, const MixResult& b) {
   }
 }
 
+// Expects that the answers of aborted requests in `cut` begin those of `whole`, and that the others are
+// equal.
+inline void expect_beginnings(uint64_t seed, const MixResult& whole, const MixResult& cut) {
+  for (int i = 0; i < kNumRequests; ++i) {
+    SCOPED_TRACE(i);
+    const Finished& all = whole.finished[i];
+    const Finished& part = cut.finished[i];
+    if (part.last.finish_reason != FinishReason::kAbort) {
+      expect_same(all, part);
+      continue;
+    }
+    EXPECT_TRUE(is_aborted(seed, i));
+    ASSERT_LE(part.ids.size(), all.ids.size());
+    for (size_t k = 0; k < part.ids.size(); ++k) EXPECT_EQ(part.ids[k], all.ids[k]);
+    for (size_t k = 0; k < part.logprobs.size(); ++k) {
+      EXPECT_EQ(part.logprobs[k].logprob, all.logprobs[k].logprob);
+    }
+  }
+}
+
 }  // namespace hadal::testing

@@ -18,11 +18,11 @@ namespace {
 
 using testing::CheckedEngine;
 using testing::drain;
+using testing::expect_beginnings;
 using testing::expect_same_mix;
 using testing::Finished;
 using testing::greedy_request;
 using ::testing::HasSubstr;
-using testing::is_aborted;
 using testing::kNumRequests;
 using testing::kVocab;
 using testing::MixResult;
@@ -166,18 +166,7 @@ TEST_F(SpeculationTest, AbortsAtAnyMomentLeaveTheOthersAlone) {
       options.schedule_conservativeness = tokens == kTinyPool ? 0.05 : 1.0;
       options.overlap_schedule = true;
       const MixResult cut = run_mix(seed, options, /*with_aborts=*/true);
-      for (int i = 0; i < kNumRequests; ++i) {
-        SCOPED_TRACE(i);
-        const Finished& whole = oracle.finished[i];
-        const Finished& part = cut.finished[i];
-        if (part.last.finish_reason != FinishReason::kAbort) {
-          testing::expect_same(whole, part);
-          continue;
-        }
-        EXPECT_TRUE(is_aborted(seed, i));
-        ASSERT_LE(part.ids.size(), whole.ids.size());
-        EXPECT_TRUE(std::equal(part.ids.begin(), part.ids.end(), whole.ids.begin()));
-      }
+      expect_beginnings(seed, oracle, cut);
     }
   }
 }
