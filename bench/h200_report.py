@@ -19,7 +19,8 @@ SERVING = {"max_concurrency": POSITIVE, "output_throughput": POSITIVE, "median_t
 LARGE_SERVING = {**SERVING, "median_itl_ms": NUMBER, "p99_itl_ms": NUMBER}
 ABLATION = {"run_name": NAME, "median_decode_latency": POSITIVE}
 LARGE = {f"large-{name}": title for name, title in NAMES.items()}
-PAGE_OF = {**dict.fromkeys([*NAMES, *LARGE, "ablation"], "decode.md"), "prefill": "prefill.md",
+V32_FILES = ("", "-16", "-1", "-short", "-prompts")
+PAGE_OF = {"v32": "v32.md", **dict.fromkeys([*NAMES, *LARGE, "ablation"], "decode.md"), "prefill": "prefill.md",
            **dict.fromkeys(["serving", "serving-large"], "server.md"), "start": "startup.md"}
 
 
@@ -57,6 +58,20 @@ def prefill_table(directory):
                         f"{rate:,.0f}", f"{max(peer):,.0f}" if peer else "not measured",
                         f"{rate / max(peer):.2f}" if peer else ""])
     return table(["model", "batch × prompt", "ms", "tok/s", "SGLang tok/s", "ratio"], out) if out else ""
+
+
+def v32_table(directory):
+    out = []
+    for suffix in V32_FILES:
+        decodes = suffix not in ("-short", "-prompts")
+        fields = DECODE if decodes else PREFILL
+        rows = [rows_of(PROGRAM, directory / f"v32.{name}{suffix}.jsonl", fields,
+                        ["median_decode_gpu_latency"] if decodes else []) for name in ("v3", "v32")]
+        for v3, v32 in zip(*rows):
+            field = "median_decode_gpu_latency" if decodes else "prefill_latency"
+            work = f"{'decode' if decodes else 'prompt'} {v3['batch_size']} × {v3['input_len']}"
+            out.append([work, f"{1e3 * v3[field]:.3f}", f"{1e3 * v32[field]:.3f}", f"{v32[field] / v3[field]:.3f}"])
+    return table(["work", "V3 ms", "V3.2 ms", "V3.2 / V3"], out) if out else ""
 
 
 def serving_table(rows):
@@ -125,6 +140,7 @@ def main():
         rows = rows_of(PROGRAM, directory / f"large.{name}.jsonl", DECODE, ["median_decode_gpu_latency"])
         titles[f"large-{name}"] = f"Decode of large batches: {title}"
         texts[f"large-{name}"] = decode_table(name, rows) if rows else ""
+    titles["v32"], texts["v32"] = "V3.2 beside V3, both cut to six layers", v32_table(directory)
     titles["prefill"], texts["prefill"] = "Prefill", prefill_table(directory)
     rows = rows_of(PROGRAM, directory / "serving.jsonl", SERVING)
     titles["serving"], texts["serving"] = "Server: V2-Lite bf16, 1024 in, 256 out", serving_table(rows) if rows else ""

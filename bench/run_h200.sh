@@ -3,7 +3,7 @@
 # beside SGLang's figure (bench/peers_h200.json). Builds the cuda-release preset unless told where a build is. Weights
 # are dummies; only the section `start` writes a checkpoint (29.3 GiB, to $HADAL_BENCH_DIR or /dev/shm) and removes it.
 #   bench/run_h200.sh [--build-dir DIR] [--out DIR] [--quick] [SECTION …]
-# Sections: kernels lite-bf16 lite-fp8 v3-fp8 large prefill serving serving-large ablation profile start; all of them
+# Sections: kernels lite-bf16 lite-fp8 v3-fp8 v32 large prefill serving serving-large ablation profile start; all of them
 # unless some are named. Each takes a few minutes at most. Results of earlier calls stay in --out (build/h200), and
 # report.md there shows all of them; "bench/h200_report.py build/h200 --pages" then writes the tables of
 # docs/measurements.
@@ -11,7 +11,7 @@
 # The GPU is CUDA's first; CUDA_VISIBLE_DEVICES chooses another.
 set -euo pipefail
 
-all_sections=(kernels lite-bf16 lite-fp8 v3-fp8 large prefill serving serving-large ablation profile start)
+all_sections=(kernels lite-bf16 lite-fp8 v3-fp8 v32 large prefill serving serving-large ablation profile start)
 script=bench/run_h200.sh
 has_quick=1
 # shellcheck source=bench/h200_sections.sh
@@ -43,6 +43,7 @@ nvidia-smi -i "${gpu%%,*}" --query-gpu=name,driver_version --format=csv,noheader
 
 lite=(--model-path bench/configs/v2-lite --load-format dummy --device cuda)
 v3=(--model-path bench/configs/v3-6-layers --load-format dummy --device cuda)
+v32=(--model-path bench/configs/v32-6-layers --load-format dummy --device cuda)
 batches=(1 4 16 64 128)
 contexts=(1024 4096)
 large_batches=(256 512 1024)
@@ -68,6 +69,16 @@ for section in "${sections[@]}"; do
     lite-bf16) decode lite-bf16 "${lite[@]}" ;;
     lite-fp8) decode lite-fp8 "${lite[@]}" --quantization fp8 ;;
     v3-fp8) decode v3-fp8 "${v3[@]}" ;;
+    v32)
+      for name in v3 v32; do
+        model=("${v3[@]}")
+        if [[ $name == v32 ]]; then model=("${v32[@]}"); fi
+        one_batch "v32.$name" "${model[@]}" --batch-size 1 16 64 --input-len 1024 --output-len 33
+        one_batch "v32.$name-16" "${model[@]}" --batch-size 16 --input-len 32000 --output-len 17
+        one_batch "v32.$name-1" "${model[@]}" --batch-size 1 --input-len 65000 --output-len 17
+        one_batch "v32.$name-short" "${model[@]}" --batch-size 1 --input-len 512 1024 --output-len 1
+        one_batch "v32.$name-prompts" "${model[@]}" --batch-size 8 --input-len 2000 --output-len 1
+      done ;;
     large)
       for name in lite-bf16 lite-fp8; do
         flags=()

@@ -8,6 +8,7 @@ function(hadal_precompiled_header name)
   file(CONFIGURE OUTPUT ${source} CONTENT "int main() {}  // CMake builds a precompiled header with a target, and a target has a source.\n")
   if(name STREQUAL tests)  # An executable is compiled with -fPIE; gcc refuses a header that was compiled with -fPIC.
     add_executable(hadal_precompiled_${name} EXCLUDE_FROM_ALL ${source})
+    target_compile_options(hadal_precompiled_${name} PRIVATE ${HADAL_TEST_OPTIONS})
   else()
     add_library(hadal_precompiled_${name} STATIC EXCLUDE_FROM_ALL ${source})
   endif()

@@ -1,5 +1,10 @@
-// This translation unit joins sources of xgrammar: reading and transforming grammars.
-#include "cpp/fsm_builder.cc"
+// This translation unit joins sources of xgrammar: reading and transforming grammars. CMakeLists.txt changes
+// the first of them.
+#include "utf8_ranges.h"
+
+// clang-format off: the library's files come after what the first of them needs
+#include "fsm_builder_with_valid_utf8.cc"
+// clang-format on
 #include "cpp/grammar_builder.cc"
 #include "cpp/grammar_functor.cc"
 #include "cpp/grammar_parser.cc"

@@ -1,6 +1,6 @@
 // Limits what the masks of one answer's grammar may cost, in seconds of processor time.
-// text/grammar/grammar.h gives up a mask that takes longer than one may, and engine/mask_workers.h ends an
-// answer whose masks together take longer than all may. docs/security.md has the numbers.
+// text/grammar/grammar.h gives up a mask that takes longer than one may, and engine/loop/mask_workers.h ends
+// an answer whose masks together take longer than all may. docs/security.md has the numbers.
 #pragma once
 
 namespace hadal {

@@ -1,6 +1,6 @@
 // Computes Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random
-// numbers: as easy as 1, 2, 3" (SC'11): random numbers are a pure function of (key, counter), so that a
-// sampled token depends on its seed and absolute position only, never on the batch or the device.
+// numbers: as easy as 1, 2, 3" (SC'11): random numbers are a pure function of (key, counter), so that they
+// never depend on the batch or the device. The function is constexpr because kernels call it too.
 #pragma once
 
 #include <array>
@@ -8,7 +8,8 @@
 
 namespace hadal {
 
-inline std::array<uint32_t, 4> philox4x32_10(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+constexpr std::array<uint32_t, 4> philox4x32_10(std::array<uint32_t, 4> counter,
+                                                std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53U} * counter[0];
     const uint64_t p1 = uint64_t{0xCD9E8D57U} * counter[2];
@@ -18,14 +19,6 @@ inline std::array<uint32_t, 4> philox4x32_10(std::array<uint32_t, 4> counter, st
     key[1] += 0xBB67AE85U;
   }
   return counter;
-}
-
-// Returns a uniform number in [0, 1) with 24 random bits, from (seed, absolute token position).
-inline float philox_uniform(uint64_t seed, uint64_t position) {
-  const auto bits =
-      philox4x32_10({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, 0},
-                    {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-  return static_cast<float>(bits[0] >> 8) * 0x1p-24F;
 }
 
 }  // namespace hadal

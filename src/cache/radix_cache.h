@@ -83,8 +83,8 @@ struct PrefixMatch {
   std::vector<PageId> pages;     // [shared_tokens / 64], whole pages; the tree has references to them
   PageId partial_page = -1;      // its first rows hold partial_tokens further matching records; -1: none
   int32_t partial_tokens = 0;    // [0, 64)
-  // How much of it the client may be told: num_tokens() as far as it has inserted the partial page's tokens
-  // itself, shared_tokens otherwise. If every client were told the exact number, it could guess another's
+  // The number of tokens that the client may be told: shared_tokens, and those tokens of the partial page
+  // that the client has inserted itself. If every client were told the exact number, it could guess another's
   // prompt token by token; whole pages must be guessed at once.
   int64_t told_tokens = 0;
   int64_t num_tokens() const { return shared_tokens + partial_tokens; }
@@ -93,9 +93,9 @@ struct PrefixMatch {
 class RadixCache {
  public:
   // `pool` must outlive the cache. A disabled cache never matches and never stores anything
-  // (--disable-radix-cache). The records of a token depend on the `lookahead` tokens behind it, too, so that
+  // (--disable-radix-cache). The records of a token depend on the `lookahead` tokens after it, too, so that
   // many tokens less of a cached prefix may be used. The last records of a page are an exception: where the
-  // tree branches behind a whole page, they are those of one branch.
+  // tree branches after a whole page, they are those of one branch.
   RadixCache(PagePool& pool, EvictionPolicy policy, bool enabled = true, int64_t lookahead = 0);
   RadixCache(const RadixCache&) = delete;
   RadixCache& operator=(const RadixCache&) = delete;

@@ -89,6 +89,10 @@ Result<std::vector<client::EvalReply>> EngineAsker::ask(std::span<const client::
   std::vector<Prompt> prompts;
   for (const client::EvalAsk& ask : asks) {
     HADAL_ASSIGN_OR_RETURN(prompts.emplace_back(), encode(ask));
+    SamplingOptions sampling{.max_new_tokens_is_set = !ask.fits_context};
+    sampling.params.max_new_tokens = ask.max_new_tokens;
+    HADAL_RETURN_IF_ERROR(check_answer_fits(sampling, std::ssize(prompts.back().ids),
+                                            context_length_of(flags_, session_->config()), "the context"));
   }
   if (engine_ == nullptr) HADAL_RETURN_IF_ERROR(make_engine(asks, prompts));
   std::vector<RequestId> ids;
@@ -110,6 +114,7 @@ Result<std::vector<client::EvalReply>> EngineAsker::ask(std::span<const client::
     }
     reply.starts_in_reasoning = prompts[i].starts_in_reasoning;
     reply.completion_tokens = last.completion_tokens;
+    reply.accepted = {.verifications = last.speculation.verifications, .tokens = last.speculation.tokens};
     on_reply(i, reply);
   }
   if (const SpeculationCounts counts = engine_->stats().speculation - before; counts.verifications > 0) {

@@ -135,7 +135,6 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
     if (!unused.empty())
       log_info("flags not used flags=\"{}\" reason=\"they apply to GPUs alone\"", fmt::join(unused, " "));
   }
-  HADAL_RETURN_IF_ERROR(check_speculation_flags(flags, options));
   for (const char* name : {"nextn", "speculative-algorithm"}) {
     if (!flags.has(name)) continue;
     options.load_nextn = true;
@@ -145,8 +144,9 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   options.kernel_config_dir = flags.text_or("kernel-config-dir", "");
   std::error_code ignored;
   if (flags.has("kernel-config-dir") && !std::filesystem::is_directory(options.kernel_config_dir, ignored)) {
-    return invalid_argument("--kernel-config-dir {}: is not a directory",
-                            options.kernel_config_dir.empty() ? "''" : options.kernel_config_dir);
+    if (options.kernel_config_dir.empty())
+      return invalid_argument("--kernel-config-dir '': is not a directory");
+    return not_found("--kernel-config-dir {}: is not a directory", options.kernel_config_dir);
   }
   options.tokenizer_path = flags.text_or("tokenizer-path", "");
   if (flags.text_or("load-format", "auto") == "dummy") options.load_format = LoadFormat::kDummy;
@@ -165,6 +165,7 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
     options.split = {.tp = flags.integer("tp-size").value_or(1), .ep = flags.integer("ep-size").value_or(1)};
     HADAL_RETURN_IF_ERROR(resolve_gpus(flags, options));
   }
+  HADAL_RETURN_IF_ERROR(check_speculation_flags(flags, options));
   if (flags.text_or("kernels", "auto") == "reference") options.kernels = KernelSet::kReference;
   options.random_seed = static_cast<uint64_t>(flags.integer("random-seed").value_or(42));
   return options;
@@ -279,6 +280,9 @@ EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOption
   options.cache_generated_tokens = !flags.has("enable-deterministic-inference");
   options.overlap_schedule = !flags.has("disable-overlap-schedule");
   options.speculation_width = speculation_width(flags);
+  options.speculation_adapts = !flags.has("speculative-fixed");
+  options.simulated_acceptance =
+      simulated_acceptance(flags).value();  // check_speculation_flags has checked it
   options.record_plans = flags.text_or("record-plans", "");
   // Only servers limit their queue, because other commands submit what they have, and only servers print
   // these lines by default.
@@ -286,6 +290,17 @@ EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOption
   if (serves) options.max_queued_requests = flags.integer("max-queued-requests").value_or(kDefaultMaxQueued);
   options.decode_log_interval = flags.integer("decode-log-interval").value_or(serves ? 40 : 0);
   return options;
+}
+
+int64_t context_length_of(const ParsedFlags& flags, const ModelConfig& config) {
+  return flags.integer("context-length").value_or(config.max_position_embeddings);
+}
+
+Result<void> check_context_length(const ParsedFlags& flags, const ModelConfig& config) {
+  const int64_t length = context_length_of(flags, config);
+  if (length <= config.max_position_embeddings) return {};
+  return invalid_argument("--context-length {}: must be in [2, {}], the model's max_position_embeddings",
+                          length, config.max_position_embeddings);
 }
 
 Result<GenerationConfig> load_generation_config(const std::filesystem::path& model_dir) {
@@ -376,18 +391,47 @@ void log_sampling_defaults(const SamplingOptions& options) {
     log_info("sampling defaults from=generation_config.json{}", options.from_file);
 }
 
-void fit_to_context(SamplingOptions& options, int64_t prompt_tokens, const Engine& engine) {
-  if (options.max_new_tokens_is_set) return;
-  const int64_t room = std::min(engine.context_length(), engine.max_total_tokens()) - prompt_tokens;
-  if (room < 1 || options.params.max_new_tokens <= room) return;
+Result<void> check_token_flags(const SamplingParams& params, int64_t vocab_size) {
+  const auto check = [&](const char* flag, int32_t token) -> Result<void> {
+    if (token >= 0 && token < vocab_size) return {};
+    return invalid_argument("{}: contains the token {}; must be in [0, {}]", flag, token, vocab_size - 1);
+  };
+  for (const int32_t token : params.stop_token_ids) HADAL_RETURN_IF_ERROR(check("--stop-token-ids", token));
+  for (const auto& [token, bias] : params.logit_bias) HADAL_RETURN_IF_ERROR(check("--logit-bias", token));
+  return {};
+}
+
+Result<void> check_answer_fits(const SamplingOptions& options, int64_t prompt_tokens, int64_t room,
+                               std::string_view what) {
+  const int64_t tokens = options.params.max_new_tokens;
+  if (!options.max_new_tokens_is_set || prompt_tokens >= room || tokens <= room - prompt_tokens) return {};
+  return invalid_argument(
+      "--max-new-tokens {}: must be in [0, {}], because {} has {} tokens and the prompt {}", tokens,
+      room - prompt_tokens, what, room, prompt_tokens);
+}
+
+Result<void> fit_to_engine(SamplingOptions& options, int64_t prompt_tokens, const Engine& engine) {
+  const bool by_memory = engine.max_total_tokens() < engine.context_length();
+  const char* what = by_memory ? "the KV cache (--max-total-tokens)" : "the context";
+  const int64_t room = by_memory ? engine.max_total_tokens() : engine.context_length();
+  const StatusCode code = by_memory ? StatusCode::kResourceExhausted : StatusCode::kInvalidArgument;
+  if (prompt_tokens >= room) {
+    return make_status(code, "the prompt has {} tokens; must have at most {}, because {} has {}",
+                       prompt_tokens, room - 1, what, room);
+  }
+  if (const auto fits = check_answer_fits(options, prompt_tokens, room, what); !fits.ok())
+    return make_status(code, "{}", fits.status().message);
+  const int64_t left = room - prompt_tokens;
+  if (options.params.max_new_tokens <= left) return {};
   log_info("max_new_tokens lowered value={} reason=\"the context has no more room after {} prompt tokens\"",
-           room, prompt_tokens);
-  options.params.max_new_tokens = room;
-  options.params.min_new_tokens = std::min(options.params.min_new_tokens, room);
+           left, prompt_tokens);
+  options.params.max_new_tokens = left;
+  options.params.min_new_tokens = std::min(options.params.min_new_tokens, left);
+  return {};
 }
 
 void apply_log_level(const ParsedFlags& flags) {
-  const std::string level = flags.text_or("log-level", "info");
+  const std::string level = flags.text_or("log-level", find_flag("log-level", flags.command())->default_text);
   set_log_level(level == "debug"     ? LogLevel::kDebug
                 : level == "info"    ? LogLevel::kInfo
                 : level == "warning" ? LogLevel::kWarning

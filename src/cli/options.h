@@ -86,6 +86,12 @@ Result<DeviceOptions> resolve_device_options(const ParsedFlags& flags);
 // resolve_device_options returns.
 EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOptions& model);
 
+// Returns --context-length, or without it the model's max_position_embeddings.
+int64_t context_length_of(const ParsedFlags& flags, const ModelConfig& config);
+
+// Refuses a --context-length beyond the model's max_position_embeddings, before any weights are read.
+Result<void> check_context_length(const ParsedFlags& flags, const ModelConfig& config);
+
 // GenerationConfig holds the fields of generation_config.json that are used. A missing file counts as an
 // empty one.
 struct GenerationConfig {
@@ -109,10 +115,21 @@ Result<SamplingOptions> resolve_sampling(const ParsedFlags& flags, const Generat
 // Logs what generation_config.json changed, if it changed anything.
 void log_sampling_defaults(const SamplingOptions& options);
 
-// Lowers max_new_tokens to the room that context and cache have after the prompt, unless a flag set it.
-void fit_to_context(SamplingOptions& options, int64_t prompt_tokens, const Engine& engine);
+// Refuses tokens of --stop-token-ids and --logit-bias that are not in the vocabulary. All other limits of
+// sampling are ranges of the flag table, or checked by resolve_sampling.
+Result<void> check_token_flags(const SamplingParams& params, int64_t vocab_size);
 
-// Returns the value of --log-level.
+// Refuses a --max-new-tokens (kInvalidArgument) beyond what `room` tokens hold beside the prompt, and leaves
+// a prompt that is too long itself to other checks. `what` names what has that room, as in "the context".
+Result<void> check_answer_fits(const SamplingOptions& options, int64_t prompt_tokens, int64_t room,
+                               std::string_view what);
+
+// Lowers max_new_tokens to the room that context and cache have after the prompt, unless a flag set it. The
+// errors are a prompt that leaves no room, and those of check_answer_fits; if the memory and not the model
+// limits the room, they are kResourceExhausted.
+Result<void> fit_to_engine(SamplingOptions& options, int64_t prompt_tokens, const Engine& engine);
+
+// Sets the level of --log-level, or the default of the command.
 void apply_log_level(const ParsedFlags& flags);
 
 }  // namespace hadal::cli

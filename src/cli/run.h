@@ -12,6 +12,8 @@
 
 namespace hadal::cli {
 
+// The command line alone decides between 1 and 2: whatever is wrong with a file or directory that it names,
+// the exit code is kExitFailure. The flags in a --config file are a part of the command line.
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;

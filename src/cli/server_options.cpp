@@ -161,8 +161,8 @@ Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags)
     return invalid_argument("--ssl-keyfile and --ssl-certfile belong together; {} is missing",
                             http.tls_keyfile.empty() ? "--ssl-keyfile" : "--ssl-certfile");
   }
-  http.limits.max_connections_per_peer = static_cast<int>(
-      flags.integer("max-connections-per-peer").value_or(http.limits.max_connections_per_peer));
+  if (const auto of_peer = flags.integer("max-connections-per-peer"))
+    http.limits.max_connections_per_peer = static_cast<int>(*of_peer);
   http.limits.client_body_share = flags.number("client-body-share").value_or(http.limits.client_body_share);
   const double least_share =
       static_cast<double>(http.limits.body_bytes) / static_cast<double>(http.limits.total_body_bytes);

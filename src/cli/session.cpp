@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/printable.h"
+#include "cli/draft_source.h"
 #include "cli/flags/flag_values.h"
 #include "cli/model_source.h"
 #include "cli/speculation_options.h"
@@ -39,6 +40,16 @@ void add_eos(ModelConfig& config, int64_t id) {
   if (id < 0 || id >= config.vocab_size) return;
   auto& ids = config.eos_token_ids;
   if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+}
+
+// Refuses a directory without config.json: it is empty, for instance, or a folder of several models.
+Result<void> refuse_no_model(const std::filesystem::path& directory) {
+  std::error_code ignored;
+  if (std::filesystem::exists(directory / "config.json", ignored)) return {};
+  return not_found(
+      "{} {}; the directory of a model has config.json, tokenizer.json and safetensors files",
+      directory.string(),
+      std::filesystem::is_empty(directory, ignored) ? "is an empty directory" : "has no config.json");
 }
 
 }  // namespace
@@ -72,6 +83,7 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
 
   const std::filesystem::path config_path = session->model_dir_ / "config.json";
   HADAL_RETURN_IF_ERROR(refuse_gguf(session->model_dir_));
+  HADAL_RETURN_IF_ERROR(refuse_no_model(session->model_dir_));
   HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(config_path, size_t{16} << 20));
   if (options.config_overrides.empty())  // they may say what the model is
     HADAL_RETURN_IF_ERROR(refuse_other_model(text, config_path.string()));
@@ -87,9 +99,11 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
     return blame_file(config.status());
   }
   session->config_ = std::move(config).value();
-  HADAL_RETURN_IF_ERROR(check_architecture(options.device, session->config_));
+  HADAL_RETURN_IF_ERROR(check_context_length(flags, session->config_));
   HADAL_RETURN_IF_ERROR(check_split(session->config_, options.split));
-  HADAL_RETURN_IF_ERROR(check_has_nextn(options, session->config_));
+  HADAL_ASSIGN_OR_RETURN(
+      session->draft_, find_draft_layer(flags, environment, options, session->model_dir_, session->config_));
+  if (!session->draft_) HADAL_RETURN_IF_ERROR(check_has_nextn(options, session->config_));
   const bool has_files = options.load_format == LoadFormat::kAuto;
   HADAL_RETURN_IF_ERROR(apply_quantization_flag(session->config_, options.quantization,
                                                 has_files ? session->model_dir_ : std::filesystem::path()));
@@ -128,6 +142,7 @@ Result<void> Session::load_model() {
   load.compute_dtype = compute_dtype;
   load.seed = options_.random_seed;
   load.load_nextn = options_.load_nextn;
+  load.draft = draft_;
   Progress progress("loading weights");
   load.progress = [&](size_t done, size_t total, std::string_view what) {
     progress.update(done, total, what);

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "base/result.h"
 #include "base/thread_pool.h"
@@ -61,6 +62,7 @@ class Session {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Backend> backend_;
   DeviceOptions device_options_;
+  std::optional<DraftLayer> draft_;  // nullopt: the model's own NextN layer, if any, is used
   double load_s_ = 0.0;
 };
 

@@ -1,10 +1,10 @@
 #include "cli/speculation_options.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 
 #include "base/log.h"
+#include "cli/flags/flag_values.h"
+#include "engine/engine.h"
 
 namespace hadal::cli {
 
@@ -15,38 +15,52 @@ int64_t speculation_width(const ParsedFlags& flags) {
   return std::min(steps + 1, flags.integer("speculative-num-draft-tokens").value_or(steps + 1));
 }
 
+Result<std::vector<double>> simulated_acceptance(const ParsedFlags& flags) {
+  std::vector<double> chances;
+  const auto text = flags.text("speculative-simulate-acceptance");
+  if (!text) return chances;
+  const std::string field = fmt::format("--speculative-simulate-acceptance {}:", *text);
+  for (const std::string_view part : split(*text, ",")) {
+    const std::optional<double> chance = number_from<double>(part);
+    if (!chance) {
+      return invalid_argument("{} {} is not a number; allowed: numbers in [0, 1], separated by commas", field,
+                              part);
+    }
+    chances.push_back(*chance);
+  }
+  if (chances.empty()) {
+    return invalid_argument("{} it is empty; allowed: numbers in [0, 1], separated by commas", field);
+  }
+  HADAL_RETURN_IF_ERROR(check_simulated_acceptance(chances, speculation_width(flags), field));
+  return chances;
+}
+
 Result<void> check_speculation_flags(const ParsedFlags& flags, const ModelOptions& options) {
+  for (const char* name : {"speculative-draft-load-format", "speculative-draft-model-quantization"}) {
+    if (flags.has(name) && !flags.has("speculative-draft-model-path")) {
+      return invalid_argument(
+          "--{}: needs --speculative-draft-model-path; the model's own NextN layer is loaded as the model is",
+          name);
+    }
+  }
   if (!flags.has("speculative-algorithm")) {
-    for (const char* name : {"speculative-num-steps", "speculative-eagle-topk",
-                             "speculative-num-draft-tokens", "speculative-draft-model-path"}) {
+    for (const char* name :
+         {"speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens",
+          "speculative-fixed", "speculative-simulate-acceptance"}) {
       if (flags.has(name))
         return invalid_argument("--{}: needs --speculative-algorithm, without which nothing speculates",
                                 name);
     }
-    return {};
+    if (!flags.has("speculative-draft-model-path") || flags.has("nextn")) return {};
+    return invalid_argument(
+        "--speculative-draft-model-path: needs {}, without which no NextN layer is loaded",
+        flags.command() == Command::kLogits ? "--nextn" : "--speculative-algorithm");
   }
-  if (options.device == DeviceType::kCuda) {
-    return unsupported(
-        "--speculative-algorithm: speculation runs only on the CPU so far; leave the flag out, because the "
-        "tokens are the same without it, or use --device cpu");
-  }
+  HADAL_RETURN_IF_ERROR(simulated_acceptance(flags));
+  HADAL_RETURN_IF_ERROR(check_nextn_ranks(options.device, options.split, "--speculative-algorithm"));
   if (const auto topk = flags.integer("speculative-eagle-topk"); topk.value_or(1) > 1) {
     log_warning("draft trees are not built, but chains topk={} tokens_a_step={}", *topk,
                 speculation_width(flags));
-  }
-  if (const auto path = flags.text("speculative-draft-model-path"); path && *path != options.model_path) {
-    std::error_code ignored;
-    if (std::filesystem::equivalent(*path, options.model_path, ignored)) return {};
-    if (std::filesystem::is_directory(*path, ignored)) {
-      return unsupported(
-          "--speculative-draft-model-path {}: this version reads the NextN layer from the model's own "
-          "checkpoint; leave the flag out",
-          *path);
-    }
-    if (std::filesystem::path(*path).is_absolute()) {
-      return invalid_argument("--speculative-draft-model-path {}: no such directory", *path);
-    }
-    log_warning("draft model not read id={} reason=\"the checkpoint's own NextN layer is used\"", *path);
   }
   return {};
 }

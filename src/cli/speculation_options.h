@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/result.h"
 #include "cli/flags/flag_parser.h"
@@ -15,6 +16,10 @@ inline constexpr int64_t kDefaultSpeculationSteps = 3;
 // Returns EngineOptions::speculation_width: the number of steps plus 1, and with several guesses for each
 // position at most the number of draft tokens; 0 without --speculative-algorithm.
 int64_t speculation_width(const ParsedFlags& flags);
+
+// Returns EngineOptions::simulated_acceptance. The error (kInvalidArgument) names the flag, its value and
+// what is allowed.
+Result<std::vector<double>> simulated_acceptance(const ParsedFlags& flags);
 
 // Checks the flags against each other and against the device. The errors (kInvalidArgument, kUnsupported)
 // name the flag.

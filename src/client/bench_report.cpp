@@ -60,6 +60,16 @@ json::value or_null(const std::optional<T>& value) {
   return value ? json::value(*value) : json::value(nullptr);
 }
 
+std::string accept_line(const std::optional<AcceptLength>& length) {
+  if (!length) return {};
+  return line(length->simulated ? "Accept length (simulated):" : "Accept length:", length->tokens);
+}
+
+void add_accept_length(json::object& out, const std::optional<AcceptLength>& length) {
+  out["accept_length"] = length ? json::value(length->tokens) : json::value(nullptr);
+  if (length && length->simulated) out["acceptance"] = "simulated";
+}
+
 json::object details_of(std::span<const RequestOutcome> outcomes) {
   json::array input_lens;
   json::array output_lens;
@@ -108,7 +118,7 @@ std::string serving_report(const LoadSetup& setup, const LoadMetrics& metrics, c
   out += line("Peak concurrent requests:", metrics.peak_concurrency);
   out += line("Total token throughput (tok/s):", metrics.total_throughput);
   out += line("Concurrency:", metrics.concurrency);
-  if (extras.accept_length) out += line("Accept length:", *extras.accept_length);
+  out += accept_line(extras.accept_length);
   out += heading("End-to-End Latency", '-');
   out += latency_lines("E2E Latency", metrics.e2e_ms, {90, 99});
   out += heading("Time to First Token", '-');
@@ -152,7 +162,7 @@ std::string serving_json(const LoadSetup& setup, const LoadMetrics& metrics, con
   add_spread(out, "itl", metrics.itl_ms, {90, 95, 99});
   out["max_itl_ms"] = metrics.itl_ms.max;
   out["concurrency"] = metrics.concurrency;
-  out["accept_length"] = or_null(extras.accept_length);
+  add_accept_length(out, extras.accept_length);
   out["max_output_tokens_per_s"] = metrics.peak_output_throughput;
   out["max_concurrent_requests"] = metrics.peak_concurrency;
   if (!details.empty()) {
@@ -176,6 +186,7 @@ std::string offline_report(const OfflineResult& result) {
   out += line("Input token throughput (tok/s):", input / seconds);
   out += line("Output token throughput (tok/s):", output / seconds);
   out += line("Total token throughput (tok/s):", (input + output) / seconds);
+  out += accept_line(result.accept_length);
   return out + std::string(kWidth, '=') + "\n";
 }
 
@@ -183,7 +194,7 @@ std::string offline_json(const OfflineResult& result) {
   const double seconds = result.total_latency_s;
   const auto input = static_cast<double>(result.total_input_tokens);
   const auto output = static_cast<double>(result.total_output_tokens);
-  const json::object out = {
+  json::object out = {
       {"backend", result.backend},
       {"successful_requests", result.successful_requests},
       {"total_latency", seconds},
@@ -195,6 +206,7 @@ std::string offline_json(const OfflineResult& result) {
       {"total_throughput", (input + output) / seconds},
       {"last_gen_throughput", result.last_gen_throughput},
   };
+  add_accept_length(out, result.accept_length);
   return json::serialize(out);
 }
 

@@ -22,10 +22,16 @@ struct LoadSetup {
   int64_t max_concurrency = 0;  // 0: no limit
 };
 
+// AcceptLength is the mean number of tokens per speculative step.
+struct AcceptLength {
+  double tokens = 0.0;
+  bool simulated = false;  // a flag has chosen which drafts are accepted
+};
+
 // LoadExtras are figures beside the metrics; nullopt if they are not known.
 struct LoadExtras {
   std::optional<int64_t> output_retokenized;  // tokens of the answers, counted by our tokenizer
-  std::optional<double> accept_length;        // tokens per speculative step, as the server reports
+  std::optional<AcceptLength> accept_length;  // as the server reports
 };
 
 std::string serving_report(const LoadSetup& setup, const LoadMetrics& metrics, const LoadExtras& extras);
@@ -40,7 +46,8 @@ struct OfflineResult {
   double total_latency_s = 0.0;
   int64_t total_input_tokens = 0;
   int64_t total_output_tokens = 0;
-  double last_gen_throughput = 0.0;  // decode tokens per second, as the engine last reported them
+  double last_gen_throughput = 0.0;           // decode tokens per second, as the engine last reported them
+  std::optional<AcceptLength> accept_length;  // nullopt: nothing speculated
 };
 std::string offline_report(const OfflineResult& result);
 std::string offline_json(const OfflineResult& result);

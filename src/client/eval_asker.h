@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "client/eval_report.h"
 #include "text/chat/chat_template.h"
 
 namespace hadal::client {
@@ -29,6 +30,7 @@ struct EvalReply {
   std::string text;                  // without the reasoning if a server removes it
   bool starts_in_reasoning = false;  // `text` begins inside <think>
   int64_t completion_tokens = 0;
+  AcceptCounts accepted;
 };
 
 class EvalAsker {

@@ -29,10 +29,23 @@ MeanAndStd accuracy_of(std::span<const EvalRound> rounds) {
 
 }  // namespace
 
+AcceptCounts& AcceptCounts::operator+=(const AcceptCounts& other) {
+  verifications += other.verifications;
+  tokens += other.tokens;
+  return *this;
+}
+
+std::optional<double> AcceptCounts::length() const {
+  if (verifications == 0) return std::nullopt;
+  return static_cast<double>(tokens) / static_cast<double>(verifications);
+}
+
 std::string round_report(const EvalRound& round) {
-  return fmt::format(
-      "Accuracy: {:.3f}\nInvalid: {:.3f}\nLatency: {:.3f} s\nOutput throughput: {:.3f} token/s\n",
-      round.accuracy(), round.invalid_share(), round.latency_s, round.output_throughput());
+  std::string out =
+      fmt::format("Accuracy: {:.3f}\nInvalid: {:.3f}\nLatency: {:.3f} s\nOutput throughput: {:.3f} token/s\n",
+                  round.accuracy(), round.invalid_share(), round.latency_s, round.output_throughput());
+  if (const auto length = round.accepted.length()) out += fmt::format("Accept length: {:.3f}\n", *length);
+  return out;
 }
 
 std::string repeat_report(std::span<const EvalRound> rounds) {
@@ -53,11 +66,13 @@ std::string rounds_json(std::string_view task, std::span<const EvalRound> rounds
   const MeanAndStd accuracy = accuracy_of(rounds);
   json::array list;
   for (const EvalRound& round : rounds) {
+    const std::optional<double> length = round.accepted.length();
     list.push_back({{"accuracy", round.accuracy()},
                     {"invalid", round.invalid_share()},
                     {"latency", round.latency_s},
                     {"output_throughput", round.output_throughput()},
-                    {"num_questions", round.questions}});
+                    {"num_questions", round.questions},
+                    {"accept_length", length ? json::value(*length) : json::value(nullptr)}});
   }
   const json::object out = {{"task", json::string_view(task.data(), task.size())},
                             {"accuracy", accuracy.mean},

@@ -86,14 +86,17 @@ std::optional<int64_t> ServerConnection::vocab_size() {
   return value.as_int64();
 }
 
-std::optional<double> ServerConnection::accept_length() {
+std::optional<AcceptLength> ServerConnection::accept_length() {
   const HttpReply reply = client_->fetch({.method = "GET", .target = "/server_info", .body = ""});
   if (!reply.ok()) return std::nullopt;
   const json::value info = parsed(reply.body);
   const json::value* length = find(info, {"internal_states", "avg_spec_accept_length"});
   if (length == nullptr || !length->is_number()) return std::nullopt;
   const double value = length->to_number<double>();
-  return value > 0.0 ? std::optional(value) : std::nullopt;
+  if (!(value > 0.0)) return std::nullopt;
+  const json::value* acceptance = find(info, {"internal_states", "spec_acceptance"});
+  return AcceptLength{.tokens = value,
+                      .simulated = acceptance != nullptr && *acceptance == json::value("simulated")};
 }
 
 }  // namespace hadal::client

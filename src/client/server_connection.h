@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "client/bench_report.h"
 #include "client/http_client.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -36,7 +37,7 @@ class ServerConnection {
 
   // Returns the mean number of tokens per speculative step, by /server_info; nullopt if the server does not
   // speculate.
-  std::optional<double> accept_length();
+  std::optional<AcceptLength> accept_length();
 
  private:
   std::string model_info_field(std::string_view name);

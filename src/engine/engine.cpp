@@ -11,8 +11,8 @@
 #include "base/memory_reserve.h"
 #include "base/philox.h"
 #include "engine/engine_create.h"
-#include "engine/engine_loop.h"
-#include "engine/mailboxes.h"
+#include "engine/loop/engine_loop.h"
+#include "engine/loop/mailboxes.h"
 
 namespace hadal {
 namespace {

@@ -34,9 +34,9 @@ class BadRequest : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// TokenConstraint restricts the next token (a grammar). The mask workers (engine/mask_workers.h) call it, one
-// of them at a time, once per generated token, while the step that needs the mask is already running. A row
-// whose mask is late leaves the steps until it is ready, so other rows never wait for it.
+// TokenConstraint restricts the next token (a grammar). The mask workers (engine/loop/mask_workers.h) call
+// it, one of them at a time, once per generated token, while the step that needs the mask is already running.
+// A row whose mask is late leaves the steps until it is ready, so other rows never wait for it.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
@@ -142,6 +142,10 @@ struct SpeculationCounts {
   double accept_length() const {
     return verifications == 0 ? 0.0 : static_cast<double>(tokens) / static_cast<double>(verifications);
   }
+  // Returns the rows of a verification, or 0 if there was none.
+  double mean_width() const {
+    return verifications == 0 ? 0.0 : 1.0 + static_cast<double>(drafts) / static_cast<double>(verifications);
+  }
   // Returns the share of drafts that were accepted, or 0 if there was none.
   double accept_rate() const {
     return drafts == 0 ? 0.0 : static_cast<double>(accepted) / static_cast<double>(drafts);
@@ -188,7 +192,7 @@ struct EngineOptions {
   int64_t chunked_prefill_size = 2048;  // prompt tokens per step, ≥ 1, or -1: prompts are not cut
   int64_t max_prefill_tokens = 16384;   // prompt tokens of all requests per step, ≥ 1
   // This limits the time in ms that prompt tokens add to a step while a request of another client generates
-  // (engine/step_pace.h); 0: no limit.
+  // (engine/loop/step_pace.h); 0: no limit.
   int64_t max_prefill_ms = 0;
   SchedulePolicy schedule_policy = SchedulePolicy::kFcfs;
   bool low_priority_values_first = false;
@@ -207,7 +211,7 @@ struct EngineOptions {
   std::string record_plans;  // file in which every scheduler call and plan is recorded; empty: none
   // While a step runs, it waits for the masks of its rows, for up to this share of a decode step's duration;
   // rows whose masks are late are computed again in a later step. With 0 it never waits, so most rows are
-  // late (tests).
+  // late; with infinity it waits until they are there (both in tests).
   double mask_wait_share = 0.5;
   double watchdog_timeout_s = 0.0;  // a step that takes longer is reported through on_stall; 0: no watchdog
   // The watchdog thread calls this once per stall, with one line: the phase, its duration and the requests.
@@ -217,9 +221,21 @@ struct EngineOptions {
   // Tokens that a step may sample for a request, which verifies as many drafts less one
   // (docs/speculation.md); at most kMaxSpeculationWidth. 0: no speculation.
   int64_t speculation_width = 0;
+  // Narrows steps where drafts are not worth their cost (engine/speculation/speculation_policy.h). If false,
+  // every step has the width above.
+  bool speculation_adapts = false;
+  // Simulates how many drafts are accepted, for benchmarks: the chance of a draft at each depth, given that
+  // those before it were accepted. Deeper drafts are never accepted. The tokens then have no meaning. Empty:
+  // drafts are accepted if they are right.
+  std::vector<double> simulated_acceptance;
 };
 
 inline constexpr int64_t kMaxSpeculationWidth = 64;
+
+// Checks EngineOptions::simulated_acceptance: each chance must be in [0, 1], and none deeper than the drafts
+// of this width. The error (kInvalidArgument) names `field`.
+Result<void> check_simulated_acceptance(std::span<const double> chances, int64_t speculation_width,
+                                        std::string_view field);
 
 // Returns the KV capacity that an engine makes of a max_total_tokens: rounded up to whole pages.
 int64_t in_whole_pages(int64_t num_tokens);
@@ -244,6 +260,7 @@ struct EngineStats {
   double gen_throughput = 0.0;  // generated tokens per second over the last log interval or idle gap
   double utilization = 0.0;     // share of the last second or so in which a step was running, [0, 1]
   SpeculationCounts speculation;
+  bool acceptance_is_simulated = false;
   bool decode_graphed = false;  // whether the last step without prompt tokens ran as a CUDA graph
 };
 

@@ -49,6 +49,8 @@ Result<void> check_options(const EngineOptions& options, const ModelConfig& conf
     return invalid_argument("speculation-width is {}; allowed: 0 (none) to {}", options.speculation_width,
                             kMaxSpeculationWidth);
   }
+  HADAL_RETURN_IF_ERROR(check_simulated_acceptance(options.simulated_acceptance, options.speculation_width,
+                                                   "simulated-acceptance"));
   if (!(options.watchdog_timeout_s >= 0.0)) {
     return invalid_argument("watchdog-timeout is {}; allowed: 0 (none) or more seconds",
                             options.watchdog_timeout_s);
@@ -70,10 +72,24 @@ Result<std::unique_ptr<PlanRecorder>> open_recorder(const EngineOptions& options
 
 Result<void> check_speculation(const StepExecutor& executor, const EngineOptions& options) {
   if (options.speculation_width == 0 || executor.speculates()) return {};
-  return unsupported("speculation runs on the CPU alone in this version");
+  return unsupported("this executor does not speculate");
 }
 
 }  // namespace
+
+Result<void> check_simulated_acceptance(std::span<const double> chances, int64_t speculation_width,
+                                        std::string_view field) {
+  const int64_t most = std::max<int64_t>(speculation_width - 1, 0);
+  if (std::ssize(chances) > most) {
+    return invalid_argument("{} has {} numbers; allowed: at most {}, one for each draft of a step", field,
+                            chances.size(), most);
+  }
+  for (const double chance : chances) {
+    if (!(chance >= 0.0 && chance <= 1.0))
+      return invalid_argument("{} has {}; allowed: numbers in [0, 1]", field, chance);
+  }
+  return {};
+}
 
 int64_t in_whole_pages(int64_t num_tokens) {
   return (num_tokens + kPageSize - 1) / kPageSize * kPageSize;

@@ -27,6 +27,14 @@ void copy_pages(const KvCache& cache, int64_t num_layers, std::span<const PageCo
   }
 }
 
+ForwardRows ModelRunner::forward_with_hidden(const ForwardBatch& /*batch*/) {
+  throw Error("this runner has no NextN layer");
+}
+
+ForwardRows ModelRunner::forward_nextn(const ForwardBatch& /*batch*/, std::span<const float> /*hidden*/) {
+  throw Error("this runner has no NextN layer");
+}
+
 std::span<float> room_for_rows(Buffer& buffer, size_t num_rows, int64_t width) {
   const size_t count = num_rows * static_cast<size_t>(width);
   if (buffer.size() < count * sizeof(float)) buffer = Buffer(count * sizeof(float));

@@ -11,37 +11,33 @@
 
 namespace hadal {
 
-class HostRunner;
-
-class ModelRunner {
- public:
-  virtual ~ModelRunner() = default;
-  // Returns the runner as one whose results are in host memory, or null on a GPU.
-  virtual HostRunner* host() { return nullptr; }
-
-  // Returns logits float32 [batch.logit_rows.size(), vocab] in host memory, valid until the next call. It
-  // throws hadal::Error.
-  virtual std::span<const float> forward(const ForwardBatch& batch) = 0;
-};
-
 // ForwardRows are the results of a forward pass in host memory, valid until the runner's next call.
 struct ForwardRows {
   std::span<const float> logits;  // float32 [batch.logit_rows.size(), vocab]
   std::span<const float> hidden;  // float32 [rows, hidden], after the last norm
 };
 
+class ModelRunner {
+ public:
+  virtual ~ModelRunner() = default;
+
+  // Returns logits float32 [batch.logit_rows.size(), vocab] in host memory, valid until the next call. It
+  // throws hadal::Error.
+  virtual std::span<const float> forward(const ForwardBatch& batch) = 0;
+
+  // Tells whether the NextN layer is loaded and the runner runs it; the next two functions need that.
+  virtual bool has_nextn() const { return false; }
+  // Does what forward() does, and returns the hidden states of all rows, too.
+  virtual ForwardRows forward_with_hidden(const ForwardBatch& batch);
+  // Runs the NextN layer (Model::forward_nextn) and returns the hidden states of the wanted rows. `hidden`
+  // must not be what an earlier call has returned.
+  virtual ForwardRows forward_nextn(const ForwardBatch& batch, std::span<const float> hidden);
+};
+
 // HostRunner is a runner whose KV pools are in host memory. CpuRunner has one model; RankRunner
 // (rank_runner.h) has one for each rank.
 class HostRunner : public ModelRunner {
  public:
-  HostRunner* host() override { return this; }
-  // Tells whether the NextN layer is loaded.
-  virtual bool has_nextn() const = 0;
-  // Does what forward() does, and returns the hidden states of all rows, too.
-  virtual ForwardRows forward_with_hidden(const ForwardBatch& batch) = 0;
-  // Runs the NextN layer (Model::forward_nextn) and returns the hidden states of the wanted rows. `hidden`
-  // must not be what an earlier call has returned.
-  virtual ForwardRows forward_nextn(const ForwardBatch& batch, std::span<const float> hidden) = 0;
   virtual const ModelConfig& config() const = 0;
   // Copies records, and index keys, inside the pools of all layers, in order.
   virtual void copy_pages(std::span<const PageCopy> copies) = 0;

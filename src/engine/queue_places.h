@@ -11,7 +11,7 @@
 
 namespace hadal {
 
-class Gate;  // engine/gate.h
+class Gate;  // engine/loop/gate.h
 
 class QueuePlaces {
  public:

@@ -1,11 +1,13 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <numeric>
 
-#include "base/philox.h"
+#include "base/gumbel.h"
 
 namespace hadal {
 namespace {
@@ -56,6 +58,41 @@ bool better(const std::pair<float, int32_t>& a, const std::pair<float, int32_t>&
   return a.first != b.first ? a.first > b.first : a.second < b.second;
 }
 
+// Draws one of the candidates [logit, id], in any order, by the noise of base/gumbel.h; `best` is the first
+// of them by better().
+int32_t draw(std::span<const std::pair<float, int32_t>> candidates, const std::pair<float, int32_t>& best,
+             double inv_temperature, uint64_t seed, uint64_t position) {
+  uint32_t group = static_cast<uint32_t>(best.second) / 4;
+  std::array<uint32_t, 4> bits_of_four = noise_bits_of_four(seed, position, group);
+  const auto bits_of = [&](int32_t token) {
+    const auto id = static_cast<uint32_t>(token);
+    if (id / 4 != group) {  // neighbours share a call of Philox
+      group = id / 4;
+      bits_of_four = noise_bits_of_four(seed, position, group);
+    }
+    return bits_of_four[id % 4];
+  };
+  const auto gumbel = [](uint32_t bits) { return -std::log(static_cast<double>(exponential_noise(bits))); };
+
+  // Sums are relative to the best logit. Logarithms are computed only for the few tokens that can still win:
+  // G is at most −log(1 − u), which the number of leading zeros bounds.
+  int32_t chosen = best.second;
+  double largest = gumbel(bits_of(chosen));
+  for (const auto& [logit, token] : candidates) {
+    const double below = (static_cast<double>(logit) - static_cast<double>(best.first)) * inv_temperature;
+    if (below + static_cast<double>(kLargestGumbel) < largest) continue;
+    const uint32_t bits = bits_of(token);
+    const double bound = (std::countl_zero(bits) + 1.001) * std::numbers::ln2;
+    if (below + bound < largest) continue;
+    const double sum = below + gumbel(bits);
+    if (sum > largest || (sum == largest && token < chosen)) {
+      largest = sum;
+      chosen = token;
+    }
+  }
+  return chosen;
+}
+
 }  // namespace
 
 TokenHistory::TokenHistory(std::span<const int32_t> prompt, bool keep_counts) : keep_counts_(keep_counts) {
@@ -89,28 +126,26 @@ int32_t sample_token(std::span<const float> logits, const SamplingParams& params
     return work[token] == kMasked ? argmax(logits) : token;  // if everything is masked, the model's choice
   }
 
-  // Candidates are listed in descending order, only as far as truncation can reach, because sorting a whole
-  // vocabulary takes milliseconds.
+  // Candidates are sorted only where top-p or min-p asks for it, because sorting a whole vocabulary takes
+  // milliseconds.
   auto& candidates = scratch.candidates;
   candidates.clear();
+  std::pair<float, int32_t> best{kMasked, 0};
   for (size_t i = 0; i < work.size(); ++i) {
-    if (work[i] != kMasked) candidates.emplace_back(work[i], static_cast<int32_t>(i));
+    if (work[i] == kMasked) continue;
+    candidates.emplace_back(work[i], static_cast<int32_t>(i));
+    if (work[i] > best.first) best = candidates.back();  // of equal ones the lowest id stays
   }
   if (candidates.empty()) return argmax(logits);  // everything is masked: the best answer is the model's own
-  const float best = std::max_element(candidates.begin(), candidates.end(), [](auto& a, auto& b) {
-                       return better(b, a);
-                     })->first;
   if (params.top_k > 0 && params.top_k < static_cast<int64_t>(candidates.size())) {
     std::nth_element(candidates.begin(), candidates.begin() + params.top_k, candidates.end(), better);
     candidates.resize(params.top_k);
   }
   const double inv_temperature = 1.0 / static_cast<double>(params.temperature);
   auto weight = [&](const std::pair<float, int32_t>& c) {
-    return std::exp((static_cast<double>(c.first) - static_cast<double>(best)) * inv_temperature);
+    return std::exp((static_cast<double>(c.first) - static_cast<double>(best.first)) * inv_temperature);
   };
 
-  // Without truncation by mass the draw can run over ids in ascending order; with it, candidates must be in
-  // order of probability.
   if (params.top_p < 1.0F || params.min_p > 0.0F) {
     std::sort(candidates.begin(), candidates.end(), better);
     double total = 0.0;
@@ -126,18 +161,7 @@ int32_t sample_token(std::span<const float> logits, const SamplingParams& params
     while (keep > 1 && weight(candidates[keep - 1]) < static_cast<double>(params.min_p)) --keep;
     candidates.resize(keep);
   }
-  // The draw runs over ascending ids, whatever order truncation produced.
-  std::sort(candidates.begin(), candidates.end(), [](auto& a, auto& b) { return a.second < b.second; });
-
-  double total = 0.0;
-  for (const auto& c : candidates) total += weight(c);
-  const double target = static_cast<double>(philox_uniform(seed, static_cast<uint64_t>(position))) * total;
-  double mass = 0.0;
-  for (const auto& c : candidates) {
-    mass += weight(c);
-    if (target < mass) return c.second;
-  }
-  return candidates.back().second;
+  return draw(candidates, best, inv_temperature, seed, static_cast<uint64_t>(position));
 }
 
 bool has_nan(std::span<const float> values) {

@@ -44,9 +44,9 @@ struct SamplerScratch {
 // Chooses the next token. `logits` [vocab] is not changed and must not contain NaN. Order of operations:
 // repetition, frequency and presence penalties; logit bias; grammar mask (`allowed`, one bit per token,
 // empty: all); end tokens masked before min_new_tokens; then greedy (ties to the lowest id) or temperature →
-// top-k → top-p → min-p → one Philox draw keyed by (seed, position), where `position` is that of the chosen
-// token. Top-k keeps exactly k (ties to the lower id); top-p keeps the fewest most probable tokens whose
-// renormalised mass reaches p.
+// top-k → top-p → min-p → the largest logit / T + G of what is left, with the noise of (seed, position,
+// token) that base/gumbel.h defines, where `position` is that of the chosen token. Top-k keeps exactly k
+// (ties to the lower id); top-p keeps the fewest most probable tokens whose renormalised mass reaches p.
 int32_t sample_token(std::span<const float> logits, const SamplingParams& params, const TokenHistory& history,
                      std::span<const int32_t> eos_token_ids, std::span<const uint32_t> allowed, uint64_t seed,
                      int64_t position, SamplerScratch& scratch);

@@ -40,7 +40,7 @@ struct SampleSpec {
 };
 
 // VerifyItem is a decoding request that speculates. The executor knows the newest token of its slot, guesses
-// drafts behind it, and adds their rows to the batch: at most max_rows, at consecutive positions below
+// drafts after it, and adds their rows to the batch: at most max_rows, at consecutive positions below
 // end_position. Each row passes the ordinary sampler; a draft is accepted while it is the token that the row
 // before it sampled. The executor sets logit_row, position and num_rows of the item's sample. There is no row
 // if the request has ended, or failed, in a step that was under way when this one was staged.
@@ -72,7 +72,7 @@ struct StagedStep {
   std::vector<TokenFeed> feeds;
   std::vector<SampleSpec> samples;  // in the order of the plan's sampling items
   std::vector<PromptScore> scores;
-  // With speculation, these are the requests that verify drafts, and the token behind each row of `batch`;
+  // With speculation, these are the requests that verify drafts, and the token after each row of `batch`;
   // -1: the row samples it, or there is none.
   std::vector<VerifyItem> verifies;
   std::vector<int32_t> next_ids;
@@ -131,6 +131,16 @@ struct StepOutput {
   StepExchanges exchanges;                // of ranks on GPUs
 };
 
+// DeviceRates are what decides, on a device, how much more a step costs with more rows.
+struct DeviceRates {
+  // Multiply-adds that take as long as reading a byte of weights.
+  double products_per_byte = 1.0;
+  // Tells whether a step that verifies no drafts leaves NextN out: the hidden states of up to kMaxWaitingRows
+  // tokens of each request wait until there are drafts again.
+  bool keeps_hidden = false;
+};
+inline constexpr int64_t kMaxWaitingRows = 32;
+
 class StepExecutor {
  public:
   virtual ~StepExecutor() = default;
@@ -145,7 +155,7 @@ class StepExecutor {
 
   // Sets the masks of the step's constrained samples, in their order, each [ceil(vocab / 32)] words (bit t of
   // word t / 32: allowed): for each sample that of its first row, and one for each of its drafts, which is 0
-  // if the row behind the draft is not to be sampled. It is called once for every step that has such samples:
+  // if the row after the draft is not to be sampled. It is called once for every step that has such samples:
   // after its launch and after wait() has returned the previous step, but before the next launch and before
   // its own wait().
   virtual void set_masks(int64_t step, std::vector<uint32_t> masks) = 0;
@@ -156,6 +166,8 @@ class StepExecutor {
 
   // Tells whether it verifies drafts (StagedStep::verifies).
   virtual bool speculates() const { return false; }
+  // Returns what the policy of speculation must know of the device (engine/speculation/speculation_policy.h).
+  virtual DeviceRates rates() const { return {}; }
 
   // Tells whether prompt tokens may be on the absorbed path (WorkKind::kAbsorbedPrefill): a batch then has
   // several decode rows of one sequence.

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/printable.h"
@@ -73,13 +74,15 @@ Result<std::vector<RemoteFile>> choose_weight_files(const RepositoryInfo& info, 
   if (find_file(info, kWeightIndexFile) != nullptr) {
     HADAL_ASSIGN_OR_RETURN(names, weight_file_names(index_json, kWeightIndexFile));
   }
+  std::map<std::string_view, const RemoteFile*> by_name;  // a hostile hub may list as many as it has names
+  for (const RemoteFile& file : info.files) by_name.emplace(file.name, &file);
   std::vector<RemoteFile> files;
   for (const std::string& name : names) {
-    const RemoteFile* file = find_file(info, name);
-    if (file == nullptr) {
+    const auto file = by_name.find(name);
+    if (file == by_name.end()) {
       return not_found("{} names {}, which the repository does not have", kWeightIndexFile, shown_text(name));
     }
-    files.push_back(*file);
+    files.push_back(*file->second);
   }
   return files;
 }

@@ -201,7 +201,8 @@ class Leftovers {
 
 }  // namespace
 
-Result<TensorMatch> match_tensors(const Checkpoint& checkpoint, const std::vector<TensorSpec>& expected) {
+Result<TensorMatch> match_tensors(const Checkpoint& checkpoint, const std::vector<TensorSpec>& expected,
+                                  std::string_view within) {
   TensorMatch match;
   match.entries.resize(expected.size());
   std::vector<std::string> missing, misshapen, unexpected;
@@ -239,7 +240,7 @@ Result<TensorMatch> match_tensors(const Checkpoint& checkpoint, const std::vecto
   Leftovers leftovers(expected);
   for (size_t i = 0; i < used.size(); ++i) {
     const std::string& name = checkpoint.entries()[i].info.name;
-    if (!used[i] && !leftovers.takes(name)) unexpected.push_back(printable(name));
+    if (!used[i] && name.starts_with(within) && !leftovers.takes(name)) unexpected.push_back(printable(name));
   }
   leftovers.log();
   if (missing.empty() && misshapen.empty() && unexpected.empty()) return match;
@@ -249,9 +250,9 @@ Result<TensorMatch> match_tensors(const Checkpoint& checkpoint, const std::vecto
   for (const std::string& problem : misshapen) problems.push_back("misfit: " + problem);
   for (const std::string& name : unexpected) problems.push_back("unexpected: " + name);
   return data_loss(
-      "{}: the tensors do not fit config.json ({} missing, {} of wrong shape or type, {} unexpected):\n  {}",
+      "{}: the tensors do not fit config.json ({} missing, {} of wrong shape or type, {} unexpected):{}{}",
       checkpoint.dir().string(), missing.size(), misshapen.size(), unexpected.size(),
-      listed(problems, "\n  "));
+      problems.size() == 1 ? " " : "\n  ", listed(problems, "\n  "));
 }
 
 }  // namespace hadal

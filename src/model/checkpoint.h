@@ -58,7 +58,10 @@ struct TensorMatch {
 // tensors that no computation needs (rotary_emb.inv_freq, input_scale of a quantised linear) are ignored with
 // one log line. Float types may differ from the expected one (F32, F16, BF16); a linear that the config
 // quantises may also be stored unquantised, then without its scale. The trailing ones of a scale's shape may
-// be absent. If none of the NextN layer's tensors exists, the layer counts as absent, not as missing.
-Result<TensorMatch> match_tensors(const Checkpoint& checkpoint, const std::vector<TensorSpec>& expected);
+// be absent. If none of the NextN layer's tensors exists, the layer counts as absent, not as missing. Where
+// only a part of the checkpoint is expected, `within` is how the names of that part begin, and tensors
+// outside it are ignored.
+Result<TensorMatch> match_tensors(const Checkpoint& checkpoint, const std::vector<TensorSpec>& expected,
+                                  std::string_view within = {});
 
 }  // namespace hadal

@@ -115,7 +115,7 @@ Result<ModuleList> ModuleList::parse(std::vector<std::string> entries) {
       return invalid_argument("contains more than {} entries that begin with \"re:\"", kMaxPatterns);
     auto code = compile(std::string_view(entry).substr(kPatternPrefix.size()));
     if (!code.ok())
-      return invalid_argument("contains \"{}\", which is not a regular expression {}", entry,
+      return invalid_argument("contains \"{}\", which is not a regular expression: {}", entry,
                               code.status().message);
     compiled->patterns.push_back({entry, std::move(code).value()});
   }

@@ -27,14 +27,14 @@ class Deepseek final : public Model {
  private:
   // Checks the batch's sizes against each other and prepares the data shared by all its attention layers.
   AttentionStep begin_step(const ForwardBatch& batch);
-  // LayerRun is a run of layers, with their caches and the norm behind the last one.
+  // LayerRun is a run of layers, with their caches and the norm after the last one.
   struct LayerRun {
     std::span<const LayerWeights> layers;
     int64_t first_cache_layer = 0;
     const float* final_norm = nullptr;  // [hidden]
   };
   // Runs the layers over `residual` float32 [m, hidden], which it overwrites, and returns what the norm
-  // behind the last one gives, in the workspace: all rows, or those of `rows`, where no other row passes the
+  // after the last one gives, in the workspace: all rows, or those of `rows`, where no other row passes the
   // last feed-forward block. No row passes it if `rows` is empty.
   Tensor run_layers(const LayerRun& run, const AttentionStep& step, KvCache& cache, Tensor residual,
                     std::optional<std::span<const int32_t>> rows, ExecContext& exec);

@@ -43,7 +43,7 @@ struct RankBytes {
 RankBytes rank_bytes(const ModelConfig& config, const WeightLoadOptions& options, ModelSplit split,
                      int64_t rank);
 
-// Returns the same for a rank on a GPU, which never loads the NextN layer: `all` is its block of device
+// Returns the same for a rank on a GPU, without the NextN layer: `all` is its block of device
 // memory, with padding and all that is laid out for the kernels (cuda/device_weights.h).
 RankBytes gpu_rank_bytes(const ModelConfig& config, const WeightLoadOptions& options, ModelSplit split,
                          int64_t rank);

@@ -65,9 +65,10 @@ Result<std::optional<WeightQuantization>> stored_format(const Checkpoint& checkp
 
 // `is_said` tells whether config.json states the format; otherwise only the flag does, and cannot be left
 // out.
-Status contradiction(LoadQuantization flag, const WeightQuantization& stored, bool is_said) {
-  return invalid_argument("--quantization {} means {}, but the checkpoint is stored as {}; allowed: {}{}",
-                          to_string(flag), describe(WeightQuantization{.type = weight_type_of(flag)}),
+Status contradiction(std::string_view flag, LoadQuantization word, const WeightQuantization& stored,
+                     bool is_said) {
+  return invalid_argument("{} {} means {}, but the checkpoint is stored as {}; allowed: {}{}", flag,
+                          to_string(word), describe(WeightQuantization{.type = weight_type_of(word)}),
                           describe(stored), fmt::join(fitting_words(stored), ", "),
                           is_said ? ", or leave the flag out" : "");
 }
@@ -163,14 +164,14 @@ std::string describe(const ModelConfig& config, LoadQuantization quantization) {
 }
 
 Result<void> apply_quantization_flag(ModelConfig& config, LoadQuantization quantization,
-                                     const std::filesystem::path& model_dir) {
+                                     const std::filesystem::path& model_dir, std::string_view flag) {
   if (quantization == LoadQuantization::kNone) return {};
   const bool is_said = config.quantization.has_value();
   if (!is_said) {
     HADAL_ASSIGN_OR_RETURN(config.quantization, undeclared_quantization(config, model_dir));
   }
   if (config.quantization && !says_the_same(quantization, *config.quantization))
-    return contradiction(quantization, *config.quantization, is_said);
+    return contradiction(flag, quantization, *config.quantization, is_said);
   return {};
 }
 

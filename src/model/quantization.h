@@ -53,9 +53,10 @@ Result<void> check_gpu_compute_dtype(const ModelConfig& config, LoadQuantization
 //   weights with scales): config.quantization is set accordingly;
 // - stored in 16 or 32 bits: nothing changes, because the loader quantises. `model_dir` is read only for the
 //   second case; if it is empty, or has no weights, that case is skipped. The errors are a checkpoint in
-//   another format (both are named), and codes without scales.
+//   another format (both are named, and `flag`), and codes without scales.
 Result<void> apply_quantization_flag(ModelConfig& config, LoadQuantization quantization,
-                                     const std::filesystem::path& model_dir);
+                                     const std::filesystem::path& model_dir,
+                                     std::string_view flag = "--quantization");
 
 // Returns the format of files that are stored quantised without a quantization_config, which load only with
 // --quantization. It returns nullopt if config.json has it, nothing is quantised, or there are no files.

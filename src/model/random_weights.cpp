@@ -204,7 +204,8 @@ constexpr std::string_view kScale = "weight_scale";
 RandomWeightOptions RandomWeightOptions::for_config(const ModelConfig& config, uint64_t seed) {
   RandomWeightOptions options;
   options.seed = seed;
-  options.num_hidden_layers = config.num_hidden_layers;
+  // The config of a draft layer's export has no other layer.
+  options.num_hidden_layers = std::max<int64_t>(config.num_hidden_layers, 1);
   if (config.quantization) {
     options.ue8m0_scales = config.quantization->ue8m0_scales;
     options.int8_codes = code_dtype(config.quantization->type) == DType::kI8;

@@ -1,13 +1,14 @@
 #include "model/weight_index.h"
 
-#include <nlohmann/json.hpp>
+#include <functional>
+#include <map>
+#include <optional>
 
 #include "base/printable.h"
+#include "model/json_events.h"
 
 namespace hadal {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr size_t kShownNameChars = 160;
 
@@ -24,28 +25,34 @@ bool is_plain_file_name(std::string_view name) {
 
 Result<std::vector<std::pair<std::string, std::string>>> parse_weight_map(std::string_view json,
                                                                           const std::string& source) {
-  // The callback keeps the DOM from growing below the two levels that matter: hostile nesting is dropped as
-  // it is read.
-  const auto shallow = [](int depth, Json::parse_event_t event, Json&) {
-    const bool opens =
-        event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
-    return !opens || depth < 2;
-  };
-  const Json index = Json::parse(json, shallow, /*allow_exceptions=*/false);
-  if (index.is_discarded() || !index.is_object()) return data_loss("{}: is not a JSON object", source);
-  const auto weight_map = index.find("weight_map");
-  if (weight_map == index.end() || !weight_map->is_object() || weight_map->empty()) {
+  bool is_object = false;
+  bool in_map = false;
+  std::map<std::string, std::optional<std::string>, std::less<>> files;  // no file: not a string
+  const JsonEnd end = read_json_events(json, [&](const JsonEvent& value) {
+    if (value.depth == 0) is_object = value.kind == JsonKind::kObject;
+    if (value.depth == 1) {
+      in_map = value.key == "weight_map" && value.kind == JsonKind::kObject;
+      if (value.key == "weight_map") files.clear();  // of two the last one counts
+    }
+    if (value.depth == 2 && in_map) {
+      auto& file = files[std::string(value.key)];
+      file.reset();
+      if (value.kind == JsonKind::kString) file = value.text;
+    }
+    return true;
+  });
+  if (end != JsonEnd::kComplete || !is_object) return data_loss("{}: is not a JSON object", source);
+  if (files.empty()) {
     return data_loss("{}: weight_map is missing or empty; it must map tensor names to file names", source);
   }
   std::vector<std::pair<std::string, std::string>> map;
-  for (const auto& [name, file] : weight_map->items()) {
-    if (!file.is_string() || !is_plain_file_name(file.get_ref<const std::string&>())) {
+  for (auto& [name, file] : files) {
+    if (!file || !is_plain_file_name(*file)) {
       return data_loss("{}: weight_map places {} in {}; allowed: the name of a file in the same directory",
                        source, shown_name(name),
-                       file.is_string() ? "\"" + shown_name(file.get_ref<const std::string&>()) + "\""
-                                        : std::string("a value that is not a string"));
+                       file ? "\"" + shown_name(*file) + "\"" : std::string("a value that is not a string"));
     }
-    map.emplace_back(name, file.get_ref<const std::string&>());
+    map.emplace_back(name, *std::move(file));
   }
   return map;
 }

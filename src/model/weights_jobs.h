@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -24,6 +26,7 @@ struct TensorSource {
 
   int64_t num_elements() const { return rows * cols; }
 };
+using TensorSources = std::unordered_map<std::string, TensorSource>;  // by the checkpoint's name
 
 enum class WeightJobKind : uint8_t {
   kCopy,        // dst: the stored type

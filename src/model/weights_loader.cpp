@@ -2,8 +2,8 @@
 
 #include <chrono>
 #include <string>
-#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/available_memory.h"
 #include "base/log.h"
@@ -16,16 +16,15 @@
 namespace hadal {
 namespace {
 
-using SourceMap = std::unordered_map<std::string, TensorSource>;
-
-// Turns sources into the structs of weights.h, and records the necessary conversions as jobs.
+// Turns sources into the structs of weights.h, and appends the necessary conversions to `jobs`.
 class WeightsBuilder {
  public:
-  WeightsBuilder(const ModelConfig& config, const WeightLoadOptions& options, const SourceMap& sources,
-                 WeightStorage& storage)
-      : config_(config), options_(options), sources_(sources), storage_(storage) {}
+  WeightsBuilder(const ModelConfig& config, const WeightLoadOptions& options, const TensorSources& sources,
+                 WeightStorage& storage, std::vector<WeightJob>& jobs)
+      : config_(config), options_(options), sources_(sources), storage_(storage), jobs_(jobs) {}
 
-  void build(ModelWeights& weights, bool with_nextn) {
+  // Builds everything but the NextN layer.
+  void build(ModelWeights& weights) {
     weights_ = &weights;
     weights.compute_dtype = options_.compute_dtype;
     weights.embedding = matrix("model.embed_tokens.weight", TensorRole::kEmbedding);
@@ -34,10 +33,13 @@ class WeightsBuilder {
                           : matrix("lm_head.weight", TensorRole::kHead);
     weights.final_norm = vector("model.norm.weight");
     for (int64_t i = 0; i < config_.num_hidden_layers; ++i) weights.layers.push_back(layer(i));
-    if (with_nextn) weights.mtp = nextn(weights);
   }
 
-  std::span<const WeightJob> jobs() const { return jobs_; }
+  // Adds the NextN layer to weights that are built.
+  void build_nextn(ModelWeights& weights) {
+    weights_ = &weights;
+    weights.mtp = nextn(weights);
+  }
 
  private:
   bool has(const std::string& name) const { return sources_.contains(name); }
@@ -237,11 +239,28 @@ class WeightsBuilder {
 
   const ModelConfig& config_;
   const WeightLoadOptions& options_;
-  const SourceMap& sources_;
+  const TensorSources& sources_;
   WeightStorage& storage_;
   ModelWeights* weights_ = nullptr;
-  std::vector<WeightJob> jobs_;
+  std::vector<WeightJob>& jobs_;
 };
+
+// Adds the draft layer to weights whose sources are `target`.
+Result<void> build_draft(const WeightLoadOptions& options, const TensorSources& target,
+                         WeightStorage& storage, std::vector<WeightJob>& jobs, ModelWeights& weights) {
+  const DraftLayer& draft = *options.draft;
+  HADAL_ASSIGN_OR_RETURN(WeightSources sources, draft_sources(draft, options.seed));
+  share_equal_copies(draft.config, sources.map, target);
+  storage.adopt(std::move(sources.shards));
+  WeightLoadOptions draft_options = options;
+  draft_options.quantization = draft.quantization;
+  WeightsBuilder(draft.config, draft_options, sources.map, storage, jobs).build_nextn(weights);
+  log_info("draft layer loaded path={} layer={} linears=\"{}\" shares_embedding={} shares_head={}",
+           draft.dir.string(), draft.config.num_hidden_layers, describe(draft.config, draft.quantization),
+           weights.mtp->embedding.data == weights.embedding.data,
+           weights.mtp->lm_head.data == weights.lm_head.data);
+  return {};
+}
 
 }  // namespace
 
@@ -269,8 +288,12 @@ Result<ModelWeights> load_weights(const std::filesystem::path& model_dir, const 
   HADAL_ASSIGN_OR_RETURN(WeightSources sources, weight_sources(model_dir, config, options));
   storage->adopt(std::move(sources.shards));
   ModelWeights weights;
-  WeightsBuilder builder(config, options, sources.map, *storage);
-  builder.build(weights, sources.has_nextn);
+  std::vector<WeightJob> jobs;
+  WeightsBuilder builder(config, options, sources.map, *storage, jobs);
+  builder.build(weights);
+  if (sources.has_nextn) builder.build_nextn(weights);
+  if (options.loads_draft())
+    HADAL_RETURN_IF_ERROR(build_draft(options, sources.map, *storage, jobs, weights));
   weights.owned_bytes = static_cast<int64_t>(storage->allocated_bytes());
   if (storage->over_limit()) {
     return make_status(StatusCode::kResourceExhausted,
@@ -279,7 +302,7 @@ Result<ModelWeights> load_weights(const std::filesystem::path& model_dir, const 
                        static_cast<double>(storage->allocated_bytes()) * 1e-9,
                        static_cast<double>(*available) * 1e-9);
   }
-  run_weight_jobs(builder.jobs(), pool, options.progress);
+  run_weight_jobs(jobs, pool, options.progress);
   weights.storage = std::move(storage);
   log_info("weights loaded mapped_bytes={} owned_bytes={} nextn={} compute={} seconds={:.3f}",
            weights.mapped_bytes, weights.owned_bytes, weights.mtp.has_value(),

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string_view>
 
 #include "base/result.h"
@@ -22,6 +23,14 @@ enum class LoadFormat : uint8_t { kAuto, kDummy };
 // calls it, but not always the same one, and never after load_weights has returned.
 using LoadProgress = std::function<void(size_t done_bytes, size_t total_bytes, std::string_view what)>;
 
+// DraftLayer is a NextN layer in another directory than the model's; draft_layer.h reads and checks it.
+struct DraftLayer {
+  std::filesystem::path dir;
+  ModelConfig config;  // of its files, in which the layer is model.layers.<num_hidden_layers>
+  LoadFormat format = LoadFormat::kAuto;
+  LoadQuantization quantization = LoadQuantization::kNone;  // of its linears that are stored unquantised
+};
+
 struct WeightLoadOptions {
   LoadFormat format = LoadFormat::kAuto;  // dummy: no weight files are read
   // This applies to what the checkpoint stores unquantised.
@@ -29,7 +38,11 @@ struct WeightLoadOptions {
   DType compute_dtype = DType::kBF16;  // see resolve_compute_dtype
   uint64_t seed = 0;                   // for dummy weights
   bool load_nextn = true;              // false: the NextN layer is left out
+  std::optional<DraftLayer> draft;     // with load_nextn: this layer is loaded instead of the model's own
   LoadProgress progress;
+
+  bool loads_own_nextn() const { return load_nextn && !draft; }
+  bool loads_draft() const { return load_nextn && draft; }
 };
 
 // Resolves --dtype: "auto" (config.torch_dtype), "float32", "bfloat16" or "float16". Any other is an error,
@@ -40,7 +53,9 @@ Result<DType> resolve_compute_dtype(std::string_view flag, const ModelConfig& co
 // contains model.safetensors or model.safetensors.index.json with its shards; dummy weights do not use it.
 // The errors are a directory without weights, damaged files, and tensors that are missing, unexpected, or of
 // the wrong shape or type. One message has all of these tensors, the first twenty by name. If the config
-// announces a NextN layer but the checkpoint has none of its tensors, the model loads without it.
+// announces a NextN layer but the checkpoint has none of its tensors, the model loads without it. The tensors
+// of a draft layer must all be there, except embedding and head: the model's are used where they are absent,
+// or have the same bytes and type. Errors about its files name the flag (kDraftFlag).
 Result<ModelWeights> load_weights(const std::filesystem::path& model_dir, const ModelConfig& config,
                                   const WeightLoadOptions& options, ThreadPool& pool);
 

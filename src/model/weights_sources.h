@@ -2,9 +2,8 @@
 // Only the loaders of host and device weights include it.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
-#include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/mapped_file.h"
@@ -15,18 +14,27 @@
 namespace hadal {
 
 struct WeightSources {
-  std::unordered_map<std::string, TensorSource> map;  // by the checkpoint's name
-  bool has_nextn = false;                             // the NextN layer's tensors are among them
-  std::vector<MappedFile> shards;                     // the mappings that contain the sources' bytes
+  TensorSources map;
+  bool has_nextn = false;          // the NextN layer's tensors are among them
+  std::vector<MappedFile> shards;  // the mappings that contain the sources' bytes
 };
 
 // Returns the shape and stored type of a tensor, without its values.
 TensorSource source_of(const TensorSpec& spec, DType dtype);
 
-// Returns, depending on options.format, the sources of all tensors that `config` needs (those of the NextN
-// layer if options.load_nextn), after all checks of Checkpoint::open and match_tensors, whose errors it
-// returns.
+// Returns, depending on options.format, the sources of all tensors that `config` needs (those of its own
+// NextN layer if options.loads_own_nextn()), after all checks of Checkpoint::open and match_tensors, whose
+// errors it returns.
 Result<WeightSources> weight_sources(const std::filesystem::path& model_dir, const ModelConfig& config,
                                      const WeightLoadOptions& options);
+
+// Returns the sources of a draft layer under the names of its own directory, in the same way. `seed` is that
+// of random weights. The errors name the flag (kDraftFlag).
+Result<WeightSources> draft_sources(const DraftLayer& draft, uint64_t seed);
+
+// Removes the copies of the embedding and the head that the NextN layer of `config` has in `nextn` where they
+// have the type and the bytes of the tensors in `target`, so that those are used. It takes as long as reading
+// both from the files. `nextn` may be `target`.
+void share_equal_copies(const ModelConfig& config, TensorSources& nextn, const TensorSources& target);
 
 }  // namespace hadal

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <iterator>
 #include <span>
 #include <vector>
 
@@ -26,7 +27,10 @@ class WeightStorage {
   // Weights are used from these mappings. No thread reads them ahead: a background thread that did so was
   // slower, both with a warm page cache and with a cold one, because it competes with the faults of the first
   // tokens.
-  void adopt(std::vector<MappedFile> shards) { shards_ = std::move(shards); }
+  void adopt(std::vector<MappedFile> shards) {
+    shards_.insert(shards_.end(), std::make_move_iterator(shards.begin()),
+                   std::make_move_iterator(shards.end()));
+  }
 
  private:
   std::vector<MappedFile> shards_;

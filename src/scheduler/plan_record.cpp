@@ -82,8 +82,7 @@ std::string plan_to_json(const BatchPlan& plan) {
 
 Result<std::unique_ptr<PlanRecorder>> PlanRecorder::open(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "wbe");
-  if (file == nullptr)
-    return invalid_argument("record of plans: cannot write {}: {}", path, std::strerror(errno));
+  if (file == nullptr) return data_loss("record of plans: cannot write {}: {}", path, std::strerror(errno));
   return std::unique_ptr<PlanRecorder>(new PlanRecorder(file, path));
 }
 

@@ -29,7 +29,7 @@ namespace hadal {
 
 class PlanRecorder {
  public:
-  // Creates or empties the file at `path`. The error is kInvalidArgument with the system's message.
+  // Creates or empties the file at `path`. The error is kDataLoss with the system's message.
   static Result<std::unique_ptr<PlanRecorder>> open(const std::string& path);
   ~PlanRecorder();
   PlanRecorder(const PlanRecorder&) = delete;

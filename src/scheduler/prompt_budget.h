@@ -4,7 +4,7 @@
 //
 // A client that comes while a step runs waits for its end, too. So a step that has cost twice what its number
 // of tokens would cost by themselves begins no further prompt of a client that has one in the step: of many
-// prompts with a few new tokens behind a long cached prefix, each costs the keys and values of that prefix.
+// prompts with a few new tokens after a long cached prefix, each costs the keys and values of that prefix.
 #pragma once
 
 #include <cstdint>

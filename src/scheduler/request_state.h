@@ -83,7 +83,7 @@ struct RequestState {
   // Returns true when everything is planned: the request ends with the outcome of a step in flight.
   bool draining() const { return !catching_up && num_new_planned() >= max_new_tokens; }
   // Tells whether its next decode item verifies drafts. One that repeats knows its token, but the executor
-  // has no drafts behind it.
+  // has no drafts after it.
   bool verifies() const { return speculates && !catching_up && !repeats; }
   // Returns how many tokens a decode step of `width` samples for the request, at most. The last token that it
   // may generate is never computed.

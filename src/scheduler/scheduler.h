@@ -40,10 +40,10 @@ Result<SchedulePolicy> parse_schedule_policy(std::string_view name, std::string_
 struct PromptCosts {
   int64_t positions_per_row = 0;  // positions whose attention costs as much as one row; 0: attention is free
   int64_t rows_per_score = 0;     // a token whose logits are computed costs this much more, ≥ 0
-  // The un-absorbed path computes keys and values of all earlier positions of the prompt anew in each step:
-  // this is what 1,024 of them cost, ≥ 0. The absorbed path reads their records instead, of which fewer
-  // positions cost as much as a row. Chunks that delay another client's generation take the cheaper path;
-  // with 0 all take the un-absorbed one.
+  // The un-absorbed path computes the keys and values of all earlier positions of the prompt again in each
+  // step: this is the cost of 1,024 positions, ≥ 0. The absorbed path reads their records instead, and its
+  // attention costs more for each position. Chunks that delay another client's generation take the cheaper
+  // path; with 0 all take the un-absorbed one.
   int64_t rows_per_1024_expanded = 0;
   int64_t absorbed_positions_per_row = 0;
 };
@@ -69,7 +69,7 @@ struct SchedulerOptions {
   PromptCosts prompt_costs;
   // Most tokens that a step may sample for a decoding request (the width of a step): it verifies the drafts
   // of all but the first. 0: there is no speculation. With it, the record of a token in the NextN layer
-  // depends on the token behind it, so one token less of a cached prefix is used.
+  // depends on the token after it, so one token less of a cached prefix is used.
   int64_t max_width = 0;
 };
 

@@ -130,6 +130,12 @@ class CudaMemory {
     return *this;
   }
   std::byte* data() const { return data_; }
+  // Makes the memory at least this large. It frees what it has first, so the contents are lost if it grows.
+  void reserve(size_t bytes) {
+    if (size() >= bytes) return;
+    *this = CudaMemory();
+    *this = CudaMemory(bytes);
+  }
   size_t size() const { return size_; }
   template <typename T>
   T* as() const {

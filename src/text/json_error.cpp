@@ -49,9 +49,9 @@ char surrogate_digit(std::string_view text, size_t begin) {
   return std::string_view("89abcdef").find(digit) == std::string_view::npos ? '\0' : digit;
 }
 
-// Tells whether the parser stopped at `at` because a surrogate lacks its other half. It stops behind the
+// Tells whether the parser stopped at `at` because a surrogate lacks its other half. It stops after the
 // lone one, or in the escape that follows it.
-bool is_behind_lone_surrogate(std::string_view text, size_t at) {
+bool is_after_lone_surrogate(std::string_view text, size_t at) {
   const size_t begin = text.substr(0, at).rfind("\\u");
   if (begin == text.npos || at > begin + kEscapeBytes + 1) return false;
   if (begin > 0 && text[begin - 1] == '\\') return false;  // it is a backslash and the letter u
@@ -68,20 +68,21 @@ std::string_view advice(std::string_view text, size_t at) {
   const char found = text[at];
   const size_t last = at == 0 ? text.npos : text.find_last_not_of(kBlanks, at - 1);
   const char previous = last == text.npos ? '\0' : text[last];
-  if (is_behind_lone_surrogate(text, at))
+  if (is_after_lone_surrogate(text, at))
     return "; a surrogate is half of a character, so \\ud800 to \\udbff must stand before one of \\udc00 to "
            "\\udfff";
   if (at != 0 && text[at - 1] == '\\')
-    return "; behind a backslash a string may have \", \\, /, b, f, n, r, t or u and four hexadecimal digits";
+    return "; after a backslash a string may have \", \\, /, b, f, n, r, t or u and four hexadecimal digits";
   if (static_cast<unsigned char>(found) < 0x20 && kBlanks.find(found) == kBlanks.npos)
     return "; control characters must be written as \\u and four hexadecimal digits";
   if ((found == '\n' || found == '\r' || found == '\t'))
     return "; inside a string, line breaks and tabs must be written as \\n, \\r and \\t";
   if (found == '\'') return "; keys and texts must be in double quotes";
-  if (previous == ',' && (found == '}' || found == ']')) return "; nothing may end behind a comma";
+  if (previous == ',' && (found == '}' || found == ']')) return "; nothing may end after a comma";
   if (previous == '{' || (previous == ',' && is_letter(found))) return "; keys must be in double quotes";
-  if (previous == '"')
-    return "; behind a key comes a colon, and behind a value a comma or the closing bracket";
+  if (previous == '"') return "; after a key comes a colon, and after a value a comma or the closing bracket";
+  if (previous == '}' || previous == ']')
+    return "; after a value comes a comma, the closing bracket or the end of the text";
   if (previous == ':' && is_letter(found))
     return "; a value must be a string, a number, an object, a list, true, false or null";
   return "";
@@ -94,8 +95,14 @@ std::string json_syntax_error(std::string_view text, size_t at) {
     return fmt::format("it ends at byte {}, before its value is complete", text.size());
   // The text may be invalid UTF-8, which an answer must not be.
   const auto quoted = [](std::string_view part) { return shown_text(replace_invalid_utf8(part)); };
+  if (text.find_first_not_of(kBlanks) == at) {
+    return fmt::format(
+        "it begins with {}; a value must be a string in double quotes, a number, an object, a list, "
+        "true, false or null",
+        quoted(character(text, at)));
+  }
   return fmt::format("{} at byte {} cannot follow {}{}", quoted(character(text, at)), at,
-                     at == 0 ? "the beginning" : quoted(before(text, at)), advice(text, at));
+                     quoted(before(text, at)), advice(text, at));
 }
 
 size_t json_depth(std::string_view text) {

@@ -13,7 +13,7 @@
 namespace hadal {
 
 // Returns what is wrong at byte `at` of `text` (UTF-8), which is the first byte that cannot continue a JSON
-// text, or the text's size where more is missing. The text names the byte, what stands there, what precedes
+// text, or the text's size if it is incomplete. The text names the byte, what stands there, what precedes
 // it, and for the most common mistakes what is allowed instead.
 std::string json_syntax_error(std::string_view text, size_t at);
 

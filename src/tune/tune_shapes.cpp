@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/params/indexer.h"
 #include "model/blocks/feed_forward.h"
 #include "model/presets.h"
 #include "model/tensor_list.h"
@@ -157,10 +158,17 @@ Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQ
     return stack_types(config, quantization, has, modules);
   };
   SpecList list;
-  for (const WeightType type :
-       types(any, {low_rank ? "self_attn.q_a_proj" : "self_attn.q_proj", "self_attn.kv_a_proj_with_mqa"})) {
+  std::vector<std::string> stack = {low_rank ? "self_attn.q_a_proj" : "self_attn.q_proj",
+                                    "self_attn.kv_a_proj_with_mqa"};
+  if (config.has_indexer()) stack.emplace_back("self_attn.indexer.wk");
+  const int64_t below_q = kv_a + (config.has_indexer() ? kIndexHeadDim : 0);
+  for (const WeightType type : types(any, stack)) {
     for (const int64_t q_width : low_rank ? std::vector{config.q_lora_rank} : q_rows(type))
-      list.dense("qkv_a", type, (has_scales(type) ? whole_blocks(q_width) : q_width) + kv_a, hidden);
+      list.dense("qkv_a", type, (has_scales(type) ? whole_blocks(q_width) : q_width) + below_q, hidden);
+  }
+  if (config.has_indexer()) {
+    for (const WeightType type : types(any, {"self_attn.indexer.wq_b"}))
+      list.dense("index_wq_b", type, config.index_n_heads * kIndexHeadDim, config.q_lora_rank);
   }
   if (low_rank) {
     for (const WeightType type : types(any, {"self_attn.q_b_proj"})) {

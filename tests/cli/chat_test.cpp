@@ -94,17 +94,28 @@ TEST(ChatSettings, SetChangesWhatSamplingFlagsSayAndNothingElse) {
   file.top_p = 0.9;
   auto settings = ChatSettings::make(*flags, file, 100);
   ASSERT_TRUE(settings.ok()) << settings.status().message;
-  EXPECT_TRUE(settings->set("temperature 0.25").ok());
-  EXPECT_TRUE(settings->set("top_k=7").ok());
+  EXPECT_EQ(settings->set("temperature 0.25").value(), "temperature 0.25");
+  EXPECT_EQ(settings->set("top_k=7").value(), "top-k 7");
   EXPECT_EQ(settings->sampling().params.temperature, 0.25F);
   EXPECT_EQ(settings->sampling().params.top_k, 7);
   EXPECT_EQ(settings->sampling().params.top_p, 0.9F);
-  EXPECT_TRUE(settings->set("temperature").ok());
+  EXPECT_EQ(settings->set("temperature").value(), "temperature 0.5");
+  EXPECT_EQ(settings->set("seed 4").value(), "seed 4");
+  EXPECT_EQ(settings->set("seed").value(), "seed is not set");
+  EXPECT_EQ(settings->set("stop-token-ids 3,4").value(), "stop-token-ids 3,4");
   EXPECT_EQ(settings->sampling().params.temperature, 0.5F);
-  EXPECT_TRUE(settings->set("ignore-eos").ok());
+  EXPECT_EQ(settings->set("ignore-eos").value(), "ignore-eos on");
   EXPECT_TRUE(settings->sampling().params.ignore_eos);
-  EXPECT_TRUE(settings->set("ignore-eos off").ok());
+  EXPECT_EQ(settings->set("ignore-eos off").value(), "ignore-eos off");
   EXPECT_FALSE(settings->sampling().params.ignore_eos);
+  EXPECT_THAT(settings->set("max-new-tokens 0").status().message,
+              HasSubstr("--max-new-tokens 0: must be at least 1"));
+  EXPECT_THAT(settings->set("temperature 1e31").status().message,
+              HasSubstr("--temperature 1e31: must be in [0, 1e+30]"));
+  EXPECT_THAT(settings->set("top-p 2").status().message, HasSubstr("--top-p 2: must be in [1e-30, 1]"));
+  EXPECT_THAT(settings->set("stop-token-ids 100").status().message,
+              HasSubstr("--stop-token-ids: contains the token 100; must be in [0, 99]"));
+  EXPECT_EQ(settings->sampling().params.temperature, 0.5F);
   EXPECT_THAT(settings->set("top-k 0").status().message, HasSubstr("--top-k 0: must be"));
   EXPECT_EQ(settings->sampling().params.top_k, 7);
   EXPECT_THAT(settings->set("device cuda").status().message,

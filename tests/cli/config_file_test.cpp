@@ -74,7 +74,8 @@ TEST(ConfigFile, ErrorsNameFileLineAndKey) {
   EXPECT_EQ(error_of("port: 1\nport: 2\n"), "f.yaml:2: port: appears twice, first at f.yaml:1");
   EXPECT_EQ(error_of("port:\n"), "f.yaml:1: port: has no value; remove the key, or write a value");
   EXPECT_THAT(error_of("port: {a: 1}\n"), HasSubstr("f.yaml:1: port: is a mapping; must be a text"));
-  EXPECT_THAT(error_of("port: [1, [2]]\n"), HasSubstr("f.yaml:1: port: item 2 is not a text or a number"));
+  EXPECT_THAT(error_of("port: [1, [2]]\n"),
+              HasSubstr("f.yaml:1: port: item 2 is a list; must be a text or a number"));
   EXPECT_THAT(error_of("port: []\n"), HasSubstr("f.yaml:1: port: the list is empty"));
   EXPECT_THAT(error_of("- port\n"), HasSubstr("f.yaml:1: must be a mapping of flags to values"));
   EXPECT_THAT(error_of("port: 1\n  host: [\n"), HasSubstr("f.yaml:2: is not YAML: "));
@@ -88,6 +89,20 @@ TEST(ConfigFile, ItsFaultsAreReportedWithThoseOfTheCommandLine) {
   EXPECT_EQ(
       error_of("port: 99999\n", {"--stream-interval", "0x"}),
       "(1) f.yaml:1: port 99999: must be in [0, 65535]; (2) --stream-interval 0x: must be a whole number");
+}
+
+TEST(ConfigFile, AllFaultsOfAFileAreReportedAtOnce) {
+  EXPECT_EQ(
+      error_of("port:\nprot: 2\nhost: [a, b]\nstream-interval: {a: 1}\nlog-level: loud\nport: 5\n",
+               {"--chunked-prefill-size", "x"}),
+      "(1) f.yaml:1: port: has no value; remove the key, or write a value; "
+      "(2) f.yaml:2: unknown flag --prot; the nearest one is --port; "
+      "(3) f.yaml:3: host: is a list; must be one value; "
+      "(4) f.yaml:4: stream-interval: is a mapping; must be a text, a number, true, false or a list (write "
+      "JSON as a quoted text); "
+      "(5) f.yaml:6: port: appears twice, first at f.yaml:1; "
+      "(6) f.yaml:5: log-level loud: must be one of debug, info, warning, error, critical, off; "
+      "(7) --chunked-prefill-size x: must be a whole number");
 }
 
 TEST(ConfigFile, AnEmptyFileHasNoEntries) {

@@ -79,12 +79,14 @@ TEST(SpeculationFlags, TheWidthFollowsFromStepsAndTopK) {
             3);
 }
 
-TEST(SpeculationFlags, AGpuIsRefusedInOneLine) {
+TEST(SpeculationFlags, SeveralGpusAreRefusedInOneLine) {
   const ParsedFlags flags = parse(Command::kGenerate, "--speculative-algorithm NEXTN");
   EXPECT_TRUE(check_speculation_flags(flags, {.device = DeviceType::kCpu}).ok());
-  const Status status = check_speculation_flags(flags, {.device = DeviceType::kCuda}).status();
+  EXPECT_TRUE(check_speculation_flags(flags, {.device = DeviceType::kCuda}).ok());
+  const Status status =
+      check_speculation_flags(flags, {.split = {.tp = 2}, .device = DeviceType::kCuda}).status();
   EXPECT_EQ(status.code, StatusCode::kUnsupported);
-  EXPECT_THAT(status.message, HasSubstr("--speculative-algorithm: speculation runs only on the CPU so far"));
+  EXPECT_THAT(status.message, HasSubstr("several GPUs (--tp-size 2) do not speculate"));
   EXPECT_THAT(status.message, ::testing::Not(HasSubstr("\n")));
 }
 
@@ -133,16 +135,16 @@ TEST(FlagParser, AcceptsFlagsWithoutEffectWithOneLineEach) {
 
 TEST(FlagParser, ReadsTheSpellingsOfArgparse) {
   const ParsedFlags flags =
-      parse(Command::kGenerate, "--max_new_tokens=7 --temp 0.5 --frequency-pen -1.5 -n 3 --n 2");
+      parse(Command::kGenerate, "--max_new_tokens=7 --temp 0.5 --frequency-pen -1.5 -n 2");
   EXPECT_EQ(flags.integer("max-new-tokens"), 7);
   EXPECT_EQ(flags.number("temperature"), 0.5);
   EXPECT_EQ(flags.number("frequency-penalty"), -1.5);
-  EXPECT_EQ(flags.integer("n"), 2);  // the last one counts
-  const std::vector<std::string> words = {"--prompt", "- a list",   "--stop",
-                                          "a",        "--stop=--b", "--prompt=--x=1"};
+  EXPECT_EQ(flags.integer("n"), 2);
+  EXPECT_EQ(parse(Command::kGenerate, "--prompt=--x=1").text("prompt"), "--x=1");
+  const std::vector<std::string> words = {"--prompt", "- a list", "--stop", "a", "--stop=--b"};
   const auto parsed = parse_flags(Command::kGenerate, words);
   ASSERT_TRUE(parsed.ok()) << parsed.status().message;
-  EXPECT_EQ(parsed->text("prompt"), "--x=1");
+  EXPECT_EQ(parsed->text("prompt"), "- a list");
   EXPECT_THAT(parsed->texts("stop"), ElementsAre("a", "--b"));
   EXPECT_TRUE(parse(Command::kGenerate, "--nonsense --help").help);
   EXPECT_TRUE(parse(Command::kGenerate, "--prompt x -h").help);
@@ -151,6 +153,32 @@ TEST(FlagParser, ReadsTheSpellingsOfArgparse) {
   for (const char* line : {"--prompt -h", "--prompt --help", "--prompt -n 3", "-n -h", "--input-ids -h"}) {
     EXPECT_THAT(error_of(Command::kGenerate, line), HasSubstr("needs a value")) << line;
   }
+}
+
+TEST(FlagParser, RefusesAFlagThatIsGivenAgain) {
+  EXPECT_EQ(error_of(Command::kGenerate, "--prompt a --prompt b"),
+            "--prompt b: --prompt a is given before it; must be given once");
+  EXPECT_EQ(error_of(Command::kGenerate, "--tp 2 --tp-size 4"),
+            "--tp-size 4: --tp 2 is given before it; must be given once");
+  EXPECT_EQ(error_of(Command::kGenerate, "--input-ids 1 2 --input-ids 3"),
+            "--input-ids 3: --input-ids 1 is given before it; must be given once");
+  EXPECT_THAT(error_of(Command::kGenerate, "m --model-path n"),
+              HasSubstr("'m' and --model-path n both name"));
+  EXPECT_THAT(error_of(Command::kGenerate, "--model-path m --model n"),
+              HasSubstr("--model n: --model-path m"));
+  const ParsedFlags flags = parse(Command::kGenerate, "--json --json --stop a --stop b");
+  EXPECT_TRUE(flags.has("json"));
+  EXPECT_THAT(flags.texts("stop"), ElementsAre("a", "b"));
+}
+
+TEST(FlagParser, TheLastOneCountsInTheCommandsOfSglang) {
+  const ParsedFlags flags = parse(Command::kServe, "--port 1 --tp 8 --port 2 --tp-size=4");
+  EXPECT_EQ(flags.integer("port"), 2);
+  EXPECT_EQ(flags.integer("tp-size"), 4);
+  EXPECT_EQ(parse(Command::kBenchOneBatch, "--batch-size 1 2 --batch 8").texts("batch-size"),
+            std::vector<std::string>{"8"});
+  for (const Command command : {Command::kBenchServing, Command::kBenchOffline})
+    EXPECT_EQ(parse(command, "--num-prompts 1 --num-prompts 2").integer("num-prompts"), 2);
 }
 
 TEST(FlagParser, NamesTheNearestFlag) {

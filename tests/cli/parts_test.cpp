@@ -12,7 +12,7 @@
 #include "cli/options.h"
 #include "cli/server_options.h"
 #include "cli/static_batch.h"
-#include "engine/weight_traffic.h"
+#include "engine/speculation/weight_traffic.h"
 #include "server/generation/stop_condition.h"
 #include "server/generation/text_stream.h"
 #include "tests/source_dir.h"

@@ -354,6 +354,25 @@ TEST(Reports, OfflineReportsDivideTokensByTime) {
   EXPECT_EQ(row["request_throughput"], 2.0);
   EXPECT_EQ(row["output_throughput"], 10.0);
   EXPECT_EQ(row["backend"], "engine");
+  EXPECT_EQ(row["accept_length"], nullptr);
+}
+
+TEST(Reports, SayWhenAcceptanceIsSimulated) {
+  for (const bool simulated : {false, true}) {
+    const AcceptLength length{.tokens = 2.58, .simulated = simulated};
+    const LoadMetrics metrics = summarise(three_outcomes(), 2.0);
+    const OfflineResult result{.total_latency_s = 2.0, .accept_length = length};
+    const LoadExtras extras{.output_retokenized = {}, .accept_length = length};
+    for (const std::string& report : {serving_report({}, metrics, extras), offline_report(result)}) {
+      EXPECT_THAT(report, HasSubstr(simulated ? "Accept length (simulated):               2.58"
+                                              : "Accept length:                           2.58"));
+    }
+    for (const std::string& text : {serving_json({}, metrics, extras, {}), offline_json(result)}) {
+      const json row = json::parse(text);
+      EXPECT_EQ(row["accept_length"], 2.58);
+      EXPECT_EQ(row.value("acceptance", ""), simulated ? "simulated" : "");
+    }
+  }
 }
 
 }  // namespace

@@ -139,5 +139,16 @@ TEST(EvalReport, PrintsTheLinesOfSglangAndTheSpread) {
   EXPECT_EQ(parsed["rounds"][1]["accuracy"], 0.25);
 }
 
+TEST(EvalReport, HasTheAcceptLengthOfRoundsThatVerifiedDrafts) {
+  const EvalRound plain{.questions = 4, .correct = 3, .latency_s = 2.0, .output_tokens = 100};
+  EvalRound speculated = plain;
+  speculated.accepted = {.verifications = 30, .tokens = 50};
+  speculated.accepted += {.verifications = 10, .tokens = 48};
+  EXPECT_THAT(round_report(speculated), HasSubstr("\nAccept length: 2.450\n"));
+  const auto parsed = nlohmann::json::parse(rounds_json("gsm8k", std::vector{plain, speculated}));
+  EXPECT_EQ(parsed["rounds"][0]["accept_length"], nullptr);
+  EXPECT_DOUBLE_EQ(parsed["rounds"][1]["accept_length"].get<double>(), 2.45);
+}
+
 }  // namespace
 }  // namespace hadal::client

@@ -87,7 +87,7 @@ def cases(directory):
     for golden_path in sorted(gpu.GOLDENS.glob("*/golden.json")):
         folder = golden_path.parent
         if "index_topk" in json.loads((folder / "config.json").read_text(encoding="utf-8")):
-            continue  # V3.2 runs on the CPU alone
+            continue  # rounding moves its selections; engine/sparse_attention_test.cpp compares V3.2
         golden = json.loads(golden_path.read_text(encoding="utf-8"))
         checkpoint, config = make(directory, folder.name, folder / "config.json", golden["seed"], {},
                                   golden["gate_bias_amplitude"])

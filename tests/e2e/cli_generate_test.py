@@ -32,7 +32,7 @@ def test_dummy_generate(model):
     rc, out, err = run(*[word for word in greedy if word != "--json"], "--max-new-tokens", "8")
     check("without a tokenizer generate prints ids", rc == 0 and out == ",".join(map(str, ids)) + "\n", out + err)
 
-    words = [*base, "--input-ids", "5", "--temperature", "0", "--log-level", "info"]
+    words = ["info" if word == "warning" else word for word in base] + ["--input-ids", "5", "--temperature", "0"]
     rc, _, err = run(*words, "--ignore-eos", "--max-new-tokens", "4")
     check("the summary says that --max-new-tokens cut the answer", "stopped at --max-new-tokens 4" in err, err)
     rc, _, err = run(*words, "--max-new-tokens", "4", "--logit-bias", '{"1": 100}')
@@ -91,7 +91,7 @@ def test_logits(model, work):
         check(f"logits {name} agrees with prefill", error < 1e-4, error)
     check("logits leaves no temporary files", not list(work.glob("*.tmp")))
     expect_error("logits refuses a directory as output", 1, ["directory"], *base, "--output", work)
-    _, _, err = run(*base, "--output", work, "--log-level", "info")
+    _, _, err = run(*("info" if word == "warning" else word for word in base), "--output", work)
     check("logits refuses it before loading", "model loaded" not in err, err)
     expect_error("logits refuses --decode-from past the prompt", 2, ["--decode-from 9", "allowed: 0 to 5"], *base, "--output",
                  work / "unused.safetensors", "--decode-from", "9")
@@ -135,9 +135,9 @@ def interrupt(ready, *words):
 
 
 def test_interrupt(model):
-    base = ["generate", "--model-path", model, "--load-format", "dummy", "--json", "--kernels", "reference"]
+    base = ["generate", "--model-path", model, "--load-format", "dummy", "--json", "--kernels", "reference", "--log-level", "info"]
     rc, result, out, err = interrupt(
-        b"model loaded", *base, "--input-ids", "5", "--max-new-tokens", "500", "--ignore-eos", "--log-level", "info",
+        b"model loaded", *base, "--input-ids", "5", "--max-new-tokens", "500", "--ignore-eos",
         "--json-model-override-args", '{"num_hidden_layers": 12, "hidden_size": 1024}')
     check("Ctrl-C exits with 130", rc == 130, f"{rc} {err}")
     check("Ctrl-C prints what was generated", result.get("finish_reason", {}).get("type") == "abort", out)
@@ -158,6 +158,12 @@ def test_text(work, model, flags):
     rc, out, err = run(*base, "--prompt", "Once upon a time", "--json", *greedy)
     check(f"{name}: generate continues a text", rc == 0, err)
     result = json.loads(out)
+    for command, more in (("generate", ["--prompt", "hi"]), ("chat", [])):
+        words = [command, "--model-path", model, *flags, *greedy, *more]
+        rc, _, err = run(*words, stdin=b"hi\n")
+        check(f"{name}: {command} prints no log lines beside its answers", rc == 0 and " info " not in err, err)
+        rc, _, err = run(*words, "--log-level", "info", stdin=b"hi\n")
+        check(f"{name}: {command} prints them where --log-level asks for them", rc == 0 and "info model loaded" in err, err)
     rc, streamed, _ = run(*base, *greedy, stdin=b"Once upon a time")
     check(f"{name}: the streamed text is the same", streamed == result["text"] + "\n", (streamed, result["text"]))
     stop = result["text"][3:6]

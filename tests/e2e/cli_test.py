@@ -6,6 +6,7 @@ HADAL_BINARY names the binary (default build/cpu-release/hadal). It needs only t
 
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -43,11 +44,18 @@ def test_usage_errors(model):
     for flag in ["--api-key", "--admin-api-key"]:  # an unset variable of a start script
         expect_error(f"{flag} must not be empty", 2, [flag, "empty"], "serve", "--model-path", model, flag, "")
     expect_error("a misspelt flag gets a suggestion", 2, ["--temperature"], "generate", "--temprature", "1")
+    expect_error("a second prompt is refused", 2, ["--prompt b: --prompt a is given before it; must be given once"], "generate",
+                 "--model-path", model, "--prompt", "a", "--prompt", "b")
     expect_error("generate needs a model", 2, ["--model-path"], "generate", "--prompt", "x")
     expect_error("-h is not read as a value", 2, ["--prompt", "needs a value"], "generate", "--prompt", "-h")
     expect_error("--stop must not be empty", 2, ["--stop"], "generate", "--model-path", model, "--input-ids", "5", "--stop", "")
     expect_error("a context holds two tokens or more", 2, ["--context-length 1", "[2,"], "generate", "--model-path", model,
                  "--input-ids", "5", "--context-length", "1")
+    # The model has no weights, so any other order of the checks gives another error.
+    for words in (["generate", "--input-ids", "5"], ["chat"], ["serve"], ["info"], ["bench", "offline"]):
+        expect_error(f"{words[0]} refuses a context beyond the model's before it reads weights", 2,
+                     ["--context-length 513: must be in [2, 512], the model's max_position_embeddings"], *words, "--model-path",
+                     model, "--context-length", "513")
     expect_error("several devices are refused", 2, ["ranks share a model by --tp-size and --ep-size alone"], "generate", "--model", model, "--dp", "8")
     expect_error("--temperature must be a number", 2, ["--temperature nan"], "generate", "--model", model, "--temperature", "nan")
     expect_error("--top-p must be above 0", 2, ["--top-p 0"], "generate", "--model", model, "--top-p", "0")
@@ -57,8 +65,6 @@ def test_usage_errors(model):
                  "--input-ids", "1,4096")
     expect_error("a prompt must leave room in the context", 2, ["context"], "generate", "--model", model, "--load-format", "dummy",
                  "--input-ids", ",".join(["5"] * 512))
-    expect_error("prompt and answer must fit into the context", 2, ["max_new_tokens"], "generate", "--model", model, "--load-format",
-                 "dummy", "--input-ids", "5", "--max-new-tokens", "600")
     expect_error("--device cuda needs a GPU", 1, ["--device cuda"], "generate", "--model", model, "--device", "cuda",
                  "--input-ids", "1")
     dummy = ["--model", model, "--load-format", "dummy"]
@@ -83,9 +89,65 @@ def test_usage_errors(model):
     expect_error("eval gsm8k names a file that is missing", 1, ["eval gsm8k", "F: no such file"], "eval", "gsm8k", "--data", "F",
                  "--model-path", model)
     expect_error("a directory that is missing is named", 1, ["/no/such/dir"], "info", "--model-path", "/no/such/dir")
+    with tempfile.TemporaryDirectory() as empty:
+        expect_error("an empty directory is said to be one", 1, [empty, "is an empty directory", "config.json"], "generate",
+                     "--model-path", empty, "--prompt", "x")
+        pathlib.Path(empty, "notes.txt").write_text("x", encoding="utf-8")
+        expect_error("a directory without a model says what a model has", 1, [empty, "has no config.json", "safetensors"], "info",
+                     "--model-path", empty)
+        expect_error("fetch does not take a directory for a name", 2, [empty, "is a directory here", "org/name"], "fetch", empty)
+        config = pathlib.Path(empty, "f.yaml")
+        config.write_text("port:\nprot: 2\nhost: [a, b]\n", encoding="utf-8")
+        expect_error("all faults of --config are reported at once", 2,
+                     ["(1)", "f.yaml:1: port: has no value", "(2)", "unknown flag --prot", "(3)", "host: is a list"], "serve",
+                     "--config", config)
     with tempfile.TemporaryDirectory() as home:
         expect_error("a hub id that is not in the cache is named", 1, ["deepseek-ai/DeepSeek-V3", "hadal fetch"], "info", "--model-path",
                      "deepseek-ai/DeepSeek-V3", "--offline", env={"HF_HOME": home})
+
+
+def test_errors_name_flags(model):
+    """Values that only the model or the prompt shows to be wrong. The model has no weights, so nothing is loaded before."""
+    for wanted, *words in (("--max-new-tokens 600: must be in [0, 510], because the context has 512 tokens and the prompt 2",
+                            "--max-new-tokens", "600"),
+                           ("--max-new-tokens 19: must be in [0, 18]", "--max-new-tokens", "19", "--context-length", "20"),
+                           ("--min-new-tokens 5: must be in [0, 4], the value", "--max-new-tokens", "4", "--min-new-tokens", "5"),
+                           ("--stop-token-ids: contains the token 4096; must be in [0, 4095]", "--stop-token-ids", "4096"),
+                           ("--logit-bias: contains the token 4096; must be in [0, 4095]", "--logit-bias", '{"4096": 1}'),
+                           ("--logprob-start-len 2: must be in [-1, 1]", "--json", "--logprob-start-len", "2")):
+        expect_error(f"generate {' '.join(words)}: the flag is named", 2, [wanted], "generate",
+                     "--model-path", model, "--input-ids", "5,6", *words)
+    ids = ["--model-path", model, "--input-ids", "4096"]
+    expect_error("generate names --input-ids", 2, ["--input-ids: contains the token 4096; must be in [0, 4095]"], "generate", *ids)
+    expect_error("logits names --input-ids", 2, ["--input-ids: contains the token 4096; must be in [0, 4095]"], "logits", *ids,
+                 "--output", "x")
+    expect_error("logits says that standard input has the wrong ids", 2, ["standard input: contains the token 4096"], "logits",
+                 "--model-path", model, "--output", "x", stdin=b"4096")
+    expect_error("the flag that limits the KV cache is named", 1,
+                 ["--max-new-tokens 200: must be in [0, 62], because the KV cache (--max-total-tokens) has 64 tokens"], "generate",
+                 "--model-path", model, "--load-format", "dummy", "--input-ids", "5,6", "--max-total-tokens", "64",
+                 "--max-new-tokens", "200")
+
+
+def test_missing_files(model, work):
+    """Every flag that names a file or a directory, with one that is missing."""
+    missing = str(work / "missing")
+    ids = ["--model-path", model, "--load-format", "dummy", "--input-ids", "5"]
+    serve = ["serve", "--model-path", model, "--load-format", "dummy", "--skip-tokenizer-init", "--port", "0"]
+    speculate = ["--speculative-algorithm", "NEXTN", "--speculative-draft-model-path", missing]
+    sharegpt = ["--dataset-name", "sharegpt", "--dataset-path", missing]
+    for words in (["generate", "--model-path", missing, "--prompt", "x"], ["tokenize", "--model-path", missing, "--text", "x"],
+                  ["generate", *ids, "--config", missing], ["serve", "--config", missing],
+                  ["generate", *ids, "--kernel-config-dir", missing], ["generate", *ids, "--tokenizer-path", missing],
+                  ["generate", *ids, *speculate], ["logits", *ids, "--output", f"{missing}/x"],
+                  ["eval", "--model-path", model, "--data", missing], ["eval", "gpqa", "--model-path", model, "--data", missing],
+                  ["bench", "serving", "--model", "m", "--tokenizer-path", missing, *sharegpt],
+                  [*serve, "--api-key-file", missing], [*serve, "--ssl-keyfile", missing, "--ssl-certfile", missing],
+                  [*serve, "--audit-log", f"{missing}/x"], [*serve, "--record-plans", f"{missing}/x"]):
+        expect_error(f"{' '.join(map(str, words))}: a missing file is a failure and no wrong usage", 1, [missing], *words)
+    keys = work / "keys"
+    keys.write_text("a b c\n")
+    expect_error("a broken key file is a failure and no wrong usage", 1, [str(keys)], *serve, "--api-key-file", keys)
 
 
 def test_file_errors(model, work):
@@ -279,6 +341,14 @@ def test_closed_pipe(model):
 
 
 def test_tokenizer(work):
+    expect_error("eval names --max-new-tokens", 2, ["--max-new-tokens 99999: must be in [0, "], "eval", "--model-path", TINY, "--data",
+                 TINY / "eval/addition.jsonl", "--limit", "1", "--max-new-tokens", "99999")
+    # The chat says what is wrong with each line that changes a setting, and goes on.
+    lines = "/set max-new-tokens 9999\nhi\n/set stop-token-ids 99999\n/set temperature 1e31\n/set temperature -1\n"
+    rc, _, err = run("chat", "--model-path", TINY, stdin=lines.encode())
+    check("chat names the flags", rc == 1 and all(line in err for line in (
+        "error: --max-new-tokens 9999: must be in [0, ", "error: --stop-token-ids: contains the token 99999; must be in [0, 4095]",
+        "error: --temperature 1e31: must be in [0, 1e+30]", "error: --temperature -1: must be in [0, 1e+30]")), err)
     text = "Once upon a time, 12345 naïve cats 东西 🙂\n"
     rc, out, err = run("tokenize", "--model-path", TINY, "--text", text)
     check("tokenize succeeds", rc == 0, err)
@@ -294,13 +364,15 @@ def test_tokenizer(work):
     shutil.copy(TINY / "tokenizer.json", only)
     rc, out, err = run("tokenize", "--model-path", only, "--text", "hi", "--no-add-special-tokens")
     check("tokenize needs no file but tokenizer.json", rc == 0 and json.loads(out), err)
-    expect_error("detokenize refuses an id outside the vocabulary", 2, ["vocabulary"], "detokenize", "--model-path", TINY, "--input-ids", "99999999")
+    expect_error("detokenize refuses an id outside the vocabulary", 2, ["--input-ids: contains the token 99999999", "vocabulary"], "detokenize", "--model-path", TINY, "--input-ids", "99999999")
     expect_error("tokenize names a tokenizer.json that is missing", 1, ["tokenizer.json"], "tokenize", "--model-path", work, "--text", "x")
 
 
 def claims(work, model):
     test_help()
     test_usage_errors(model)
+    test_errors_name_flags(model)
+    test_missing_files(model, work)
     test_file_errors(model, work)
     test_info(model)
     test_expert_plan(model)

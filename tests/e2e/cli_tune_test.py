@@ -82,17 +82,17 @@ def test_tune(model, work):
     check("tune_presets without a GPU makes no directory", done.returncode == 1 and not (work / "not").exists(), done)
     check("a dry run writes no file", not any(pathlib.Path(".").glob("N=*.json")))
 
-    expect_error("--kernel-config-dir must exist", 2, ["--kernel-config-dir /absent: is not a directory"], "generate",
+    expect_error("--kernel-config-dir must exist", 1, ["--kernel-config-dir /absent: is not a directory"], "generate",
                  "--model", model, "--kernel-config-dir", "/absent", "--input-ids", "5")
     expect_error("--kernel-config-dir must not be empty", 2, ["--kernel-config-dir '': is not a directory"], "generate",
                  "--model", model, "--kernel-config-dir", "", "--input-ids", "5")
     rc, out, err = run("generate", "--model", model, "--load-format", "dummy", "--kernel-config-dir", work, "--device",
-                       "cpu", "--disable-cuda-graph", "--input-ids", "5", "--max-new-tokens", "1")
+                       "cpu", "--disable-cuda-graph", "--input-ids", "5", "--max-new-tokens", "1", "--log-level", "info")
     lines = [line for line in err.splitlines() if "flags not used" in line]
     check("flags of GPUs without effect on the CPU get one line", rc == 0 and len(lines) == 1 and all(
         word in lines[0] for word in ("--kernel-config-dir", "--disable-cuda-graph", "they apply to GPUs alone")), err)
     rc, out, err = run("generate", "--model", model, "--load-format", "dummy", "--input-ids", "5", "--max-new-tokens",
-                       "1")
+                       "1", "--log-level", "info")
     check("without such flags there is no line", rc == 0 and "flags not used" not in err, err)
 
 

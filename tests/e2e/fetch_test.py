@@ -311,6 +311,8 @@ def test_names_and_sizes_are_not_trusted():
     for name, change, wanted in [
         ("a commit with a path", lambda info: info.update(sha="../../../escaped"), "sha is"),
         ("a checksum with a path", lambda info: info["siblings"][0].update(blobId="../../../escaped"), "no checksum"),
+        ("more files than anybody has", lambda info: info["siblings"].extend([{"rfilename": "x"}] * 1_000_000),
+         "siblings lists too many files; at most 200000 are accepted"),
         ("a size that is none", lambda info: info["siblings"][0].update(size=-5), "no size"),
         ("more than the disk holds", lambda info: [sibling["lfs"].update(size=1 << 61) for sibling in info["siblings"] if "lfs" in sibling],
          "GB left"),

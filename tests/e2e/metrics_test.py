@@ -95,7 +95,7 @@ def another_start(_, seen):
 
 def speculation(_, seen):
     """Starts another server, which guesses tokens, and asks for one answer."""
-    with Server("--enable-metrics", "--speculative-algorithm", "NEXTN") as other:
+    with Server("--enable-metrics", "--speculative-algorithm", "NEXTN", "--speculative-fixed") as other:
         generate(other, prompt(1, 200), 64)
         seen(scrape(other))
 

@@ -19,11 +19,11 @@ STREAM = {"text": "Once upon a time", "stream": True,
           "sampling_params": {"temperature": 0, "max_new_tokens": 2000, "ignore_eos": True}}
 
 
-def hold(server, count, speak):
-    """Opens `count` connections and keeps them; returns them."""
+def hold(server, count, speak, address):
+    """Opens `count` connections from an address and keeps them; returns them."""
     held = []
     for _ in range(count):
-        sock = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+        sock = socket.create_connection(("127.0.0.1", server.port), timeout=60, source_address=(address, 0))
         if speak:
             with contextlib.suppress(OSError):
                 sock.sendall(b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -47,7 +47,27 @@ def server_descriptors(server):
     return len(os.listdir(f"/proc/{server.process.pid}/fd"))
 
 
-def main():
+def one_address_leaves_places_to_others():
+    with Server("--enable-metrics", descriptors=DESCRIPTORS) as server:
+        line = re.search(r"http_connections_lowered connections=(\d+) of_one_address=(\d+) descriptors=(\d+)", server.text())
+        check("the log says at the start how few connections fit", line is not None, server.text())
+        everybody, of_one, descriptors = map(int, line.groups())
+        check("the line's numbers", descriptors == DESCRIPTORS and of_one == everybody * 3 // 4 < DESCRIPTORS, line[0])
+        held = hold(server, DESCRIPTORS, True, "127.0.0.2")
+        # Nobody has been idle for a second yet, so no connection makes room. Those of the first address that are
+        # being refused have half of what it leaves, and the server has opened some files since.
+        for i in range((everybody - of_one) // 4):
+            status, connection = ask(server)
+            check(f"another address is served, connection {i}", status == 200, status)
+            held.append(connection)
+        metrics = server.request("GET", "/metrics")[2].decode()
+        refused = re.search(r'http_refused_requests_total\{[^}]*reason="peer_connections"[^}]*\} (\d+)', metrics)
+        check("connections of the first address are refused", refused and int(refused[1]) > 0, metrics)
+        for connection in held:
+            connection.close()
+
+
+def a_new_client_takes_the_place_of_the_idlest():
     with Server("--chat-template", "v2.5", "--enable-metrics", descriptors=DESCRIPTORS) as server:
         stream = []
         begun = threading.Event()
@@ -62,7 +82,7 @@ def main():
         # The stream begins before the others come, because its connection must not look idle.
         check("a stream begins", begun.wait(60))
         # The server keeps fewer connections than are opened here: half of them have asked something, half never do.
-        held = hold(server, DESCRIPTORS // 2, True) + hold(server, DESCRIPTORS // 2, False)
+        held = hold(server, DESCRIPTORS // 2, True, "127.0.0.2") + hold(server, DESCRIPTORS // 2, False, "127.0.0.3")
         # Connections that have been idle for less than a second are spared. Until then the answer may be 503,
         # and those that have got a 503 are closed after two seconds.
         deadline = time.monotonic() + 60
@@ -89,6 +109,11 @@ def main():
         for connection in held + new:
             connection.close()
         check("exit code", server.stop() == 0, server.text()[-2000:])
+
+
+def main():
+    one_address_leaves_places_to_others()
+    a_new_client_takes_the_place_of_the_idlest()
     return finish()
 
 

@@ -60,6 +60,11 @@ def bad_requests(server):
         check(f"{body!r} is a 400", status == 400 and json.loads(answer)["object"] == "error", answer)
     check("unknown path", server.request("GET", "/nowhere")[0] == 404)
     check("wrong method", server.request("GET", "/generate")[0] == 405)
+    for path, methods in (("/v1/chat/completions", "POST, OPTIONS"), ("/v1/models", "GET, HEAD, OPTIONS"),
+                          ("/v1/responses/x", "GET, DELETE, HEAD, OPTIONS")):
+        status, headers, _ = server.request("OPTIONS", path, headers={"Access-Control-Request-Method": "POST"})
+        check(f"OPTIONS of {path} lists its methods alone", status == 204 and headers.get_all("Allow") == [methods] and
+              headers.get_all("Access-Control-Allow-Methods") == [methods], headers)
     check("still well", server.request("GET", "/health")[0] == 200)
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Speculation with the bundled model's NextN layer (--speculative-algorithm NEXTN) changes no token: `generate` and `serve`
 answer as they do without it, at temperature 0 and with a seed, at every width, in both loops and on ranks. The figures of
-meta_info, /server_info, /metrics and the log say how much it has guessed, and a flag that cannot be is one line."""
+meta_info, /server_info, /metrics and the log say how much it has guessed, `eval` has the accept length of each task, and a flag that
+cannot be is one line."""
 import json
 import re
 import sys
@@ -24,7 +25,7 @@ def generated(*flags):
 
 def commands(_work, _model):
     shapes = [["--speculative-num-steps", 1], ["--speculative-num-steps", 6], ["--disable-overlap-schedule"],
-              ["--tp-size", 2], []]
+              ["--tp-size", 2], ["--speculative-fixed"], []]
     for prompt in PROMPTS:
         for sampling in (["--temperature", 0], ["--temperature", 1, "--seed", 3]):
             ask = ["--prompt", prompt, "--logprobs", *sampling]
@@ -82,7 +83,11 @@ def served(_work, _model):
         info = json.loads(server.request("GET", "/server_info")[2])
         check("without the flag there is no mean", info["internal_states"][0]["avg_spec_accept_length"] is None, info)
 
-    with Server(*flags, *NEXTN, "--decode-log-interval", 4) as server:
+    with Server(*flags, *NEXTN) as server:
+        for one, other in zip(expected, asked(server)):
+            check("a server that adapts answers as without speculation", values_of(one) == values_of(other), (one, other))
+
+    with Server(*flags, *NEXTN, "--speculative-fixed", "--decode-log-interval", 4) as server:
         found = asked(server)
         for one, other in zip(expected, found):
             check("the server answers as without speculation", values_of(one) == values_of(other), (one, other))
@@ -96,7 +101,8 @@ def served(_work, _model):
         mean = info["internal_states"][0]["avg_spec_accept_length"]
         check("/server_info has the mean", 1.5 < mean <= 4, mean)
         check("the server ends in order", server.stop() == 0, server.text())
-        line = re.search(r"Decode batch.*accept len: (\d\.\d\d), accept rate: (\d\.\d\d), cuda graph: False", server.text())
+        line = re.search(r"Decode batch.*accept len: (\d\.\d\d), accept rate: (\d\.\d\d), cuda graph: False.*"
+                         r"verify width: \d\.\d\d", server.text())
         check("the log says how much is accepted", line is not None, server.text())
 
 
@@ -138,13 +144,20 @@ def refusals(_work, model):
     expect_error("another algorithm", 2, ["--speculative-algorithm", "EAGLE3", "NEXTN"], *base, "--speculative-algorithm", "EAGLE3")
     expect_error("steps without an algorithm", 2, ["--speculative-num-steps", "needs --speculative-algorithm"], *base,
                  "--speculative-num-steps", 2)
+    expect_error("a fixed width without an algorithm", 2, ["--speculative-fixed", "needs --speculative-algorithm"], *base,
+                 "--speculative-fixed")
     expect_error("no steps", 2, ["--speculative-num-steps", "0"], *base, *NEXTN, "--speculative-num-steps", 0)
     expect_error("a threshold", 2, ["--speculative-accept-threshold-single", "would change the output"], *base, *NEXTN,
                  "--speculative-accept-threshold-single", 0.9)
-    expect_error("a directory as draft model", 1, ["--speculative-draft-model-path", "own checkpoint"], *base, *NEXTN,
-                 "--speculative-draft-model-path", model)
     expect_error("a model without the layer", 2, ["--speculative-algorithm", "has no NextN layer"], "generate", "--model-path", model,
                  "--load-format", "dummy", "--device", "cpu", "--input-ids", "1,2,3", *NEXTN)
+    simulate = "--speculative-simulate-acceptance"
+    for name, value, wanted in (("a word", "0.9,half", ["half is not a number", "[0, 1]"]), ("1.5", "0.9,1.5", ["1.5", "[0, 1]"]),
+                                ("nothing", "", ["[0, 1]"]), ("four depths of three", "1,1,1,1", ["4 numbers", "at most 3"])):
+        expect_error(f"{name} as simulated acceptance", 2, [f"{simulate} {value}", *wanted], *base, *NEXTN, simulate, value)
+    expect_error("simulated acceptance without an algorithm", 2, [simulate, "needs --speculative-algorithm"], *base, simulate, "0.5")
+    expect_error("an evaluation with simulated acceptance", 2, [simulate, "does not apply to `hadal eval`"], "eval", "--model-path", TINY,
+                 "--data", TINY / "eval/copy.jsonl", *NEXTN, simulate, "0.5")
     code, out, err = run(*base, "--speculative-algo", "NEXTN", "--speculative-draft", "SGLang/DeepSeek-V3-NextN",
                          "--speculative-num-steps", 2, "--speculative-eagle-topk", 4, "--speculative-num-draft-tokens", 4)
     check("the published command line runs, and says what it does not do",
@@ -152,9 +165,56 @@ def refusals(_work, model):
     check("the published command line gives the same text", out == run(*base)[1], out)
 
 
+def evaluated(_work, _model):
+    tasks = ("copy", "addition")
+    data = [TINY / f"eval/{task}.jsonl" for task in tasks]
+    base = ["eval", "--model-path", TINY, "--device", "cpu", "--limit", 6, "--data", *data]
+    scores, tables = {}, {}
+    # An answer of one token needs no verification.
+    for name, flags in (("plain", []), ("speculated", [*NEXTN, "--speculative-fixed"]), ("short", [*NEXTN, "--max-new-tokens", 1])):
+        code, out, err = run(*base, *flags, "--json")
+        scores[name] = json.loads(out) if code == 0 else {"error": err}
+        code, tables[name], err = run(*base, *flags)
+        check(f"eval of {name} answers prints a table", code == 0 and "correct" in tables[name], err)
+    check("eval has scores and accept lengths of every task", all(set(found.get("tasks", {})) == set(tasks) for found in scores.values()),
+          scores)
+    rows = {name: {**found["tasks"], "all": found["all"]} for name, found in scores.items()}
+    for task, plain in rows["plain"].items():
+        speculated = rows["speculated"][task]
+        length = speculated.pop("accept_length")
+        check(f"eval of {task}: without speculation there is no accept length", plain.pop("accept_length") is None, scores)
+        check(f"eval of {task}: speculation changes no score", speculated == plain, scores)
+        check(f"eval of {task}: a verification brings several tokens", 1 < length <= 4, scores)
+        check(f"eval of {task}: its row ends with the accept length",
+              re.search(rf"^{task} .*% +{length:.2f}$", tables["speculated"], re.M) is not None, tables)
+        check(f"eval of {task}: without a verification there is no accept length", rows["short"][task]["accept_length"] is None, scores)
+    check("most answers are right", rows["plain"]["all"]["correct"] > 6, scores)
+    check("eval has no accept length where nothing was verified", not any("accept" in tables[name] for name in ("plain", "short")), tables)
+
+
+def simulated(work, _model):
+    chances = [*NEXTN, "--speculative-fixed", "--speculative-simulate-acceptance", "1,0.5"]
+    with Server("--device", "cpu", "--decode-log-interval", 4, *chances) as server:
+        meta = answer(server, request(PROMPTS[2], {"temperature": 0, "sampling_seed": 3, "ignore_eos": True}))["meta_info"]
+        # The last verification may have room for no draft.
+        check("the first draft is always accepted, and the third never is",
+              meta["spec_verify_ct"] - 1 <= meta["spec_accept_token_num"] <= 2 * meta["spec_verify_ct"], meta)
+        info = json.loads(server.request("GET", "/server_info")[2])
+        check("/server_info says simulated", info["internal_states"][0]["spec_acceptance"] == "simulated", info)
+        check("the log says simulated", re.search(r"Decode batch.*acceptance: simulated", server.text()) is not None
+              and "speculation is simulated chances=1,0.5" in server.text(), server.text())
+    rows = work / "simulated.jsonl"
+    code, out, err = run("bench", "offline", "--model-path", TINY, "--device", "cpu", "--dataset-name", "random-ids", "--num-prompts", 2,
+                         "--random-input-len", 16, "--random-output-len", 32, "--skip-warmup", "--result-filename", rows, *chances)
+    check("bench offline says simulated", code == 0 and "Accept length (simulated):" in out, (out, err))
+    check("its row says simulated", json.loads(rows.read_text())["acceptance"] == "simulated", rows.read_text())
+
+
 def claims(work, model):
     refusals(work, model)
+    simulated(work, model)
     commands(work, model)
+    evaluated(work, model)
     served(work, model)
 
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "engine/backend.h"
@@ -11,6 +12,7 @@
 #include "engine/cuda/memory_plan.h"
 #include "engine/cuda/step_layout.h"
 #include "engine/cuda/table_mirror.h"
+#include "engine/speculation/speculation_policy.h"
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/sampling/sampling.h"
 #include "kernels/params/kv_layout.h"
@@ -38,6 +40,57 @@ TEST(GraphBuckets, PadABatchByAnEighthAtMost) {
     const int64_t padding = choose_bucket(buckets, rows, true) - rows;
     EXPECT_LT(padding, std::max<int64_t>(8, rows / 8)) << rows;
   }
+}
+
+TEST(GraphShapes, AreTheBucketsWithoutSpeculation) {
+  const std::vector<int64_t> buckets = graph_buckets({}, 4096).value();
+  const std::vector<GraphShape> shapes = graph_shapes(buckets, {});
+  ASSERT_EQ(shapes.size(), buckets.size());
+  for (size_t i = 0; i < shapes.size(); ++i) EXPECT_EQ(shapes[i], (GraphShape{buckets[i], 1}));
+}
+
+TEST(GraphShapes, HaveEveryNarrowWidthAndAFewWideOnes) {
+  const auto widths_of = [](int64_t width, bool adapts) {
+    std::set<int64_t> widths;
+    for (const GraphShape& shape :
+         graph_shapes({1, 2, 4}, {.speculation_width = width, .speculation_adapts = adapts}))
+      widths.insert(shape.width);
+    return widths;
+  };
+  EXPECT_THAT(widths_of(4, true), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(widths_of(4, false), ElementsAre(4)) << "a fixed width";
+  EXPECT_THAT(widths_of(14, true), ElementsAre(1, 2, 3, 4, 6, 8, 12, 14));
+  EXPECT_THAT(widths_of(64, true), ElementsAre(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64));
+}
+
+TEST(GraphShapes, HoldEveryStepOfVerificationsWithAtMostHalfAsManyRequestsMore) {
+  const std::vector<int64_t> buckets = graph_buckets({}, 4096).value();
+  for (const int64_t greatest : {2, 4, 64}) {
+    const std::vector<GraphShape> shapes =
+        graph_shapes(buckets, {.speculation_width = greatest, .speculation_adapts = true});
+    EXPECT_LE(shapes.size(), 160U) << "each is captured at the start";
+    for (int64_t width = 1; width <= std::min<int64_t>(greatest, 4); ++width) {
+      for (int64_t items = 1; items * width <= kMaxVerifiedRows; ++items) {
+        const GraphShape shape = choose_shape(shapes, items, width, true);
+        // The last few may be more than the largest bucket that has at most kMaxVerifiedRows rows.
+        if (shape.items == 0 && items * width * 9 > kMaxVerifiedRows * 8) continue;
+        ASSERT_GE(shape.items, items) << width;
+        EXPECT_EQ(shape.width, width);
+        EXPECT_LE(shape.rows(), kMaxVerifiedRows);
+        EXPECT_LE(shape.items - items, std::max<int64_t>(3, items / 2)) << items;
+      }
+    }
+  }
+}
+
+TEST(GraphShapes, TheNarrowestThatFitsIsChosen) {
+  const std::vector<GraphShape> shapes = {{1, 2}, {2, 2}, {1, 4}, {2, 4}};
+  EXPECT_EQ(choose_shape(shapes, 1, 1, true), (GraphShape{1, 2}));
+  EXPECT_EQ(choose_shape(shapes, 2, 3, true), (GraphShape{2, 4}));
+  EXPECT_EQ(choose_shape(shapes, 2, 3, false).items, 0);
+  EXPECT_EQ(choose_shape(shapes, 2, 4, false), (GraphShape{2, 4}));
+  EXPECT_EQ(choose_shape(shapes, 3, 1, true).items, 0);
+  EXPECT_EQ(choose_shape(shapes, 1, 5, true).items, 0);
 }
 
 TEST(RunningRequests, FollowTheCacheByDefault) {
@@ -122,6 +175,7 @@ TEST(StepLayout, ArraysAreDisjointAndAligned) {
                         .segment_runs = 5,
                         .absorbed_rows = 16,
                         .absorbed_groups = 2,
+                        .selecting_rows = 5,
                         .copies = 1};
   const StepLayout at = layout_step(sizes);
   struct Range {
@@ -149,6 +203,8 @@ TEST(StepLayout, ArraysAreDisjointAndAligned) {
                                {at.absorbed_rows, 64},
                                {at.absorbed_seq_idx, 8},
                                {at.absorbed_kv_len, 8},
+                               {at.selecting_seq_idx, 20},
+                               {at.selecting_kv_len, 20},
                                {at.copies, sizeof(cuda::PageCopyEntry)}};
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (size_t i = 0; i < ranges.size(); ++i) {

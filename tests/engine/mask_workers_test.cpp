@@ -1,7 +1,7 @@
 // Tests the workers that make masks, without an engine: whose mask comes next, what an expensive one may
 // delay, and how a constraint's failure ends its request. The clock is the tests' own, and constraints wait
 // at doors, so nothing depends on how fast the machine is.
-#include "engine/mask_workers.h"
+#include "engine/loop/mask_workers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -215,7 +215,7 @@ TEST_F(MaskWorkersTest, EachFailureOfAConstraintHasItsReason) {
   EXPECT_EQ(of_library.error, "a broken library");
 }
 
-// The masks behind drafts end with the first draft that is not allowed, and what was not sampled is undone.
+// The masks after drafts end with the first draft that is not allowed, and what was not sampled is undone.
 TEST_F(MaskWorkersTest, MasksOfDraftsFollowThemAsFarAsTheyAreAllowed) {
   auto owned = std::make_unique<Counting>([] {});
   const Counting& constraint = *owned;

@@ -8,7 +8,7 @@
 #include <boost/json.hpp>
 
 #include "base/mapped_file.h"
-#include "engine/rank_runner.h"
+#include "engine/cpu/rank_runner.h"
 #include "model/random_checkpoint.h"
 #include "model/safetensors.h"
 #include "model/shard_weights.h"
@@ -72,7 +72,7 @@ std::vector<float> nextn_logits(HostRunner& runner, const std::vector<int32_t>& 
   return all;
 }
 
-// Returns prompt chunks up to num_prompt, and one decode step for each token behind them.
+// Returns prompt chunks up to num_prompt, and one decode step for each token after them.
 std::vector<Work> steps_of(int32_t num_tokens, int32_t num_prompt, int32_t chunk) {
   std::vector<Work> steps;
   for (int32_t t = 0; t < num_prompt; t += chunk)

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/gate.h"
+#include "engine/loop/gate.h"
 #include "tests/engine/fake_executor.h"
 #include "tests/engine/test_requests.h"
 

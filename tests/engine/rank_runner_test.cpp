@@ -1,6 +1,6 @@
 // An engine whose model is shared by several ranks answers like one with a single rank, and what happens to
 // one rank reaches every request exactly once.
-#include "engine/rank_runner.h"
+#include "engine/cpu/rank_runner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <new>
 #include <thread>
 
-#include "engine/cpu_executor.h"
+#include "engine/cpu/cpu_executor.h"
 #include "engine/engine.h"
 #include "tests/engine/small_model.h"
 #include "tests/engine/test_requests.h"

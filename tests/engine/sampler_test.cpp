@@ -3,9 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <random>
+
+#include "base/gumbel.h"
+#include "tests/engine/sampling_oracle.h"
 
 namespace hadal {
 namespace {
@@ -81,6 +85,88 @@ TEST(Sampler, SameSeedAndPositionGiveTheSameToken) {
   for (int64_t position = 0; position < 50; ++position) {
     EXPECT_EQ(draw(logits, {}, position), draw(logits, {}, position));
   }
+}
+
+// A million draws of each case take about ten seconds in all, so an unoptimised or sanitized build makes
+// fewer.
+TEST(Sampler, DrawsFollowTheExactDistributionWithEveryTruncationAndPenalty) {
+#if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  constexpr int64_t kDraws = 1'000'000;
+#else
+  constexpr int64_t kDraws = 50'000;
+#endif
+  SamplerScratch scratch;
+  for (const testing::SamplingCase& row : testing::sampling_cases()) {
+    const TokenHistory history = history_of(row);
+    std::vector<int64_t> counts(row.logits.size());
+    for (int64_t i = 0; i < kDraws; ++i) {
+      ++counts[sample_token(row.logits, row.params, history, row.eos, row.mask, kSeed, i, scratch)];
+    }
+    EXPECT_GT(testing::chi_squared_p(counts, exact_probabilities(row)), 1e-4) << row.name;
+  }
+}
+
+TEST(Sampler, TheChosenTokenHasTheLargestSumOfLogitAndNoise) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(0.0F, 3.0F);
+  for (const int vocab : {1, 5, 1000, 50000}) {
+    std::vector<float> logits(vocab);
+    for (float& logit : logits) logit = normal(random);
+    for (int64_t position = 0; position < 20; ++position) {
+      const float temperature = 0.3F + 0.2F * static_cast<float>(position);
+      int32_t chosen = 0;
+      double largest = -1e300;
+      for (int32_t id = 0; id < vocab; ++id) {
+        const double noise = -std::log(exponential_noise(noise_bits(kSeed, position, id)));
+        const double sum = logits[id] / static_cast<double>(temperature) + noise;
+        if (sum > largest) {
+          largest = sum;
+          chosen = id;
+        }
+      }
+      EXPECT_EQ(draw(logits, {.temperature = temperature}, position), chosen) << vocab << " " << position;
+    }
+  }
+}
+
+TEST(Sampler, NoiseBelongsToATokenWhateverElseIsKept) {
+  // Leaving out tokens that were not chosen changes no choice.
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> logits(300);
+  for (float& logit : logits) logit = normal(random);
+  int kept = 0;
+  for (int64_t position = 0; position < 200; ++position) {
+    const int32_t token = draw(logits, {}, position);
+    const int32_t of_few = draw(logits, {.top_k = 100}, position);
+    const bool among =
+        std::count_if(logits.begin(), logits.end(), [&](float x) { return x > logits[token]; }) < 100;
+    if (among) {
+      EXPECT_EQ(of_few, token);
+      ++kept;
+    }
+  }
+  EXPECT_GT(kept, 80);
+}
+
+TEST(Sampler, NeighbouringSeedsDrawUnrelatedTokens) {
+  const std::vector<float> logits(16, 0.0F);  // the choices of a request with n > 1 have such seeds
+  std::vector<int64_t> pairs(256);
+  SamplerScratch scratch;
+  for (int64_t i = 0; i < 100000; ++i) {
+    const int32_t one = sample_token(logits, {}, TokenHistory({}), {}, {}, kSeed, i, scratch);
+    const int32_t two = sample_token(logits, {}, TokenHistory({}), {}, {}, kSeed + 1, i, scratch);
+    ++pairs[one * 16 + two];
+  }
+  EXPECT_GT(testing::chi_squared_p(pairs, std::vector<double>(256, 1.0 / 256)), 1e-4);
+}
+
+TEST(Sampler, AnInfiniteLogitAndExtremeTemperaturesAreDrawnWithoutNan) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(draw({1.0F, infinity, 2.0F}, {}), 1);
+  EXPECT_EQ(draw({1.0F, infinity, 2.0F}, {.top_p = 0.5F}), 1);
+  EXPECT_EQ(draw({3e38F, -3e38F, 2.9e38F}, {.temperature = 1e-20F}), 0);
+  EXPECT_GT(frequencies({3.0F, 2.0F, 1.0F}, {.temperature = 1e30F}, 300).size(), 2U);
 }
 
 TEST(Sampler, RepetitionPenaltyShrinksSeenTokensOfEitherSign) {

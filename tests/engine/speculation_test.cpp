@@ -6,9 +6,8 @@
 #include <cmath>
 
 #include "engine/backend.h"
-#include "engine/cpu_executor.h"
-#include "engine/rank_runner.h"
-#include "engine/speculation_policy.h"
+#include "engine/cpu/cpu_executor.h"
+#include "engine/cpu/rank_runner.h"
 #include "tests/engine/fake_executor.h"
 #include "tests/engine/request_mix.h"
 #include "tests/engine/small_model.h"
@@ -171,7 +170,7 @@ TEST_F(SpeculationTest, AbortsAtAnyMomentLeaveTheOthersAlone) {
   }
 }
 
-// The masks behind drafts are made while the step runs, and drafts without one wait for the next step.
+// The masks after drafts are made while the step runs, and drafts without one wait for the next step.
 TEST_F(SpeculationTest, RequestsWithGrammarsVerifyDraftsToo) {
   const auto run = [&](const EngineOptions& options) {
     GenerateRequest request = greedy_request(random_prompt(20, 12), 48);
@@ -265,6 +264,36 @@ TEST_F(SpeculationTest, APrefixHitIsOneTokenShorter) {
   }
 }
 
+// At rest NextN is left out, and the records of the last tokens are made up when a step speculates again.
+TEST_F(SpeculationTest, WidthsThatChangeGiveTheSameBits) {
+  EngineOptions options{.max_total_tokens = 16384, .max_running_requests = 32, .chunked_prefill_size = 96};
+  const MixResult oracle = run_mix(1, options);
+  options.speculation_width = 4;
+  options.speculation_adapts = true;
+  for (const bool overlap : {false, true}) {
+    options.overlap_schedule = overlap;
+    options.mask_wait_share = kWaits;
+    const MixResult adapted = run_mix(1, options);
+    expect_same_mix(oracle, adapted);
+    const SpeculationCounts& counts = adapted.stats.speculation;
+    EXPECT_GT(counts.drafts, 0) << "the last requests run alone";
+    EXPECT_LT(counts.drafts, counts.verifications) << "many together do not speculate";
+  }
+}
+
+TEST_F(SpeculationTest, TheSameRequestsGetTheSameWidths) {
+  const auto counts = [&] {
+    EngineOptions options{.speculation_width = 4};
+    options.speculation_adapts = true;
+    return testing::run(*make_engine(options), greedy_request(random_prompt(20, 11), 300)).last.speculation;
+  };
+  const SpeculationCounts one = counts(), other = counts();
+  EXPECT_GT(one.drafts, 0);
+  EXPECT_EQ(one.verifications, other.verifications);
+  EXPECT_EQ(one.drafts, other.drafts);
+  EXPECT_EQ(one.accepted, other.accepted);
+}
+
 TEST_F(SpeculationTest, CountsAddUp) {
   const CheckedEngine engine = make_engine({.speculation_width = 4});
   const auto sink = std::make_shared<testing::Collector>();  // a stream would join chunks
@@ -280,6 +309,47 @@ TEST_F(SpeculationTest, CountsAddUp) {
   EXPECT_EQ(engine->stats().speculation.tokens, counts.tokens);
   // Tokens that a step samples arrive in one chunk.
   EXPECT_EQ(finished.num_chunks, 1 + counts.verifications);
+}
+
+// Which drafts are right has no influence then, so the counts follow from the chances alone.
+TEST_F(SpeculationTest, SimulatedAcceptanceHasTheChancesOfEachDepth) {
+  const auto counts = [&](std::vector<double> chances) {
+    EngineOptions options{.max_running_requests = 32, .speculation_width = 4};
+    options.simulated_acceptance = std::move(chances);
+    const CheckedEngine engine = make_engine(options);
+    const auto sink = std::make_shared<testing::Collector>();
+    for (int i = 0; i < 16; ++i) {
+      GenerateRequest request = greedy_request(random_prompt(20, i), 120);
+      request.sampling.seed = 100 + i;
+      request.sink = sink;
+      EXPECT_TRUE(engine->submit(std::move(request)).ok());
+    }
+    sink->wait_finished(16);
+    EXPECT_TRUE(engine->stats().acceptance_is_simulated);
+    return engine->stats().speculation;
+  };
+  EXPECT_EQ(counts({0.0, 1.0, 1.0}).accepted, 0);
+  const SpeculationCounts all = counts({1.0, 1.0, 1.0});
+  EXPECT_EQ(all.accepted, all.drafts);
+  const SpeculationCounts first = counts({1.0});  // deeper drafts are never accepted
+  EXPECT_NEAR(first.accept_length(), 2.0, 0.02) << "except for steps that have no draft at the end";
+  const SpeculationCounts some = counts({0.92, 0.72, 0.36}), again = counts({0.92, 0.72, 0.36});
+  EXPECT_NEAR(some.accept_length(), 1.0 + 0.92 * (1.0 + 0.72 * (1.0 + 0.36)), 0.15);
+  EXPECT_EQ(some.verifications, again.verifications);
+  EXPECT_EQ(some.accepted, again.accepted);
+}
+
+// The masks after a draft are those of its own text.
+TEST_F(SpeculationTest, SimulatedAcceptanceLeavesGrammarsAlone) {
+  const auto run = [&](std::vector<double> chances) {
+    EngineOptions options{.speculation_width = 4};
+    options.mask_wait_share = kWaits;
+    options.simulated_acceptance = std::move(chances);
+    GenerateRequest request = greedy_request(random_prompt(20, 12), 48);
+    request.constraint = std::make_unique<testing::ChainConstraint>(/*modulus=*/2);
+    return testing::run(*make_engine(options), std::move(request));
+  };
+  testing::expect_same(run({}), run({1.0, 1.0, 1.0}));
 }
 
 TEST_F(SpeculationTest, RanksGiveTheSameBitsWithAndWithoutIt) {
@@ -314,18 +384,17 @@ TEST_F(SpeculationTest, WhatCannotSpeculateSaysSo) {
   EXPECT_THAT(Engine::create(std::make_unique<testing::FakeExecutor>(), testing::fake_config(), options)
                   .status()
                   .message,
-              HasSubstr("CPU alone"));
+              HasSubstr("does not speculate"));
   options.speculation_width = 65;
   EXPECT_THAT(Engine::create(model_, pool_, options).status().message,
               HasSubstr("is 65; allowed: 0 (none) to 64"));
-}
-
-TEST(SpeculationPolicy, TheRowsOfAStepAreLimited) {
-  EXPECT_EQ(step_width(0, 1), 1);
-  EXPECT_EQ(step_width(4, 0), 4);
-  EXPECT_EQ(step_width(4, 256), 4);
-  EXPECT_EQ(step_width(4, 257), 3);
-  EXPECT_EQ(step_width(4, 5000), 1);
+  options.speculation_width = 3;
+  options.simulated_acceptance = {0.9, 0.5, 0.1};
+  EXPECT_THAT(Engine::create(model_, pool_, options).status().message,
+              HasSubstr("simulated-acceptance has 3 numbers; allowed: at most 2"));
+  options.simulated_acceptance = {0.9, 1.5};
+  EXPECT_THAT(Engine::create(model_, pool_, options).status().message,
+              HasSubstr("simulated-acceptance has 1.5; allowed: numbers in [0, 1]"));
 }
 
 }  // namespace

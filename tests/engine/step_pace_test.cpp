@@ -1,4 +1,4 @@
-#include "engine/step_pace.h"
+#include "engine/loop/step_pace.h"
 
 #include <gtest/gtest.h>
 

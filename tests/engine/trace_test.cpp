@@ -7,7 +7,7 @@
 #include <boost/json.hpp>
 
 #include "engine/engine.h"
-#include "engine/step_trace.h"
+#include "engine/loop/step_trace.h"
 #include "tests/engine/fake_executor.h"
 #include "tests/engine/test_requests.h"
 

@@ -1,5 +1,5 @@
 // A hang is reported once, with its phase and request; idleness is not reported.
-#include "engine/watchdog.h"
+#include "engine/loop/watchdog.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -184,7 +184,21 @@ def schema(value, **more):
     return generate(json_schema=json.dumps(value), **more)
 
 
+def optional_rules(count):
+    """Returns rules of which each is the next one, or nothing: all of them may begin an answer at once."""
+    return "root ::= a0\n" + "\n".join(f"a{i} ::= a{i + 1}?" for i in range(count)) + f'\na{count} ::= "x"'
+
+
+COMPILERS = {"memory_bytes": 256 << 20}  # what several compiles may hold at once, by docs/security.md
 GRAMMARS = rows("grammars", [
+    ("14,000 optional rules", generate(ebnf=optional_rules(14_000)), {"clients": 2, **COMPILERS}),
+    ("64 clients, 1,200 optional rules", generate(ebnf=optional_rules(1_200)), {"clients": 64, **COMPILERS}),
+    ("64 clients, rules that begin in many ways", generate(ebnf=optional_rules(50)), {"clients": 64, **COMPILERS}),
+    ("8,000 rules that are the next one twice", generate(ebnf="root ::= r0\n" + "\n".join(
+        f'r{i} ::= r{i + 1} r{i + 1} | ""' for i in range(8_000)) + '\nr8000 ::= "x"'), COMPILERS),
+    ("60,000 optional letters", generate(regex="a?" * 60_000), COMPILERS),
+    ("20,000 repeated groups", generate(regex="(a|b)*" * 20_000), COMPILERS),
+    ("stacks of nested stars", generate(regex=("(" * 60 + "a" + ")*" * 60) * 1000), COMPILERS),
     ("nested repeats", generate(regex="((a{1,500}){1,500}){1,500}")),
     ("huge count", generate(regex="a{1,2000000000}")),
     ("count of any letter", generate(regex=".{1,100000}", new=64)),
@@ -217,6 +231,9 @@ GRAMMARS = rows("grammars", [
     ("64 clients, 64 grammars", generate(regex="(a|b)*a(a|b){18}"), SIXTY_FOUR),
     # They share the workers, so that all of them end late.
     ("64 clients, slow masks", generate(regex="([a-zA-Z0-9 ]{1,40}[ ,.]?){1,200}", new=64),
+     {**SIXTY_FOUR, "answers": False}),
+    ("clients that leave while 64 grammars are compiled", (post("/generate", {"text": ["a"] * 64, "sampling_params": [
+        {"regex": f"(a|b)*a(a|b){{{i % 12 + 1}}}{i}!", "max_new_tokens": 4} for i in range(64)]})[0], ("wait", 0.05), ("reset",)),
      {**SIXTY_FOUR, "answers": False}),
     ("choices with masks", generate(regex=".{1,2000}", n=64, new=32), {"clients": 1, "answer_bytes": 1 << 20}),
     ("a grammar for each of 64 prompts", post("/generate", {"text": ["a"] * 64, "sampling_params": [

@@ -46,7 +46,7 @@ CONNECTIONS = rows("connections", [
      {"clients": 64, "answer_ratio": 1000, "seconds": 1.0}),
     ("60 pipelined texts of 16 kB, 64 clients", (TEXT_KEPT * 60 + head("GET", "/health"), READ),
      {"clients": 64, "answer_ratio": 10, "seconds": 1.0}),
-    ("pipelined behind a long request", (LONG_POST.replace(b"Connection: close\r\n", b""), HEALTH_KEPT * 4000, ("wait", 1.0)),
+    ("pipelined after a long request", (LONG_POST.replace(b"Connection: close\r\n", b""), HEALTH_KEPT * 4000, ("wait", 1.0)),
      {**IDLE, "clients": 16, "memory_ratio": 4}),
     ("pipelined and half-closed", (HEALTH_KEPT * 200, ("half-close",), READ), {"clients": 16, "answer_ratio": 10}),
     ("200 pipelined generations", (SHORT_KEPT * 200 + head("POST", "/generate", len(SHORT)) + SHORT, READ),
@@ -62,11 +62,11 @@ CONNECTIONS = rows("connections", [
     ("HTTP/2 preface", (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", READ)),
     ("empty lines", (b"\r\n" * MIB, READ), {"statuses": frozenset({431}), "clients": 8}),
     ("empty lines, slowly", (("trickle", b"\r\n" * 100, 2, 0.01),), {**IDLE, "clients": 200}),
-    ("60 MiB behind a refusal", (head("POST", "/nowhere", 60 * MIB) + b"x" * (60 * MIB), READ),
+    ("60 MiB after a refusal", (head("POST", "/nowhere", 60 * MIB) + b"x" * (60 * MIB), READ),
      {"statuses": frozenset({404}), "memory_ratio": 0.1, "memory_bytes": 24 * MIB}),
-    ("60 MiB behind a refusal, and no reader", (head("POST", "/nowhere", 60 * MIB) + b"x" * (60 * MIB), ("wait", 0.2)),
+    ("60 MiB after a refusal, and no reader", (head("POST", "/nowhere", 60 * MIB) + b"x" * (60 * MIB), ("wait", 0.2)),
      {"answers": False, "memory_ratio": 0.1, "memory_bytes": 24 * MIB}),
-    ("60 MiB behind the last request", (head("GET", "/health") + b"x" * (60 * MIB), READ),
+    ("60 MiB after the last request", (head("GET", "/health") + b"x" * (60 * MIB), READ),
      {"statuses": frozenset({200}), "memory_ratio": 0.1, "memory_bytes": 24 * MIB}),
 ])
 
@@ -217,9 +217,9 @@ TLS = rows("tls", [
     ("HTTP without TLS", get("/health"), {"answers": False}),
     ("handshakes", generate(new=1), {"through_tls": True, "clients": 8}),
     ("300 handshakes at once", (greeting(), ("wait", 0.3)), {"answers": False, "clients": 300}),
-    ("4 MiB behind a refusal", post("/nowhere", b"x" * (4 * MIB)),
+    ("4 MiB after a refusal", post("/nowhere", b"x" * (4 * MIB)),
      {"through_tls": True, "statuses": frozenset({404}), "memory_ratio": 2}),
-    ("pipelined behind a long request", (LONG_POST.replace(b"Connection: close\r\n", b""), HEALTH_KEPT * 4000),
+    ("pipelined after a long request", (LONG_POST.replace(b"Connection: close\r\n", b""), HEALTH_KEPT * 4000),
      {**IDLE, "through_tls": True, "clients": 16, "memory_ratio": 4, "answer_bytes": 4 << 20}),
 ], group="tls", through_tls=False)
 

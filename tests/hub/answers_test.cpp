@@ -8,6 +8,7 @@
 #include "hub/repository_info.h"
 #include "hub/retry.h"
 #include "hub/transfer_rate.h"
+#include "model/weight_index.h"
 
 namespace hadal::hub {
 namespace {
@@ -76,6 +77,59 @@ TEST(RepositoryInfo, AnAnswerOfAnotherFormIsAnErrorThatNamesTheField) {
   EXPECT_THAT(message(R"({"siblings": []})"), HasSubstr("sha is"));
   EXPECT_THAT(message(R"({"sha": ")" + kCommit + R"("})"), HasSubstr("siblings is missing"));
   EXPECT_THAT(message(R"({"sha": ")" + kCommit + R"(", "siblings": [7]})"), HasSubstr("siblings"));
+}
+
+TEST(RepositoryInfo, OfTwoFieldsOfANameTheLastOneCounts) {
+  const auto info = parse_repository_info(
+      fmt::format(R"({{"siblings": [{{"rfilename": "old"}}], "sha": "x", "sha": "{0}", "siblings": [
+        {{"lfs": {{"sha256": "{1}", "size": 3}}, "rfilename": "a", "rfilename": "b", "blobId": "{2}",
+          "tags": [{{"rfilename": "c", "sha256": "d"}}]}},
+        {{"rfilename": "e", "size": 1, "blobId": "{2}", "lfs": {{"size": 9}}, "lfs": null}}]}})",
+                  kCommit, kSha256, kSha1),
+      "source");
+  ASSERT_TRUE(info.ok()) << info.status().message;
+  ASSERT_EQ(info->files.size(), 2U);
+  EXPECT_EQ(info->files[0].name, "b");
+  EXPECT_EQ(info->files[0].size, 3);
+  EXPECT_EQ(info->files[0].checksum, kSha256);
+  EXPECT_EQ(info->files[1].name, "e");
+  EXPECT_EQ(info->files[1].size, 1);
+  EXPECT_EQ(info->files[1].checksum, kSha1);
+}
+
+// Work that grew with the square of these numbers would take hours.
+TEST(RepositoryInfo, AListOfMillionsOfFilesIsRefusedAndMillionsOfOtherValuesAreSkipped) {
+  std::string many = "[{}";
+  for (int i = 0; i < 4'000'000; ++i) many += ",{}";
+  many += ']';
+  const std::string head = R"({"sha": ")" + kCommit + R"(", )";
+  const auto refused = parse_repository_info(head + R"("siblings": )" + many + "}", "source");
+  EXPECT_EQ(refused.status().code, StatusCode::kDataLoss);
+  EXPECT_EQ(refused.status().message, "source: siblings lists too many files; at most 200000 are accepted");
+  const auto skipped = parse_repository_info(head + R"("siblings": [], "tags": )" + many + "}", "source");
+  ASSERT_TRUE(skipped.ok()) << skipped.status().message;
+  EXPECT_TRUE(skipped->files.empty());
+  const std::string nested =
+      std::string(8'000'000, '[') + std::string(8'000'000, ']');  // a tree of them would take gigabytes
+  EXPECT_TRUE(parse_repository_info(head + R"("siblings": [], "x": )" + nested + "}", "source").ok());
+}
+
+// The longest list that is accepted, all of which an index names.
+TEST(NeededFiles, AreFoundInTheLongestListWithoutReadingItForEachOfThem) {
+  constexpr int kFiles = 199'999;
+  const std::string prefix(200, 'p');
+  std::string list =
+      fmt::format(R"({{"sha": "{}", "siblings": [{{"rfilename": "{}"}})", kCommit, kWeightIndexFile);
+  std::string index = R"({"weight_map": {)";
+  for (int i = 0; i < kFiles; ++i) {
+    list += fmt::format(R"(,{{"rfilename": "{}{}"}})", prefix, i);
+    index += fmt::format(R"({}"{}": "{}{}")", i == 0 ? "" : ",", i, prefix, i);
+  }
+  const auto info = parse_repository_info(list + "]}", "source");
+  ASSERT_TRUE(info.ok()) << info.status().message;
+  const auto files = choose_weight_files(*info, index + "}}");
+  ASSERT_TRUE(files.ok()) << files.status().message;
+  EXPECT_EQ(files->size(), static_cast<size_t>(kFiles));
 }
 
 TEST(NeededFiles, AreTheOnesThatAreReadAndNothingElse) {

@@ -242,6 +242,45 @@ TEST(PrefillPlan, ShortExtensionsOfLongPrefixesAttendAbsorbed) {
   }
 }
 
+TEST(PrefillPlan, TokensThatSeeMoreThanTheLimitSelectAndTheOthersDoNot) {
+  PrefillPlan plan;
+  // These are a prompt across the limit, one that ends at it, a part after a long prefix, and a single token
+  // beyond the limit.
+  const std::vector<PrefillSegment> segments = {{.seq_idx = 3, .q_begin = 0, .q_len = 700, .kv_len = 700},
+                                                {.seq_idx = 1, .q_begin = 700, .q_len = 64, .kv_len = 64},
+                                                {.seq_idx = 0, .q_begin = 764, .q_len = 10, .kv_len = 500},
+                                                {.seq_idx = 2, .q_begin = 774, .q_len = 1, .kv_len = 65}};
+  plan_prefill(segments, 1024, {.index_topk = 64}, plan);
+  std::map<int32_t, int> times_computed;
+  for (const SelectingPass& pass : plan.selecting_passes) {
+    EXPECT_GT(pass.num_rows, 0);
+    EXPECT_LE(pass.num_rows, kMaxAbsorbedRows);
+    for (int32_t i = 0; i < pass.num_rows; ++i) {
+      const int32_t row = pass.first_row + i;
+      ++times_computed[row];
+      for (const PrefillSegment& segment : segments) {
+        if (row < segment.q_begin || row >= segment.q_begin + segment.q_len) continue;
+        const int32_t sees = segment.kv_len - segment.q_len + (row - segment.q_begin) + 1;
+        EXPECT_GT(sees, 64);
+        EXPECT_EQ(plan.selecting_kv_len.at(pass.first + i), sees);
+        EXPECT_EQ(plan.selecting_seq_idx.at(pass.first + i), segment.seq_idx);
+      }
+    }
+  }
+  for (const cuda::PrefillSegmentRun& run : plan.segment_runs) {
+    EXPECT_LE(run.q_pos + run.q_len, 64);
+    for (int32_t i = 0; i < run.q_len; ++i) ++times_computed[run.q_begin + i];
+  }
+  EXPECT_EQ(times_computed.size(), 775U);
+  for (const auto& [row, times] : times_computed) EXPECT_EQ(times, 1) << row;
+  EXPECT_EQ(plan.selecting_kv_len.size(), 636U + 10U + 1U);
+  EXPECT_EQ(plan.selecting_passes.size(), 4U);
+
+  plan_prefill(segments, 1024, {}, plan);
+  EXPECT_TRUE(plan.selecting_passes.empty());
+  EXPECT_TRUE(plan.selecting_kv_len.empty());
+}
+
 TEST(PrefillPlan, RefusesImpossibleInput) {
   PrefillPlan plan;
   const std::vector<PrefillSegment> fine = {{0, 0, 1, 1}};

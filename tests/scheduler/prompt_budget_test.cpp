@@ -95,7 +95,7 @@ TEST(PromptBudget, ThePromptThatDelaysNobodyIsCutByTokensOnly) {
 TEST(PromptBudget, AStepThatCostsEnoughBeginsNoFurtherPromptOfTheSameClient) {
   PromptBudget budget(kTwoPaths, 500, kUnlimitedCost);
   const RequestState request = request_with_scores_from(5000);
-  // A prompt of one new token behind 512 cached ones costs 262 rows.
+  // A prompt of one new token after 512 cached ones costs 262 rows.
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(budget.most(request, 512, 0, 1, false), 1) << i;
     budget.take(request, 512, 0, 1, false);

@@ -89,7 +89,7 @@ int32_t Simulator::compute(Slot& slot, int64_t position, int32_t token, const Wo
   return next_token(row.record);
 }
 
-// A draft is right or wrong by chance; a wrong one changes the rows behind it, which are not taken then.
+// A draft is right or wrong by chance; a wrong one changes the rows after it, which are not taken then.
 void Simulator::verify(Slot& slot, const WorkItem& item, Step& step) {
   const int64_t most = expected_.at(item.request_id).prompt_len + max_new_tokens_.at(item.request_id);
   const int64_t begin = std::ssize(slot.tokens) - 1;
@@ -115,7 +115,7 @@ void Simulator::verify(Slot& slot, const WorkItem& item, Step& step) {
     slot.tokens.push_back(sampled);
     slot.last_sample = sampled;
     outcome.finished = ends(sampled) || p + 2 == most;
-    if (outcome.finished) on_path = false;  // the engine takes nothing behind the end
+    if (outcome.finished) on_path = false;  // the engine takes nothing after the end
     on_path = on_path && guessed;
   }
   slot.last_sample_step = step.plan.step;

@@ -299,7 +299,7 @@ TEST(AnthropicMessages, ErrorsNameTheFieldInAnthropicsWords) {
       {body_of(R"("thinking":{"type":"enabled"})"),
        "thinking.budget_tokens: is missing; must be 1024 or more"},
       {body_of(R"("thinking":{"type":"enabled","budget_tokens":2000})"),
-       "thinking.budget_tokens is 2000; must be an integer in [1024, 1999] (max_tokens must be larger)"},
+       "thinking.budget_tokens is 2000; must be at least 1024 and less than max_tokens, which is 2000"},
       {body_of(R"("mcp_servers":[{"url":"x"}])"),
        "mcp_servers: is not supported: the server has no tools of its own"},
       {body_of(R"("n":2)"), "n: is 2; must be 1, because an answer here has one choice"},

@@ -32,7 +32,7 @@ std::string sampling_error(const std::string& field) {
   return native_error(R"("sampling_params":{)" + field + "}");
 }
 
-TEST(ErrorTexts, SamplingParametersAreToldWithValueAndRange) {
+TEST(ErrorTexts, SamplingParametersAreNamedWithValueAndRange) {
   EXPECT_EQ(sampling_error(R"("top_p":1e-45)"),
             "sampling_params.top_p is 1e-45; must be a number in [1e-30, 1]");
   EXPECT_EQ(sampling_error(R"("repetition_penalty":1e-45)"),
@@ -52,7 +52,7 @@ TEST(ErrorTexts, SamplingParametersAreToldWithValueAndRange) {
   EXPECT_EQ(sampling_error(R"("min_new_tokens":10)"), "") << "the server's own length may be shorter";
 }
 
-TEST(ErrorTexts, AListOfSamplingParametersIsToldWithItsEntry) {
+TEST(ErrorTexts, AListOfSamplingParametersIsNamedWithItsEntry) {
   EXPECT_EQ(native_error(R"("sampling_params":[{},{"stop":["a",7]}])"),
             "sampling_params[1].stop[1] is 7; must be a string of at most 4096 bytes");
   EXPECT_EQ(native_error(R"("sampling_params":[{},7])"), "sampling_params[1] is 7; must be an object");
@@ -61,7 +61,7 @@ TEST(ErrorTexts, AListOfSamplingParametersIsToldWithItsEntry) {
       "sampling_params[1].min_new_tokens is 3; must be an integer in [0, 2], because max_new_tokens is 2");
 }
 
-TEST(ErrorTexts, AListWithoutAValueForEachPromptIsToldWithTheLengthThatItMustHave) {
+TEST(ErrorTexts, AListWithoutAValueForEachPromptIsNamedWithTheLengthThatItMustHave) {
   const std::string allowed = "; must be one value for all prompts, or a list of 2, one for each prompt";
   EXPECT_EQ(native_error(R"("rid":["x"])"), R"(rid is ["x"])" + allowed);
   EXPECT_EQ(native_error(R"("sampling_params":[{"n":1}])"), R"(sampling_params is [{"n":1}])" + allowed);
@@ -110,7 +110,7 @@ TEST(ErrorTexts, ToolsThatAreNestedTooDeepAreToldHowDeep) {
   EXPECT_EQ(parsed(answer).at("message").as_string(), "tools: nested 74 levels deep; at most 64 are allowed");
 }
 
-TEST(ErrorTexts, TwoEqualIdsOfARequestAreToldWithTheirPrompts) {
+TEST(ErrorTexts, TwoEqualIdsOfARequestAreNamedWithTheirPrompts) {
   EXPECT_EQ(native_error(R"("rid":["x","x"])"),
             R"(rid: prompts 0 and 1 have the id "x"; the ids of one request must differ)");
   EXPECT_EQ(native_error(R"("rid":["x","x_0"],"sampling_params":[{"n":2},{}])"),
@@ -130,16 +130,17 @@ TEST(ErrorTexts, ABodyThatIsNotJsonIsToldWhereAndWhy) {
     return result.ok() ? std::string() : result.status().message;
   };
   constexpr std::string_view kCases[][2] = {
-      {R"({"a":1,})", R"("}" at byte 7 cannot follow "{\"a\":1,"; nothing may end behind a comma)"},
+      {R"({"a":1,})", R"("}" at byte 7 cannot follow "{\"a\":1,"; nothing may end after a comma)"},
       {R"({'a':1})", R"("'" at byte 1 cannot follow "{"; keys and texts must be in double quotes)"},
       // An answer is valid UTF-8 whatever the body is.
       {"{\"a\"b\x86:1}", "\"b\xEF\xBF\xBD\" at byte 4 cannot follow \"{\\\"a\\\"\""},
       {R"({a:1})", R"("a" at byte 1 cannot follow "{"; keys must be in double quotes)"},
-      {R"({"a":1} x)", R"("x" at byte 8 cannot follow "{\"a\":1} ")"},
+      {R"({"a":1} x)",
+       R"("x" at byte 8 cannot follow "{\"a\":1} "; after a value comes a comma, the closing)"},
       {R"({"a":01})", R"("1" at byte 6 cannot follow "{\"a\":0")"},
-      {R"({"a" 1})", R"("1" at byte 5 cannot follow "{\"a\" "; behind a key comes a colon)"},
+      {R"({"a" 1})", R"("1" at byte 5 cannot follow "{\"a\" "; after a key comes a colon)"},
       {R"({"a":NaN})", R"("N" at byte 5 cannot follow "{\"a\":"; a value must be a string, a number)"},
-      {R"({"a":"\x"})", R"("x" at byte 7 cannot follow "{\"a\":\"\\"; behind a backslash)"},
+      {R"({"a":"\x"})", R"("x" at byte 7 cannot follow "{\"a\":\"\\"; after a backslash)"},
       {"{\"a\":\"b\nc\"}", R"("\n" at byte 7 cannot follow "{\"a\":\"b"; inside a string, line breaks)"},
       {"{\"a\":\"b\x01\"}", R"("\u0001" at byte 7 cannot follow "{\"a\":\"b"; control characters)"},
       {R"({"a":[1)", "it ends at byte 7, before its value is complete"},
@@ -151,8 +152,9 @@ TEST(ErrorTexts, ABodyThatIsNotJsonIsToldWhereAndWhy) {
       {R"({"a":"\ud800\u0041"})",
        R"("0" at byte 14 cannot follow "{\"a\":\"\\ud800\\u"; a surrogate is half)"},
       {R"({"a":"\ud83d\ude00"5})",
-       R"("5" at byte 19 cannot follow "{\"a\":\"\\ud83d\\ude00\""; behind a key comes a colon)"},
-      {"x", R"("x" at byte 0 cannot follow the beginning)"},
+       R"("5" at byte 19 cannot follow "{\"a\":\"\\ud83d\\ude00\""; after a key comes a colon)"},
+      {"x", R"(it begins with "x"; a value must be a string in double quotes, a number)"},
+      {" <html>", R"(it begins with "<"; a value must be)"},
       {"{\"\xe6\x9d\xb1\":\xe8\xa5\xbf}", "\"西\" at byte 7 cannot follow \"{\\\"東\\\":\""},
   };
   for (const auto& [body, says] : kCases)

@@ -35,6 +35,7 @@ class IdleTest : public ::testing::TestWithParam<int> {
         [&](HttpServerOptions& options) {
           options.num_threads = GetParam();
           options.limits.max_connections = kPlaces;
+          options.limits.max_connections_per_peer = kMaxConnectionsPerPeer;
           options.limits.min_idle = min_idle;
         });
   }

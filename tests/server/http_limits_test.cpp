@@ -24,6 +24,7 @@ using testing::text_response;
 TEST_F(FaultTest, TooManyConnectionsGetA503) {
   start([](HttpServerOptions& options) {
     options.limits.max_connections = 4;
+    options.limits.max_connections_per_peer = kMaxConnectionsPerPeer;
     options.limits.min_idle = std::chrono::hours(1);
   });
   std::vector<std::unique_ptr<TestClient>> clients;

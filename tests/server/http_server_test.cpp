@@ -193,6 +193,29 @@ TEST_F(HttpServerTest, AnswersPreflightAndAllowsOrigins) {
   EXPECT_EQ(client.get("/").headers.count("access-control-allow-origin"), 0u);
 }
 
+TEST(HttpServerCors, APreflightListsTheMethodsThatTheGateAllows) {
+  const auto server = start_server(echo, [](HttpServerOptions& options) {
+    options.gate = [](const HttpRequest& request) {
+      HttpAdmission out;
+      out.refusal = HttpResponse{.status = request.path == "/x" ? 405 : 404};
+      if (request.path == "/x") out.refusal->headers.emplace_back("Allow", "GET, POST");
+      return out;
+    };
+  });
+  const auto ask = [&](const std::string& path, const std::string& more) {
+    TestClient client(server->port());
+    client.send("OPTIONS " + path + " HTTP/1.1\r\nHost: h\r\nOrigin: http://page\r\n" + more + "\r\n");
+    return client.receive_response();
+  };
+  const auto preflight = ask("/x", "Access-Control-Request-Method: POST\r\n");
+  EXPECT_EQ(preflight.status, 204);
+  EXPECT_EQ(preflight.headers.at("allow"), "GET, POST, HEAD, OPTIONS");
+  EXPECT_EQ(preflight.headers.at("access-control-allow-methods"), "GET, POST, HEAD, OPTIONS");
+  EXPECT_EQ(ask("/x", "").headers.count("access-control-allow-methods"), 0u);
+  // Otherwise a page could not read the 404 that follows.
+  EXPECT_EQ(ask("/y", "").headers.at("allow"), "GET, POST, PUT, DELETE, HEAD, OPTIONS");
+}
+
 TEST(HttpServerCors, CanBeDisabledOrLimitedToOneOrigin) {
   const auto off = start_server(echo, [](HttpServerOptions& options) { options.cors_allow_origin = ""; });
   TestClient client(off->port());

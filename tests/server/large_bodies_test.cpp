@@ -1,8 +1,13 @@
 // Tests bodies that are too large to be parsed on an I/O thread.
 #include <gtest/gtest.h>
 
+#include <future>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 
+#include "server/generation/background_pool.h"
 #include "server/generation/parse_task.h"
 #include "server/json/json_fields.h"
 #include "tests/server/test_server.h"
@@ -88,6 +93,27 @@ TEST(LargeBodies, GenerateNothingForAClientThatHasGone) {
             200);
   EXPECT_EQ(exchange->num_answers, 0);
   EXPECT_EQ(server.engine().stats().num_requests, 1);
+}
+
+TEST(LargeBodies, WhatWaitsIsDroppedAtOnceWhenItsClientGoes) {
+  TestServer server;
+  ServerContext& context = server.server().context();
+  std::promise<void> gate;
+  const std::shared_future<void> opened = gate.get_future().share();
+  for (int i = 0; i < 4; ++i) context.parsers.post([opened] { opened.wait(); }, std::to_string(i));
+  auto charge = std::make_shared<int>();
+  HttpRequest request{.method = "POST", .path = "/generate", .body = std::string(kInlineBodyBytes + 1, ' ')};
+  request.body_charge = charge;
+  const auto exchange = std::make_shared<testing::TestExchange>(server.io(), std::move(request));
+  run_parse_work(context, exchange, ErrorStyle{}, [](std::string_view) -> ParseDone {
+    ADD_FAILURE() << "its client has gone";
+    return [](const std::shared_ptr<HttpExchange>&) {};
+  });
+  EXPECT_EQ(charge.use_count(), 2);
+  exchange->disconnect();
+  EXPECT_EQ(charge.use_count(), 1);
+  EXPECT_EQ(exchange.use_count(), 1);
+  gate.set_value();
 }
 
 TEST(LargeBodies, WithMoreValuesThanMemoryHoldsAreRefused) {

@@ -266,7 +266,7 @@ TEST(Ollama, ErrorsNameTheFieldInOllamasShape) {
       {R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}]})",
        "messages[0].tool_calls[0].function.arguments is \"{}\"; must be an object"},
       {R"("format":"xml")", "format is \"xml\"; must be \"json\""},
-      {R"("think":"deeply")", "think is \"deeply\"; must be low"},
+      {R"("think":"deeply")", "think is \"deeply\"; must be true, false, low, medium, high or max"},
       {R"("keep_alive":[])", "keep_alive"},
       {R"("options":{"temperature":-1})", "options.temperature is -1"},
       {R"("options":{"num_predict":0})", "options.num_predict is 0"},

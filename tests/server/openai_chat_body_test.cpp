@@ -60,6 +60,7 @@ TEST(OpenAiChatBody, ErrorsNameTheFieldInOpenAisShape) {
       {R"({"messages":[{"role":"user","content":[{"type":"nonsense"}]}]})", "messages[0].content[0].type",
        "must be text"},
       {R"("temperature":-0.5)", "temperature", "-0.5"},
+      {R"("temperature":1e31)", "temperature", "must be a number in [0, 1e+30]"},
       {R"("top_p":1.5)", "top_p", "1.5"},
       {R"("top_k":0)", "top_k", "0"},
       {R"("n":0)", "n", "[1, 128]"},
@@ -70,7 +71,10 @@ TEST(OpenAiChatBody, ErrorsNameTheFieldInOpenAisShape) {
       {R"("logit_bias":{"5":null})", "logit_bias.5", "is null; must be a number in [-100, 100]"},
       {R"("logit_bias":{"x":1})", "logit_bias", R"(has the key "x"; must be a token id in [0, )"},
       {R"("stop":5)", "stop", "is 5; must be a string of at most 4096 bytes, or a list of at most 64 such"},
-      {R"("max_tokens":0)", "max_tokens", "0"},
+      {R"("max_tokens":0)", "max_tokens",
+       "is 0; must be an integer in [1, 4095]: the context length of the model is 4096, and the prompt has "
+       "a"},
+      {R"("max_completion_tokens":-1)", "max_completion_tokens", "is -1; must be an integer in [1, 4095]"},
       {R"("max_tokens":100000)", "max_tokens", "4096"},
       {R"("max_completion_tokens":100000)", "max_completion_tokens", "4096"},
       {R"("min_tokens":5,"max_tokens":2)", "min_tokens", "5"},
@@ -116,6 +120,19 @@ TEST(OpenAiChatBody, ErrorsNameTheFieldInOpenAisShape) {
                             R"(,"tool_choice":{"type":"function","function":{"name":"b"}})"));
   EXPECT_EQ(named.status, 400);
   EXPECT_EQ(str(parsed(named).at("error").at("param")), "tool_choice");
+}
+
+TEST(OpenAiChatBody, MaxCompletionTokensWinsOverItsOlderName) {
+  TestServer server(answering(1, "x"));
+  const auto tokens = [&](std::string_view fields) {
+    const HttpResponse response =
+        server.call("POST", "/v1/chat/completions", chat_body(std::string(fields) + R"(,"ignore_eos":true)"));
+    EXPECT_EQ(response.status, 200) << response.body;
+    return parsed(response).at("usage").at("completion_tokens").as_int64();
+  };
+  EXPECT_EQ(tokens(R"("max_tokens":5,"max_completion_tokens":2)"), 2);
+  EXPECT_EQ(tokens(R"("max_completion_tokens":5,"max_tokens":2)"), 5);
+  EXPECT_EQ(tokens(R"("max_completion_tokens":null,"max_tokens":2)"), 2);
 }
 
 TEST(OpenAiChatBody, MayHaveUnknownFieldsAndModels) {

@@ -255,15 +255,31 @@ TEST(OpenAiCompletion, NeedsATokenizer) {
   EXPECT_EQ(server.call("POST", "/v1/tokenize", R"({"prompt":"a"})").status, 400);
 }
 
+TEST(OpenAiCompletion, AnEmptyTextIsTheTokenThatTheTokenizerPutsBeforeEveryText) {
+  TestServer server;
+  for (const char* prompt : {R"("")", R"([""])"}) {
+    const HttpResponse response = complete(
+        server,
+        fmt::format(R"({{"prompt":{},"max_tokens":1,"echo":true,"skip_special_tokens":false}})", prompt));
+    ASSERT_EQ(response.status, 200) << response.body;
+    const json::value answer = parsed(response);
+    EXPECT_EQ(answer.at("usage").at("prompt_tokens"), json::value(1));
+    EXPECT_EQ(str(answer.at("choices").at(0).at("text")).find("<"), std::string::npos)
+        << "the echo is what the client wrote: " << response.body;
+  }
+  const HttpResponse native = server.generate(R"({"text":"","sampling_params":{"max_new_tokens":1}})");
+  ASSERT_EQ(native.status, 200) << native.body;
+  EXPECT_EQ(parsed(native).at("meta_info").at("prompt_tokens"), json::value(1));
+  EXPECT_EQ(server.generate(R"({"input_ids":[]})").status, 400) << "there is no token";
+}
+
 TEST(OpenAiCompletion, ErrorsNameTheField) {
   TestServer server;
   const struct {
     std::string_view body, param;
   } cases[] = {
       {R"({})", "prompt"},
-      {R"({"prompt":""})", "prompt"},
       {R"({"prompt":[]})", "prompt"},
-      {R"({"prompt":[""]})", "prompt"},
       {R"({"prompt":[[]]})", "prompt[0]"},
       {R"({"prompt":[5,-1]})", "prompt[1]"},
       {R"({"prompt":[5,4096]})", "prompt[1]"},
@@ -285,6 +301,8 @@ TEST(OpenAiCompletion, ErrorsNameTheField) {
     EXPECT_EQ(str(parsed(response).at("error").at("param")), one.param) << response.body;
   }
   EXPECT_EQ(complete(server, "{").status, 400);
+  EXPECT_EQ(str(parsed(complete(server, R"({"prompt":"a","best_of":3,"n":2})")).at("error").at("message")),
+            "best_of is 3; must be 1 or n, which is 2: choices are not ranked");
   // A prompt that is too long is an error, whatever length is requested.
   TestServer small({.engine = {.context_length = 64}});
   std::string ids = "3";

@@ -153,6 +153,15 @@ TEST(DeepSeekDialect, ThinkingIsSwitchedByItsType) {
         std::pair{"thinking.type", R"("thinking":{"type":"auto"})"},
         std::pair{"thinking.budget_tokens", R"("thinking":{"type":"enabled","budget_tokens":9})"}})
     expect_refused(server.call("POST", kChat, chat_of(kQuestion, more)), field, more);
+  const auto message = [&](const std::string& more) {
+    return std::string(
+        parsed(server.call("POST", kChat, chat_of(kQuestion, more))).at("error").at("message").as_string());
+  };
+  EXPECT_EQ(message(R"("thinking":{"type":"enabled","budget_tokens":9})"),
+            "thinking.budget_tokens is 9; must be left out: max_tokens bounds thinking and answer together");
+  EXPECT_EQ(
+      message(R"("best_of":2)"),
+      "best_of is 2; must be left out: choices of a chat are not ranked, and n says how many there are");
 }
 
 TEST(DeepSeekDialect, ThinkingThatAFormatCannotSwitchIsRefused) {

@@ -1,86 +1,19 @@
-// Tests the small parts: background pool, chunk router, registry and prompt limits.
+// Tests the small parts: chunk router, registry and prompt limits.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <future>
+#include <memory>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "server/admission/prompt_limits.h"
-#include "server/generation/background_pool.h"
 #include "server/generation/chunk_router.h"
-#include "server/generation/grammar_task.h"
 #include "server/generation/request_registry.h"
 #include "tests/server/test_server.h"
 
 namespace hadal::server {
 namespace {
-
-TEST(BackgroundPool, RunsTasksAndSurvivesOneThatThrows) {
-  std::promise<void> done;  // used by tasks, so it must outlive the pool, here and below
-  BackgroundPool pool(2);
-  EXPECT_TRUE(pool.post([] { throw std::runtime_error("no"); }));
-  EXPECT_TRUE(pool.post([&] { done.set_value(); }));
-  done.get_future().wait();
-  pool.stop();
-  EXPECT_FALSE(pool.post([] {}));
-}
-
-TEST(BackgroundPool, RefusesTasksWhenItsQueueIsFull) {
-  std::promise<void> gate;
-  std::promise<void> started;
-  BackgroundPool pool({.num_threads = 1, .max_queued = 2});
-  pool.post([&] {
-    started.set_value();
-    gate.get_future().wait();
-  });
-  started.get_future().wait();
-  EXPECT_TRUE(pool.post([] {}));
-  EXPECT_TRUE(pool.post([] {}));
-  EXPECT_FALSE(pool.post([] {}));
-  gate.set_value();
-}
-
-TEST(BackgroundPool, ClientsTakeTurnsAndOneLeavesAThreadToOthers) {
-  std::promise<void> gate;
-  std::promise<void> started;
-  const std::shared_future<void> opened = gate.get_future().share();
-  std::promise<void> other;
-  std::atomic<int> begun = 0;
-  BackgroundPool pool({.num_threads = 2, .max_queued_per_client = 8, .max_running_per_client = 1});
-  pool.post(
-      [&] {
-        ++begun;
-        started.set_value();
-        opened.wait();
-      },
-      "greedy");
-  started.get_future().wait();
-  for (int i = 0; i < 8; ++i) EXPECT_TRUE(pool.post([&] { ++begun; }, "greedy"));
-  EXPECT_FALSE(pool.post([] {}, "greedy")) << "its share of the queue is full";
-  EXPECT_TRUE(pool.post([&] { other.set_value(); }, "other"));
-  other.get_future().wait();  // while the first client's task still runs
-  EXPECT_EQ(begun, 1);
-  std::promise<void> last;
-  gate.set_value();
-  while (!pool.post([&] { last.set_value(); }, "greedy")) std::this_thread::yield();
-  last.get_future().wait();
-  EXPECT_EQ(begun, 9);
-}
-
-TEST(BackgroundPool, TellsALongTaskThatItIsStopping) {
-  std::promise<void> started;
-  std::atomic<bool> saw = false;
-  BackgroundPool pool(1);
-  pool.post([&] {
-    started.set_value();
-    while (!pool.stopping()) std::this_thread::yield();
-    saw = true;
-  });
-  started.get_future().wait();
-  EXPECT_FALSE(pool.stopping());
-  pool.stop();
-  EXPECT_TRUE(saw);
-}
 
 TEST(PromptLimits, APromptThatLeavesNoRoomForAnAnswerIsRefused) {
   const PromptLimits limits{.context_length = 8, .max_total_tokens = 64};
@@ -92,63 +25,6 @@ TEST(PromptLimits, APromptThatLeavesNoRoomForAnAnswerIsRefused) {
     EXPECT_EQ(fit_prompt(prompt, std::nullopt, fallback, limits).status().message,
               "the prompt has 8 tokens; at most 7 are allowed: the context length of the model is 8");
   }
-}
-
-class GrammarTask : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!grammar_available()) GTEST_SKIP() << "built without xgrammar";
-    compiler_ = GrammarCompiler::create(server_.tokenizer(), {.vocab_size = testing::kVocab}).value();
-    context_.emplace(server_.server().context());
-    context_->grammars = compiler_.get();
-  }
-  Result<CompiledGrammars> compile(GrammarSpecs specs, bool cancelled) {
-    std::optional<Result<CompiledGrammars>> out;
-    compile_grammars(*context_, server_.io(), "peer:test", std::move(specs),
-                     std::make_shared<std::atomic<bool>>(cancelled),
-                     [&](Result<CompiledGrammars> compiled) { out = std::move(compiled); });
-    EXPECT_TRUE(server_.io().run_until([&] { return out.has_value(); }));
-    return std::move(*out);
-  }
-  static std::shared_ptr<const GrammarSpec> regex(const char* text) {
-    return std::make_shared<const GrammarSpec>(GrammarSpec{.kind = GrammarKind::kRegex, .text = text});
-  }
-
-  testing::TestServer server_;
-  std::unique_ptr<GrammarCompiler> compiler_;
-  std::optional<ServerContext> context_;
-};
-
-TEST_F(GrammarTask, CompilesEqualSpecsOnceAndKeepsTheirPlaces) {
-  const auto one = regex("a+");
-  const auto grammars = compile({one, one, nullptr, regex("b"), regex("a+"), one}, false).value();
-  ASSERT_EQ(grammars.size(), 6U);
-  for (const size_t i : {1, 4, 5}) EXPECT_EQ(grammars[i], grammars[0]);
-  EXPECT_EQ(grammars[2], nullptr);
-  EXPECT_NE(grammars[3], grammars[0]);
-  EXPECT_EQ(compiler_->cache_stats().num_misses, 2);
-  EXPECT_EQ(compiler_->cache_stats().num_hits, 0);
-}
-
-TEST_F(GrammarTask, SkipsSpecsOfCancelledRequests) {
-  EXPECT_EQ(compile({regex("a+")}, true).status().code, StatusCode::kCancelled);
-  EXPECT_EQ(compiler_->cache_stats().num_misses, 0);
-}
-
-TEST_F(GrammarTask, ADrainSkipsSpecsOfRequestsThatWouldBeRefused) {
-  server_.server().drain(std::chrono::milliseconds(0));
-  EXPECT_EQ(compile({regex("a+")}, false).status().code, StatusCode::kCancelled);
-  EXPECT_EQ(compiler_->cache_stats().num_misses, 0);
-}
-
-// An operator's call does not wait for grammars.
-TEST(Admin, HasAThreadOfItsOwn) {
-  testing::TestServer server;
-  std::promise<void> gate;
-  const std::shared_future<void> opened = gate.get_future().share();
-  for (int i = 0; i < 8; ++i) server.server().context().background.post([opened] { opened.wait(); });
-  EXPECT_EQ(server.call("POST", "/flush_cache").status, 200);
-  gate.set_value();
 }
 
 class Collector final : public ChunkReceiver {

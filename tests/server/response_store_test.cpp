@@ -29,8 +29,8 @@ TEST(ResponseStore, ATurnIsCountedUntilTheLastResponseAfterItHasGone) {
   ChatMessage message;
   message.content = std::string(100'000, 'x');
   store.put("1", "", "{}", {}, {message});
-  store.put("2", "", "{}", store.find("1", "")->turns, {});
-  EXPECT_EQ(store.find("2", "")->turns.size(), 2U);
+  store.put("2", "", "{}", store.find("1", "")->conversation, {});
+  EXPECT_EQ(store.find("2", "")->conversation.turns.size(), 2U);
   EXPECT_TRUE(store.erase("1", ""));
   EXPECT_GT(store.bytes(), 100'000U);
   EXPECT_TRUE(store.erase("2", ""));
@@ -53,8 +53,8 @@ TEST(ResponseStore, TurnsThatLaterResponsesShareCountAsTheirOwnersUntilTheyAreFr
   for (int i = 1; i < 12; ++i) {
     const std::string last = "a" + std::to_string(i - 1);
     ASSERT_NE(store.find(last, "alice"), nullptr) << last;
-    const StoredTurns turns = store.find(last, "alice")->turns;
-    store.put("a" + std::to_string(i), "alice", std::string(2000, 'x'), turns, {});
+    const Conversation earlier = store.find(last, "alice")->conversation;
+    store.put("a" + std::to_string(i), "alice", std::string(2000, 'x'), earlier, {});
   }
   EXPECT_EQ(store.find("a0", "alice"), nullptr);
   for (const char* id : bobs) EXPECT_NE(store.find(id, "bob"), nullptr) << id;
@@ -89,7 +89,7 @@ TEST(ResponseStore, OwnersWhoHoldTheSameDisplaceTheirOwn) {
 TEST(ResponseStore, AConversationThatDoesNotFitIsNotStoredAndDisplacesNothing) {
   ResponseStore store(16 << 10);
   store.put("1", "", "{}", {}, message_of(10'000));
-  store.put("2", "", std::string(8000, 'x'), store.find("1", "")->turns, {});
+  store.put("2", "", std::string(8000, 'x'), store.find("1", "")->conversation, {});
   EXPECT_NE(store.find("1", ""), nullptr);
   EXPECT_EQ(store.find("2", ""), nullptr);
 }

@@ -171,6 +171,46 @@ TEST(Responses, AConversationGoesOnFromAStoredResponse) {
   EXPECT_TRUE(error_of(lost).starts_with("previous_response_id: there is no stored response \"resp_"));
 }
 
+// Returns how many tokens of a follow-up's prompt were found in the cache.
+int64_t cached_of(TestServer& server, const std::string& id, std::string_view more) {
+  const json::object answer =
+      whole(server, R"({"input":"More","max_output_tokens":1,"previous_response_id":")" + id + "\"" +
+                        std::string(more) + "}");
+  return answer.at("usage").at("input_tokens_details").at("cached_tokens").to_number<int64_t>();
+}
+
+TEST(Responses, AFollowUpHasTheSaltOfWhatItContinuesUnlessItHasAnother) {
+  const std::string words(400, 'x');
+  const std::string salted = R"({"input":")" + words + R"(","max_output_tokens":1,"cache_salt":"secret"})";
+  for (const bool is_continued_in_between : {false, true}) {
+    TestServer server(chat_options("one two"));
+    std::string id = str(whole(server, salted).at("id"));
+    if (is_continued_in_between) {
+      const json::object between =
+          whole(server, R"({"input":"And","max_output_tokens":1,"previous_response_id":")" + id + R"("})");
+      id = str(between.at("id"));
+    }
+    // The conversation's text, sent by somebody who does not know the salt, is not in the cache.
+    const std::string guess = R"({"input":")" + words + R"(","max_output_tokens":1})";
+    EXPECT_EQ(whole(server, guess).at("usage").at("input_tokens_details").at("cached_tokens"), 0);
+    EXPECT_EQ(cached_of(server, id, R"(,"cache_salt":"other")"), 0);
+    EXPECT_GE(cached_of(server, id, ""), 64) << "its own salt is inherited";
+    EXPECT_GE(cached_of(server, id, R"(,"cache_salt":"secret")"), 64);
+    EXPECT_GE(cached_of(server, id, R"(,"cache_salt":null)"), 64);
+  }
+}
+
+// If the follow-up were computed without a salt, a stranger's guess would now find it.
+TEST(Responses, AFollowUpOfASaltedResponseLeavesNothingForRequestsWithoutASalt) {
+  const std::string words(400, 'x');
+  TestServer server(chat_options("one two"));
+  const std::string id = str(
+      whole(server, R"({"input":")" + words + R"(","max_output_tokens":1,"cache_salt":"secret"})").at("id"));
+  EXPECT_GE(cached_of(server, id, ""), 64);
+  const std::string guess = R"({"input":")" + words + R"(","max_output_tokens":1})";
+  EXPECT_EQ(whole(server, guess).at("usage").at("input_tokens_details").at("cached_tokens"), 0);
+}
+
 TEST(Responses, AStreamIsStoredAsWell) {
   const std::string body = body_of();
   TestServer server(answering(body, "Hello"));

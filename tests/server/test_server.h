@@ -26,6 +26,7 @@
 #include "server/http/http.h"
 #include "server/server.h"
 #include "tests/source_dir.h"
+#include "text/grammar/grammar.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace hadal::server::testing {
@@ -257,6 +258,7 @@ struct TestServerOptions {
   EngineOptions engine;
   std::string script = " one two three four five six seven eight nine ten";
   bool with_tokenizer = true;
+  bool with_grammars = false;  // needs grammar_available()
   std::optional<ChatFormat> chat_format;
 };
 
@@ -281,12 +283,15 @@ class TestServer {
     if (server.served_model_name.empty()) server.served_model_name = "hadal-tiny";
     server.max_running_requests = engine.max_running_requests;
     if (server.server_args_json.empty()) server.server_args_json = "{\"port\":30000}";
+    if (options.with_grammars)
+      grammars_ = GrammarCompiler::create(*tokenizer_, {.vocab_size = kVocab}).value();
     server_ = std::make_unique<Server>(
         Server::Parts{.options = std::move(server),
                       .config = config_,
                       .engine = *engine_,
                       .tokenizer = options.with_tokenizer ? tokenizer_.get() : nullptr,
-                      .chat_format = options.chat_format},
+                      .chat_format = options.chat_format,
+                      .grammars = grammars_.get()},
         1);
     server_->set_ready(1.5);
   }
@@ -365,6 +370,7 @@ class TestServer {
   TestIo io_;
   std::shared_ptr<StepGate> gate_ = std::make_shared<StepGate>();
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<GrammarCompiler> grammars_;
   ModelConfig config_;
   std::vector<int32_t> script_;
   std::unique_ptr<Engine> engine_;

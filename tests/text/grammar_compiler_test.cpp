@@ -13,6 +13,7 @@
 #include "tests/text/grammar_walk.h"
 #include "tests/text/test_data.h"
 #include "text/grammar/grammar.h"
+#include "text/grammar/memory_limit.h"
 
 namespace hadal {
 namespace {
@@ -110,6 +111,69 @@ TEST_F(GrammarTest, WorkThatTakesTooLongIsAborted) {
   EXPECT_TRUE(compiler_->compile({.kind = GrammarKind::kJsonObject}).ok());
   EXPECT_TRUE(hasty->compile({.kind = GrammarKind::kRegex, .text = "a"}).ok());
 }
+
+// AddressSanitizer's builds do not count, and stop such a compile by its time.
+#if HADAL_COUNTS_MEMORY
+TEST_F(GrammarTest, ACompileThatNeedsTooMuchMemoryIsAnError) {
+  std::string groups;
+  for (int i = 0; i < 20'000; ++i) groups += "(a|b)*";
+  const auto compiled = compiler_->compile({.kind = GrammarKind::kRegex, .text = groups});
+  ASSERT_FALSE(compiled.ok());
+  EXPECT_EQ(compiled.status().code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(compiled.status().message,
+            "regex: compiling its 120000 bytes takes too much memory; at most 64 MiB are allowed");
+  // The thread's limit ends with it, and the compiler still works.
+  EXPECT_TRUE(compiler_->compile({.kind = GrammarKind::kJsonObject}).ok());
+  EXPECT_EQ(std::vector<char>(size_t{128} << 20, 'x').back(), 'x');
+}
+
+TEST_F(GrammarTest, ALimitOfMemoryMayEndACompileAnywhere) {
+  std::string groups;
+  for (int i = 0; i < 30; ++i) groups += "(a|b)*[c-e]{1,9}";
+  const std::pair<GrammarKind, std::string> cases[] = {
+      {GrammarKind::kJsonSchema, kPersonSchema},
+      {GrammarKind::kRegex, groups},
+      {GrammarKind::kEbnf, "root ::= \"a\" root \"b\" | \"\" | [0-9]+ "}};
+  for (const auto& [kind, text] : cases) {
+    int num_ended = 0;
+    for (double bytes = 2e3;; bytes *= 1.1) {
+      const auto small =
+          GrammarCompiler::create(*tokenizer_, {.memory = {.compile_bytes = static_cast<int64_t>(bytes)}})
+              .value();
+      const auto compiled = small->compile({.kind = kind, .text = text});
+      if (compiled.ok()) break;
+      ++num_ended;
+      ASSERT_NE(compiled.status().message.find("takes too much memory"), std::string::npos)
+          << bytes << " bytes: " << compiled.status().message;
+    }
+    EXPECT_GT(num_ended, 5) << text;
+  }
+}
+
+TEST_F(GrammarTest, APositionThatBeginsInTooManyWaysIsAnError) {
+  const auto optional_rules = [](int count) {
+    std::string rules = "root ::= a0\n";
+    for (int i = 0; i < count; ++i)
+      rules += "a" + std::to_string(i) + " ::= a" + std::to_string(i + 1) + "?\n";
+    return rules + "a" + std::to_string(count) + " ::= \"x\"\n";
+  };
+  EXPECT_TRUE(compiler_->compile({.kind = GrammarKind::kEbnf, .text = optional_rules(20)}).ok());
+  const std::string message = error_of(GrammarKind::kEbnf, optional_rules(1'200));
+  EXPECT_EQ(message.rfind("ebnf: its rules begin in so many ways at once that a position takes ", 0), 0U)
+      << message;
+  EXPECT_TRUE(message.ends_with(" KiB; at most 128 KiB are allowed")) << message;
+}
+
+TEST_F(GrammarTest, AnAnswerWhosePositionBecomesTooLargeCanOnlyEnd) {
+  const auto small = GrammarCompiler::create(*tokenizer_, {.memory = {.walked_bytes = 32 << 10}}).value();
+  GrammarMatcher matcher(small->compile({.kind = GrammarKind::kRegex, .text = "(ab|ac)*"}).value());
+  int num_accepted = 0;
+  while (matcher.accept_token(id(num_accepted % 2 == 0 ? "a" : "b"))) ++num_accepted;
+  EXPECT_GT(num_accepted, 0);
+  EXPECT_TRUE(matcher.is_too_expensive());
+  EXPECT_EQ(allowed_of(matcher, tokenizer_->vocab_size()), std::vector<int32_t>{eos()});
+}
+#endif
 
 TEST_F(GrammarTest, EqualSpecsAreCompiledOnceAndTheCacheIsBounded) {
   std::vector<CompiledRef> seen(8);

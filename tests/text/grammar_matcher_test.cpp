@@ -95,6 +95,50 @@ TEST_F(GrammarTest, MasksEqualTheResultOfTryingEveryToken) {
   }
 }
 
+// RFC 3629, section 4: no surrogates, no overlong forms, nothing beyond U+10FFFF.
+TEST_F(GrammarTest, ACharacterOfAnyClassIsValidUtf8) {
+  const auto tokenizer = Tokenizer::from_json(tiny_tokenizer_json().dump()).value();
+  const auto end = tokenizer->token_to_id("abc").value();
+  auto compiler = GrammarCompiler::create(*tokenizer, {.end_ids = {end}}).value();
+  std::vector<int32_t> byte_ids(256, -1);
+  for (int32_t t = 0; t < tokenizer->vocab_size(); ++t)
+    if (const auto bytes = tokenizer->token_bytes(t); bytes.size() == 1)
+      byte_ids[static_cast<unsigned char>(bytes[0])] = t;
+  const auto is_second = [](int first, int second) {
+    const int low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+    const int high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+    return second >= low && second <= high;
+  };
+  const std::pair<GrammarSpec, std::string> cases[] = {
+      {{GrammarKind::kJsonSchema, R"({"type": "string"})", ""}, "\""},
+      {{GrammarKind::kJsonSchema, R"({"type": "string", "maxLength": 9})", ""}, "\""},
+      {{GrammarKind::kJsonSchema, R"({"type": "string", "pattern": "^.*$"})", ""}, "\""},
+      {{GrammarKind::kJsonSchema, R"({"properties": {"a": {}}, "additionalProperties": true})", ""}, "{\""},
+      {{GrammarKind::kJsonSchema, "{}", ""}, "\""},
+      {{GrammarKind::kRegex, ".*", ""}, "x"},
+      {{GrammarKind::kRegex, "[^q]*", ""}, "x"},
+      {{GrammarKind::kRegex, "\\W*", ""}, "!"},
+      {{GrammarKind::kEbnf, "root ::= [^q]*", ""}, "x"},
+      {{GrammarKind::kEbnf, "root ::= [\\u0000-\\U0010FFFF]*", ""}, "x"}};
+  for (const auto& [spec, before] : cases) {
+    const CompiledRef grammar = compiler->compile(spec).value();
+    GrammarMatcher matcher(grammar);
+    for (const char c : before)
+      ASSERT_TRUE(matcher.accept_token(byte_ids[static_cast<unsigned char>(c)])) << spec.text;
+    for (int first = 0x80; first <= 0xFF; ++first) {
+      const bool is_taken = matcher.accept_token(byte_ids[first]);
+      EXPECT_EQ(is_taken, first >= 0xC2 && first <= 0xF4) << spec.text << " begins with " << first;
+      if (!is_taken) continue;
+      for (int second = 0; second <= 0xFF; ++second) {
+        const bool goes_on = matcher.accept_token(byte_ids[second]);
+        EXPECT_EQ(goes_on, is_second(first, second)) << spec.text << ": " << first << ' ' << second;
+        if (goes_on) matcher.rollback(1);
+      }
+      matcher.rollback(1);
+    }
+  }
+}
+
 TEST_F(GrammarTest, AddedTokensNeverStandForTextInStringsAndPatterns) {
   const CompiledRef string = compile(GrammarKind::kJsonSchema, R"({"type": "string"})");
   const CompiledRef limited = compile(GrammarKind::kJsonSchema, R"({"type": "string", "maxLength": 50})");

@@ -114,7 +114,7 @@ TEST(GrammarSchema, ErrorsTellTheValueAndWhatIsAllowed) {
       {R"({"type": "array", "items": 7})", "keyword \"items\" at the root is 7: it must be a schema"},
       {R"({"anyOf": [7]})", "s: at /anyOf/0 is 7; a schema must be an object or a boolean"},
       {R"({"a": 1,})",
-       R"(s: not JSON: "}" at byte 8 cannot follow "{\"a\": 1,"; nothing may end behind a comma)"},
+       R"(s: not JSON: "}" at byte 8 cannot follow "{\"a\": 1,"; nothing may end after a comma)"},
       {"{\"a\": \"\xff\"}", "s: invalid UTF-8 at byte 7 (0xff); must be JSON in UTF-8"},
   };
   for (const auto& [schema, what] : cases) {

@@ -114,6 +114,15 @@ TEST(ReasoningParser, GivesTheSameHoweverTheTextIsCut) {
   RecordProperty("cuts", static_cast<int>(num_cuts));
 }
 
+TEST(ReasoningParser, SkipsAnyNumberOfTagsAtTheStart) {
+  std::string text;
+  for (int i = 0; i < 200'000; ++i) text += "<think>";
+  ReasoningParser parser({.format = ReasoningFormat::kDeepSeekR1});
+  const auto piece = parser.append(text + "a</think>b");
+  EXPECT_EQ(piece.reasoning, "a");
+  EXPECT_EQ(piece.content, "b");
+}
+
 TEST(ReasoningParser, GivesTheSameForRandomMixturesOfTags) {
   const uint32_t seed = 11;
   std::mt19937 rng(seed);

@@ -56,6 +56,11 @@ TEST(TuneShapes, V3HasItsPublishedProducts) {
   for (const int64_t tp : {2, 4}) EXPECT_TRUE(dense_products(v3, LoadQuantization::kNone, {.tp = tp}).ok());
 }
 
+TEST(TuneShapes, V32HasTheIndexersProducts) {
+  EXPECT_THAT(texts(*dense_products(preset("v3.2"), LoadQuantization::kNone, {})),
+              AllOf(Contains("qkv_a fp8 2240x7168"), Contains("index_wq_b fp8 8192x1536")));
+}
+
 TEST(TuneShapes, V2LiteHasItsPublishedProducts) {
   const ModelConfig lite = preset("v2-lite");
   EXPECT_THAT(texts(*dense_products(lite, LoadQuantization::kNone, {})),

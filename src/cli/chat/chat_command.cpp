@@ -77,9 +77,8 @@ Result<ChatInput> parse_chat_input(std::string_view input) {
     if (rest != "on") return invalid_argument("/think {}: must be on or off", rest);
     return ChatInput{.action = ChatAction::kThink, .text = std::nullopt};
   }
-  ChatInput out{.action = row->action, .text = std::nullopt};
-  if (!rest.empty()) out.text = rest;
-  return out;
+  if (rest.empty()) return ChatInput{.action = row->action, .text = std::nullopt};
+  return ChatInput{.action = row->action, .text = std::string(rest)};
 }
 
 std::string chat_help() {

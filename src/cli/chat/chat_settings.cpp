@@ -26,11 +26,14 @@ Result<SamplingOptions> ChatSettings::resolve(const std::map<std::string, std::s
   ParsedFlags flags = *flags_;
   flags.override_with(changed);
   HADAL_ASSIGN_OR_RETURN(SamplingOptions sampling, resolve_sampling(flags, *file_, kDefaultAnswerTokens));
-  HADAL_RETURN_IF_ERROR(validate(sampling.params, vocab_size_));
+  HADAL_RETURN_IF_ERROR(check_token_flags(sampling.params, vocab_size_));
+  if (sampling.params.max_new_tokens < 1)
+    return invalid_argument("--max-new-tokens {}: must be at least 1, because each message is answered",
+                            sampling.params.max_new_tokens);
   return sampling;
 }
 
-Result<void> ChatSettings::set(std::string_view text) {
+Result<std::string> ChatSettings::set(std::string_view text) {
   const size_t end = std::min(text.find_first_of(" \t="), text.size());
   const std::string name(text.substr(0, end));
   HADAL_ASSIGN_OR_RETURN(const Flag* flag, resolve_name(Command::kChat, "--" + name));
@@ -57,18 +60,42 @@ Result<void> ChatSettings::set(std::string_view text) {
   }
   HADAL_ASSIGN_OR_RETURN(sampling_, resolve(changes));
   changes_ = std::move(changes);
-  return {};
+  return describe(*flag);
+}
+
+std::vector<ChatSettings::Row> ChatSettings::rows() const {
+  const SamplingParams& params = sampling_.params;
+  std::vector<Row> rows = {
+      {"temperature", fmt::format("{:g}", params.temperature)},
+      {"top-p", fmt::format("{:g}", params.top_p)},
+      {"top-k", fmt::format("{}", params.top_k)},
+      {"min-p", fmt::format("{:g}", params.min_p)},
+      {"repetition-penalty", fmt::format("{:g}", params.repetition_penalty)},
+      {"frequency-penalty", fmt::format("{:g}", params.frequency_penalty)},
+      {"presence-penalty", fmt::format("{:g}", params.presence_penalty)},
+      {"max-new-tokens", fmt::format("{}", params.max_new_tokens)},
+  };
+  if (params.seed) rows.push_back({"seed", fmt::format("{}", *params.seed)});
+  for (const std::string& stop : sampling_.stop) rows.push_back({"stop", stop});
+  return rows;
+}
+
+std::string ChatSettings::describe(const Flag& flag) const {
+  std::string found;
+  for (const auto& [name, value] : rows()) {
+    if (name == flag.name) found += fmt::format("{}{} {}", found.empty() ? "" : ", ", name, value);
+  }
+  if (!found.empty()) return found;
+  const auto changed = changes_.find(std::string(flag.name));
+  if (flag.kind == ValueKind::kSwitch)
+    return fmt::format("{} {}", flag.name, changed != changes_.end() ? "on" : "off");
+  if (changed == changes_.end()) return fmt::format("{} is not set", flag.name);
+  return fmt::format("{} {}", flag.name, changed->second.substr(changed->second.find('=') + 1));
 }
 
 std::string ChatSettings::describe() const {
-  const SamplingParams& params = sampling_.params;
-  std::string out = fmt::format(
-      "temperature {:g}\ntop-p {:g}\ntop-k {}\nmin-p {:g}\nrepetition-penalty {:g}\nfrequency-penalty {:g}\n"
-      "presence-penalty {:g}\nmax-new-tokens {}\n",
-      params.temperature, params.top_p, params.top_k, params.min_p, params.repetition_penalty,
-      params.frequency_penalty, params.presence_penalty, params.max_new_tokens);
-  if (params.seed) out += fmt::format("seed {}\n", *params.seed);
-  for (const std::string& stop : sampling_.stop) out += fmt::format("stop {}\n", stop);
+  std::string out;
+  for (const auto& [name, value] : rows()) out += fmt::format("{} {}\n", name, value);
   return out;
 }
 

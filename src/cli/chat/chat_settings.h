@@ -18,8 +18,9 @@ class ChatSettings {
 
   // Applies what follows /set: "NAME VALUE" or "NAME=VALUE" sets a flag of the group Sampling, and "NAME"
   // alone gives it the value back that it had at the start, or turns a switch on. After an error, which names
-  // the flag, its value and what is allowed, everything is as before.
-  Result<void> set(std::string_view text);
+  // the flag, its value and what is allowed, everything is as before. Returns one line that says what is in
+  // force now: "temperature 0.6".
+  Result<std::string> set(std::string_view text);
 
   const SamplingOptions& sampling() const { return sampling_; }
   // Shows the values in force, one per line.
@@ -28,6 +29,13 @@ class ChatSettings {
  private:
   ChatSettings(const ParsedFlags& flags, const GenerationConfig& file, int64_t vocab_size)
       : flags_(&flags), file_(&file), vocab_size_(vocab_size) {}
+  struct Row {
+    std::string_view name;  // of the flag
+    std::string value;
+  };
+  std::vector<Row> rows() const;  // the values in force; `stop` may have several
+  // Says on one line what the flag's value is now.
+  std::string describe(const Flag& flag) const;
   Result<SamplingOptions> resolve(const std::map<std::string, std::string>& changes) const;
 
   const ParsedFlags* flags_;

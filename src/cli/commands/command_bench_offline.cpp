@@ -123,6 +123,7 @@ Result<Measured> run_requests(Engine& engine, std::span<const client::LoadReques
                               const InterruptGuard& guard) {
   constexpr int64_t kWholeAnswers = int64_t{1} << 40;
   const auto tally = std::make_shared<Tally>();
+  const SpeculationCounts before = engine.stats().speculation;
   Progress progress(title);
   const auto begin = Clock::now();
   for (const client::LoadRequest& one : requests) {
@@ -151,7 +152,11 @@ Result<Measured> run_requests(Engine& engine, std::span<const client::LoadReques
   }
   Measured measured{.result = tally->result(), .interrupted = false};
   measured.result.total_latency_s = std::chrono::duration<double>(Clock::now() - begin).count();
-  measured.result.last_gen_throughput = engine.stats().gen_throughput;
+  const EngineStats stats = engine.stats();
+  measured.result.last_gen_throughput = stats.gen_throughput;
+  if (const SpeculationCounts counts = stats.speculation - before; counts.verifications > 0)
+    measured.result.accept_length = {.tokens = counts.accept_length(),
+                                     .simulated = stats.acceptance_is_simulated};
   return measured;
 }
 

@@ -16,8 +16,8 @@
 #include "cli/session.h"
 #include "cli/static_batch.h"
 #include "cli/terminal.h"
+#include "engine/speculation/weight_traffic.h"
 #include "engine/step_executor.h"
-#include "engine/weight_traffic.h"
 
 namespace hadal::cli {
 namespace {

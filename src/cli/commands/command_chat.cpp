@@ -98,7 +98,7 @@ class Answerer {
     GenerateRequest request;
     request.input_ids = std::move(prompt.ids);
     SamplingOptions own = sampling;
-    fit_to_context(own, static_cast<int64_t>(request.input_ids.size()), engine_);
+    HADAL_RETURN_IF_ERROR(fit_to_engine(own, static_cast<int64_t>(request.input_ids.size()), engine_));
     request.sampling = own.params;
     constexpr bool kSkipSpecialTokens = false;  // "</think>" may be a special token
     HADAL_ASSIGN_OR_RETURN(const auto stops, server::compile_stops(own.stop));
@@ -177,17 +177,19 @@ class Chat {
         return set_system(input.text);
       case ChatAction::kReset:
         transcript_.turns.clear();
+        fmt::print(stderr, "the conversation is empty\n");
         return {};
       case ChatAction::kThink:
       case ChatAction::kNoThink:
         transcript_.thinking = input.action == ChatAction::kThink;
+        fmt::print(stderr, "thinking is {}\n", transcript_.thinking ? "on" : "off");
         return {};
       case ChatAction::kSet:
-        if (input.text) return settings_.set(text);
-        fmt::print(stderr, "{}", settings_.describe());
-        return {};
+        return set(input.text);
       case ChatAction::kSave:
-        return save(transcript_, text);
+        HADAL_RETURN_IF_ERROR(save(transcript_, text));
+        fmt::print(stderr, "{} messages saved in {}\n", transcript_.messages().size(), printable(text));
+        return {};
       case ChatAction::kLoad: {
         HADAL_ASSIGN_OR_RETURN(transcript_, load(text));
         fmt::print(stderr, "{} messages loaded\n", transcript_.messages().size());
@@ -233,9 +235,21 @@ class Chat {
     return {};
   }
 
+  Result<void> set(const std::optional<std::string>& text) {
+    if (!text) {
+      fmt::print(stderr, "{}", settings_.describe());
+      return {};
+    }
+    HADAL_ASSIGN_OR_RETURN(const std::string now, settings_.set(*text));
+    fmt::print(stderr, "{}\n", printable(now));
+    return {};
+  }
+
   Result<void> set_system(const std::optional<std::string>& text) {
     if (text) {
       transcript_.system = *text == "\"\"" ? "" : *text;
+      fmt::print(stderr, "{}\n",
+                 transcript_.system.empty() ? "there is no system prompt" : "the system prompt is set");
     } else {
       fmt::print(stderr, "{}\n",
                  transcript_.system.empty() ? "there is no system prompt" : printable(transcript_.system));
@@ -339,7 +353,7 @@ Result<int> run_chat(const ParsedFlags& flags, const Environment& environment) {
     }
     const auto handled = chat.handle(*parsed, guard);
     if (!handled.ok()) {
-      // What is said may not fit behind the conversation.
+      // What is said may not fit after the conversation.
       fmt::print(stderr, "error: {}{}\n", printable(handled.status().message),
                  parsed->action == ChatAction::kSay ? " (/reset clears the conversation)" : "");
       failed = true;

@@ -19,16 +19,25 @@ namespace {
 struct Score {
   int64_t correct = 0;
   int64_t total = 0;
+  client::AcceptCounts accepted;
   double share() const { return static_cast<double>(correct) / static_cast<double>(total); }
 };
 
 void print_table(const std::map<std::string, Score>& scores, const Score& all) {
   size_t width = 8;
   for (const auto& [task, score] : scores) width = std::max(width, task.size());
-  std::string out = fmt::format("{:<{}}{:>9}{:>8}{:>9}\n", "task", width, "correct", "of", "share");
+  const bool speculated = all.accepted.length().has_value();
+  std::string out = fmt::format("{:<{}}{:>9}{:>8}{:>9}{}\n", "task", width, "correct", "of", "share",
+                                speculated ? "  accept length" : "");
   const auto row = [&](const std::string& name, const Score& score) {
-    out += fmt::format("{:<{}}{:>9}{:>8}{:>8.1f}%\n", name, width, score.correct, score.total,
+    out += fmt::format("{:<{}}{:>9}{:>8}{:>8.1f}%", name, width, score.correct, score.total,
                        100.0 * score.share());
+    if (const auto length = score.accepted.length()) {
+      out += fmt::format("{:>15.2f}", *length);
+    } else if (speculated) {
+      out += fmt::format("{:>15}", "-");  // each answer of the task has one token
+    }
+    out += '\n';
   };
   for (const auto& [task, score] : scores) row(task, score);
   if (scores.size() > 1) row("all", all);
@@ -36,7 +45,12 @@ void print_table(const std::map<std::string, Score>& scores, const Score& all) {
 }
 
 nlohmann::ordered_json score_json(const Score& score) {
-  return {{"correct", score.correct}, {"total", score.total}, {"share", score.share()}};
+  nlohmann::ordered_json out = {{"correct", score.correct},
+                                {"total", score.total},
+                                {"share", score.share()},
+                                {"accept_length", nullptr}};
+  if (const auto length = score.accepted.length()) out["accept_length"] = *length;
+  return out;
 }
 
 }  // namespace
@@ -75,6 +89,7 @@ Result<int> run_eval(const ParsedFlags& flags, const Environment& environment) {
     for (Score* one : {&scores[question.task], &all}) {
       ++one->total;
       one->correct += correct ? 1 : 0;
+      one->accepted += reply.accepted;
     }
     if (all.total % 100 == 0) {
       log_info("eval progress answered={} of={} correct={}", all.total, questions.size(), all.correct);

@@ -80,6 +80,7 @@ Result<int> run_rounds(const ParsedFlags& flags, const Environment& environment,
       score.correct += verdict.correct ? 1 : 0;
       score.invalid += verdict.invalid ? 1 : 0;
       score.output_tokens += replies[i].completion_tokens;
+      score.accepted += replies[i].accepted;
       if (!answers.is_open()) continue;
       const boost::json::object line = {{"task", std::string(task)},
                                         {"round", number},

@@ -200,15 +200,21 @@ Result<std::vector<int32_t>> read_input_ids(const ParsedFlags& flags) {
   return parse_ids(joined, "--input-ids");
 }
 
-Result<void> check_ids(std::span<const int32_t> ids, const ModelConfig& config, int64_t max_tokens) {
+Result<void> check_ids(const ParsedFlags& flags, std::span<const int32_t> ids, const ModelConfig& config,
+                       int64_t max_tokens) {
+  const char* source = flags.has("input-ids") ? "--input-ids"
+                       : flags.has("prompt")  ? "--prompt"
+                                              : "standard input";
+  if (ids.empty()) return invalid_argument("{}: the prompt is empty; must be one token or more", source);
   for (const int32_t id : ids) {
     if (id >= config.vocab_size) {
-      return invalid_argument("input_ids contains {}; allowed: 0 to {}", id, config.vocab_size - 1);
+      return invalid_argument("{}: contains the token {}; must be in [0, {}]", source, id,
+                              config.vocab_size - 1);
     }
   }
   if (static_cast<int64_t>(ids.size()) > max_tokens) {
-    return invalid_argument("the prompt has {} tokens; allowed: at most {}, by the context length",
-                            ids.size(), max_tokens);
+    return invalid_argument("{}: the prompt has {} tokens; must have at most {}, by the context length",
+                            source, ids.size(), max_tokens);
   }
   return {};
 }
@@ -232,18 +238,22 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
   if (!sampling.stop.empty() && tokenizer == nullptr) {
     return invalid_argument("--stop needs a tokenizer; use --stop-token-ids");
   }
-  HADAL_RETURN_IF_ERROR(validate(sampling.params, session->config().vocab_size));
+  HADAL_RETURN_IF_ERROR(check_token_flags(sampling.params, session->config().vocab_size));
   HADAL_ASSIGN_OR_RETURN(const Prompt prompt, read_prompt(flags, *session));
   const std::vector<int32_t>& ids = prompt.ids;
   const EngineOptions engine_options = resolve_engine_options(flags, session->options());
-  const int64_t context_length = engine_options.context_length > 0
-                                     ? engine_options.context_length
-                                     : session->config().max_position_embeddings;
-  HADAL_RETURN_IF_ERROR(check_ids(ids, session->config(), context_length - 1));
+  const int64_t context_length = context_length_of(flags, session->config());
+  HADAL_RETURN_IF_ERROR(check_ids(flags, ids, session->config(), context_length - 1));
+  const auto prompt_tokens = static_cast<int64_t>(ids.size());
+  HADAL_RETURN_IF_ERROR(check_answer_fits(sampling, prompt_tokens, context_length, "the context"));
+  if (logprobs.start >= prompt_tokens) {
+    return invalid_argument("--logprob-start-len {}: must be in [-1, {}], because the prompt has {} tokens",
+                            logprobs.start, prompt_tokens - 1, prompt_tokens);
+  }
   HADAL_RETURN_IF_ERROR(session->load_model());
   HADAL_ASSIGN_OR_RETURN(const auto engine, session->make_engine(engine_options));
   const int64_t asked_tokens = sampling.params.max_new_tokens;
-  fit_to_context(sampling, static_cast<int64_t>(ids.size()), *engine);
+  HADAL_RETURN_IF_ERROR(fit_to_engine(sampling, prompt_tokens, *engine));
 
   const InterruptGuard guard;
   const bool skip_special_tokens = !flags.has("no-skip-special-tokens");

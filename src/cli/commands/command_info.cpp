@@ -118,11 +118,7 @@ Result<Report> make_report(const ParsedFlags& flags, const Session& session) {
     for (int64_t rank = 0; rank < report.split.tp; ++rank)
       report.ranks.push_back(bytes_of(config, load, report.split, rank));
   }
-  report.context_length = flags.integer("context-length").value_or(config.max_position_embeddings);
-  if (report.context_length > config.max_position_embeddings) {
-    return invalid_argument("--context-length {}: must be at most {}, the model's max_position_embeddings",
-                            report.context_length, config.max_position_embeddings);
-  }
+  report.context_length = context_length_of(flags, config);
   const int64_t wanted_tokens = flags.integer("max-total-tokens").value_or(0);
   if (options.device == DeviceType::kCuda) {
     const double fraction = flags.number("mem-fraction-static").value_or(DeviceOptions{}.mem_fraction_static);

@@ -26,10 +26,10 @@ Result<int> run_logits(const ParsedFlags& flags, const Environment& environment)
     return make_status(StatusCode::kResourceExhausted, "cannot write {}: it is a directory", *output);
   }
   HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kNone));
-  if (session->options().load_nextn && session->options().device == DeviceType::kCuda)
-    return unsupported("--nextn: the NextN layer runs on the CPU alone; allowed: --device cpu");
+  if (const ModelOptions& options = session->options(); options.load_nextn)
+    HADAL_RETURN_IF_ERROR(check_nextn_ranks(options.device, options.split, "--nextn"));
   HADAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, read_input_ids(flags));
-  HADAL_RETURN_IF_ERROR(check_ids(ids, session->config(), session->config().max_position_embeddings));
+  HADAL_RETURN_IF_ERROR(check_ids(flags, ids, session->config(), session->config().max_position_embeddings));
   const auto num_tokens = static_cast<int64_t>(ids.size());
   const int64_t vocab_size = session->config().vocab_size;
   // The first `num_prompt` tokens use the form of attention for prompts, and the others the absorbed one.
@@ -59,7 +59,7 @@ Result<int> run_logits(const ParsedFlags& flags, const Environment& environment)
   StaticBatch batch(1, num_tokens);
   HADAL_ASSIGN_OR_RETURN(const auto runner, session->backend().make_runner(
                                                 batch.num_pages(), std::max<int64_t>(chunk, 1), layout));
-  HostRunner* const nextn = session->options().load_nextn ? runner->host() : nullptr;
+  ModelRunner* const nextn = session->options().load_nextn ? runner.get() : nullptr;
   if (nextn != nullptr && !nextn->has_nextn())
     return data_loss("--nextn: {} has no tensors of a NextN layer", session->model_dir().string());
   std::vector<float> hidden;

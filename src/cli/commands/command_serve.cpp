@@ -121,6 +121,9 @@ Result<std::unique_ptr<GrammarCompiler>> make_grammars(const ParsedFlags& flags,
   GrammarCompilerOptions options;
   options.vocab_size = session.config().vocab_size;
   for (const int64_t id : session.config().eos_token_ids) options.end_ids.push_back(static_cast<int32_t>(id));
+  // Several compiles at a time must fit into the ledger, beside other requests.
+  options.memory.compile_bytes =
+      std::min(options.memory.compile_bytes, static_cast<int64_t>(max_request_memory(flags) / 8));
   options.json_spaces.is_compact = flags.has("constrained-json-disable-any-whitespace");
   options.json_spaces.pattern = flags.text_or("constrained-json-whitespace-pattern", "");
   return GrammarCompiler::create(*session.tokenizer(), options);

@@ -26,7 +26,8 @@ Result<int> run_detokenize(const ParsedFlags& flags, const Environment& environm
   HADAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, read_input_ids(flags));
   for (const int32_t id : ids) {
     if (id >= tokenizer->vocab_size()) {
-      return invalid_argument("id {} is not in the vocabulary; allowed: 0 to {}", id,
+      return invalid_argument("{}: contains the token {}; must be in [0, {}], the vocabulary",
+                              flags.has("input-ids") ? "--input-ids" : "standard input", id,
                               tokenizer->vocab_size() - 1);
     }
   }

@@ -28,7 +28,6 @@ Result<std::vector<ProductSpec>> products_of_model(const ParsedFlags& flags, con
           "--{}: cannot be used with --model-path, which gives the shapes; leave one of them out", name);
   }
   HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kNone));
-  HADAL_RETURN_IF_ERROR(check_architecture(DeviceType::kCuda, session->config()));
   const ModelSplit split{flags.integer("tp-size").value_or(1), flags.integer("ep-size").value_or(1)};
   const LoadQuantization quantization = session->options().quantization;
   if (!of_experts(flags)) return dense_products(session->config(), quantization, split);

@@ -4,6 +4,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/mapped_file.h"
 
@@ -14,22 +15,25 @@ std::string place_of(std::string_view source, const YAML::Mark& mark) {
   return fmt::format("{}:{}", source, mark.line + 1);
 }
 
-Result<std::vector<std::string>> values_of(const YAML::Node& value, const std::string& where) {
+// Its errors say what is wrong with the value, without the key.
+Result<std::vector<std::string>> values_of(const YAML::Node& value) {
   if (value.IsScalar()) return std::vector<std::string>{value.Scalar()};
-  if (value.IsNull()) return invalid_argument("{}: has no value; remove the key, or write a value", where);
+  if (value.IsNull()) return invalid_argument("has no value; remove the key, or write a value");
   if (!value.IsSequence()) {
     return invalid_argument(
-        "{}: is a mapping; must be a text, a number, true, false or a list (write JSON as a quoted text)",
-        where);
+        "is a mapping; must be a text, a number, true, false or a list (write JSON as a quoted text)");
   }
   std::vector<std::string> values;
   for (const YAML::Node& item : value) {
     if (!item.IsScalar()) {
-      return invalid_argument("{}: item {} is not a text or a number", where, values.size() + 1);
+      return invalid_argument("item {} is a {}; must be a text or a number", values.size() + 1,
+                              item.IsNull()  ? "null"
+                              : item.IsMap() ? "mapping"
+                                             : "list");
     }
     values.push_back(item.Scalar());
   }
-  if (values.empty()) return invalid_argument("{}: the list is empty; remove the key, or add an item", where);
+  if (values.empty()) return invalid_argument("the list is empty; remove the key, or add an item");
   return values;
 }
 
@@ -45,11 +49,15 @@ Result<std::vector<ConfigEntry>> entries_of(const YAML::Node& document, std::str
     entry.place = place_of(source, pair.first.Mark());
     if (!pair.first.IsScalar()) return invalid_argument("{}: a key must be the name of a flag", entry.place);
     entry.key = pair.first.Scalar();
-    const std::string where = fmt::format("{}: {}", entry.place, entry.key);
     const auto is_same = [&](const ConfigEntry& other) { return other.key == entry.key; };
-    if (const auto first = std::find_if(entries.begin(), entries.end(), is_same); first != entries.end())
-      return invalid_argument("{}: appears twice, first at {}", where, first->place);
-    HADAL_ASSIGN_OR_RETURN(entry.values, values_of(pair.second, where));
+    const auto first = std::find_if(entries.begin(), entries.end(), is_same);
+    if (auto values = values_of(pair.second); !values.ok()) {
+      entry.fault = values.status().message;
+    } else if (first != entries.end()) {
+      entry.fault = fmt::format("appears twice, first at {}", first->place);
+    } else {
+      entry.values = std::move(values).value();
+    }
     entries.push_back(std::move(entry));
   }
   return entries;
@@ -70,7 +78,7 @@ Result<std::vector<ConfigEntry>> parse_config(const std::string& text, std::stri
 
 Result<std::vector<ConfigEntry>> read_config_file(const std::string& path) {
   auto text = read_text_file(path, size_t{1} << 20);
-  if (!text.ok()) return invalid_argument("--config {}", text.status().message);
+  if (!text.ok()) return make_status(text.status().code, "--config {}", text.status().message);
   return parse_config(*text, path);
 }
 

@@ -168,7 +168,8 @@ std::string flags_markdown() {
   }
   out +=
       "\n## Accepted without effect\n\nHadal always does what these flags ask for, or they have no effect "
-      "here. Each is accepted with one log line; where values are listed, no other value is accepted.\n\n"
+      "here. Each is accepted with one log line at level info; where values are listed, no other value is "
+      "accepted.\n\n"
       "| why | flags |\n|---|---|\n";
   for (const auto& [text, names] : names_by_text(FlagClass::kAlready)) {
     out += fmt::format("| {} | {} |\n", markdown_cell(text), markdown_cell(names));

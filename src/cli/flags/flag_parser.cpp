@@ -149,7 +149,9 @@ std::vector<FlagUse> uses_of_file(Command command, std::span<const ConfigEntry> 
       continue;
     }
     FlagUse use{.flag = *flag, .spelled = fmt::format("{}: {}", entry.place, entry.key), .values = {}};
-    if (use.flag->name == "config") {
+    if (!entry.fault.empty()) {
+      complaints.add(use.spelled, entry.fault);
+    } else if (use.flag->name == "config") {
       complaints.add(use.spelled, "a file cannot name another one");
     } else if (use.flag->kind == ValueKind::kSwitch) {
       const auto value = entry.values.size() == 1 ? boolean_from(entry.values[0]) : std::nullopt;
@@ -175,6 +177,30 @@ void refuse_two_models(std::span<const FlagUse> uses, Complaints& complaints) {
     if (use.flag != uses[0].flag) continue;
     complaints.add("", fmt::format("'{}' and {} {} both name the model; leave one of them out",
                                    uses[0].values[0], use.spelled, use.values[0]));
+  }
+}
+
+// Tells whether the last use of a flag counts. SGLang's commands are started by scripts that append to a line
+// what they want otherwise, because argparse reads lines so.
+bool last_one_counts(Command command) {
+  return command == Command::kServe || command == Command::kBenchServing ||
+         command == Command::kBenchOneBatch || command == Command::kBenchOffline;
+}
+
+// Refuses a flag that is given again, unless all of its values count or it is a switch.
+void refuse_repetitions(Command command, std::span<const FlagUse> uses, Complaints& complaints) {
+  if (last_one_counts(command)) return;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const FlagUse& use = uses[i];
+    const ValueKind kind = use.flag->kind;
+    if (kind == ValueKind::kSwitch || kind == ValueKind::kTexts) continue;
+    const auto first = std::find_if(uses.begin(), uses.begin() + static_cast<std::ptrdiff_t>(i),
+                                    [&](const FlagUse& other) { return other.flag == use.flag; });
+    // Two names of the model have a complaint of their own.
+    if (first == uses.begin() + static_cast<std::ptrdiff_t>(i) || first->spelled == "the model") continue;
+    complaints.add(
+        fmt::format("{} {}", use.spelled, use.values[0]),
+        fmt::format("{} {} is given before it; must be given once", first->spelled, first->values[0]));
   }
 }
 
@@ -216,6 +242,7 @@ Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> wo
   Complaints complaints;
   const std::vector<FlagUse> given = WordReader(command, words, complaints).read();
   refuse_two_models(given, complaints);
+  refuse_repetitions(command, given, complaints);
   std::vector<FlagUse> uses = uses_of_file(command, file, complaints);
   std::erase_if(uses, [&](const FlagUse& use) {
     return std::any_of(given.begin(), given.end(), [&](const FlagUse& own) { return own.flag == use.flag; });

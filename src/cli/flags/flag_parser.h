@@ -56,8 +56,10 @@ class ParsedFlags {
 };
 
 // Resolves and checks the flags. Those of `words` win over the same ones of `file`, whose switches have true
-// or false as their value. One error (kInvalidArgument) says all that is wrong, each with the flag (for a
-// file: with its line and key), its value and what is allowed.
+// or false as their value. A flag that is given again is an error, unless all of its values count; but in the
+// commands that SGLang has too (serve and bench) the last one counts, as in argparse. One error
+// (kInvalidArgument) says all that is wrong, each with the flag (for a file: with its line and key), its
+// value and what is allowed.
 Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words,
                                 std::span<const ConfigEntry> file = {});
 

@@ -44,14 +44,14 @@ const CommandInfo& info_of(Command command);
 
 enum class FlagClass : uint8_t {
   kHonoured,  // does what it says
-  kAlready,   // accepted with one log line, because Hadal always does what it asks for
+  kAlready,   // accepted with a log line at level info, because Hadal always does what it asks for
   kAlias,     // another spelling of `text`
   kError,     // nothing here corresponds to it; `text` says what to use instead
 };
 
 enum class ValueKind : uint8_t {
   kSwitch,   // no value
-  kText,     // one value; the last one counts
+  kText,     // one value
   kTexts,    // may be given several times; all values count
   kInteger,  // in [min, max]
   kNumber,   // in [min, max], or (min, max] when min_open

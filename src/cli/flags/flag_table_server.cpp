@@ -126,7 +126,7 @@ void append_http_rows(std::vector<Flag>& out) {
       text_row("allowed-hosts", kServe, kGroup, "NAMES", "",
                "names, separated by commas, by which browsers may reach the server besides localhost and "
                "addresses; *: any name"),
-      count_row("max-connections-per-peer", kServe, kGroup, 1, 1e6, "4096",
+      count_row("max-connections-per-peer", kServe, kGroup, 1, 1e6, "4096, at most 3/4 of all",
                 "largest number of open connections from one address; further ones get status 503"),
       choice_row("cache-isolation", kServe, kGroup, "none|key", "none",
                  "who shares cached prefixes: all clients (none), or only requests with the same key of "

@@ -36,8 +36,8 @@ constexpr Entry kEntries[] = {
      "triton-attention-split-tile-size= enable-fused-qk-norm-rope disable-shared-experts-fusion "
      "model-impl=:auto|sglang model-config-parser=:auto"},
     {kAlready,
-     "on the CPU a token of V3.2 that sees at most index_topk keys attends to all of them without scores, "
-     "so this changes nothing there; a GPU does not run V3.2",
+     "a token of V3.2 that sees at most index_topk keys attends to all of them without scores, and every "
+     "other one to the keys that are selected for it",
      "dsa-seq-len-threshold="},
     {kAlready, "attention always sums in float32", "triton-attention-reduce-in-fp32"},
     {kAlready, "logits are always computed in float32", "enable-fp32-lm-head"},
@@ -143,11 +143,14 @@ constexpr Entry kEntries[] = {
      "enable-waterfill elastic-ep-join-mode= elastic-ep-join-rank-offset= elastic-ep-initial-size= "
      "max-ep-size= elastic-ep-scale-timeout= elastic-ep-rejoin enable-two-batch-overlap "
      "enable-single-batch-overlap tbo-token-distribution-threshold= enable-ep-moe enable-deepep-moe"},
+    {kError, "name a revision as in --speculative-draft-model-path org/name@revision",
+     "speculative-draft-model-revision="},
     {kError,
-     "the draft model is the NextN layer of the checkpoint itself, which is loaded and cached as the model "
-     "is",
-     "speculative-draft-model-revision= speculative-draft-load-format= speculative-draft-kv-cache-dtype= "
-     "speculative-draft-window-size= speculative-draft-model-quantization= speculative-token-map="},
+     "the records of a NextN layer are in the pages of the model's KV cache, and have its format; use "
+     "--kv-cache-dtype",
+     "speculative-draft-kv-cache-dtype="},
+    {kError, "a NextN layer attends as the model's layers do, and guesses any token of the vocabulary",
+     "speculative-draft-window-size= speculative-token-map="},
     {kError,
      "speculation has one algorithm, NextN (--speculative-algorithm NEXTN), which has no such setting",
      "speculative-dflash-block-size= speculative-dspark-block-size= speculative-dspark-sps-table-path= "
@@ -158,9 +161,13 @@ constexpr Entry kEntries[] = {
      "speculative-ngram-capacity= speculative-ngram-external-corpus-path= "
      "speculative-ngram-external-sam-budget= speculative-ngram-external-corpus-max-tokens= "
      "speculative-skip-dp-mlp-sync"},
+    {kAlready,
+     "steps adapt to what drafts cost and how many are accepted, unless --speculative-fixed is given",
+     "speculative-adaptive"},
     {kError,
-     "the number of tokens that a step verifies is fixed in this version; --speculative-num-steps sets it",
-     "speculative-adaptive speculative-adaptive-config="},
+     "steps adapt to what drafts cost and how many are accepted, which needs no settings; "
+     "--speculative-num-steps limits them, and with --speculative-fixed they do not adapt",
+     "speculative-adaptive-config="},
     {kError,
      "a draft is accepted if it is the token that would be sampled without speculation; another rule would "
      "change the output",

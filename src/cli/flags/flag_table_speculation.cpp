@@ -20,7 +20,8 @@ void append_speculation_rows(std::vector<Flag>& out) {
        .commands = kRuns,
        .group = "Speculation",
        .choices = "NEXTN|EAGLE",
-       .text = "guess tokens with the model's NextN layer, and verify several of them in one step (CPU). The "
+       .text = "guess tokens with the model's NextN layer, and verify several of them in one step (not with "
+               "several GPUs). The "
                "tokens are those without it; both values mean the same"},
       {.name = "speculative-num-steps",
        .kind = kInteger,
@@ -30,7 +31,13 @@ void append_speculation_rows(std::vector<Flag>& out) {
        .min = 1,
        .max = kMaxSpeculationWidth - 1,
        .default_text = fmt::format("{}", kDefaultSpeculationSteps),
-       .text = "tokens that are guessed for a step"},
+       .text =
+           "tokens that are guessed for a step, at most: fewer or none where they are not worth their cost"},
+      {.name = "speculative-fixed",
+       .kind = kSwitch,
+       .commands = kRuns,
+       .group = "Speculation",
+       .text = "guess as many tokens for every step, even where they are not worth their cost"},
       {.name = "speculative-eagle-topk",
        .kind = kInteger,
        .commands = kRuns,
@@ -53,12 +60,37 @@ void append_speculation_rows(std::vector<Flag>& out) {
            "number of steps, plus 1"},
       {.name = "speculative-draft-model-path",
        .kind = kOne,
-       .commands = kRuns,
+       .commands = kRuns | kLogits,
        .group = "Speculation",
-       .value_name = "ID",
+       .value_name = "DIR",
+       .default_text = "the model's own layer",
+       .text = "directory with the NextN layer that guesses: a checkpoint that has one, or SGLang's export "
+               "of the layer, in any format on the CPU and in the model's on a GPU. It must fit the model. "
+               "A hub id that is not in the cache is not fetched: the model's own layer is used, with a "
+               "warning"},
+      {.name = "speculative-draft-load-format",
+       .kind = kOne,
+       .commands = kRuns | kLogits,
+       .group = "Speculation",
+       .choices = "auto|safetensors|dummy",
+       .default_text = "that of --load-format",
+       .text = "--load-format of the directory that --speculative-draft-model-path names"},
+      {.name = "speculative-draft-model-quantization",
+       .kind = kOne,
+       .commands = kRuns | kLogits,
+       .group = "Speculation",
+       .choices = "fp8|w8a8_fp8|w8a8_int8|blockwise_int8|unquant",
+       .default_text = "that of --quantization, if the files are not quantised",
        .text =
-           "a published copy of the model's NextN layer; the layer in the checkpoint itself is used instead, "
-           "and a directory is an error"},
+           "--quantization of the directory that --speculative-draft-model-path names; unquant: load it as "
+           "it is stored"},
+      {.name = "speculative-simulate-acceptance",
+       .kind = kOne,
+       .commands = kGen | kChat | kServe | kOffline,
+       .group = "Speculation",
+       .value_name = "LIST",
+       .text = "for benchmarks, accept drafts at random: the chance at each depth given the one before, as "
+               "0.92,0.72,0.36. The text has no meaning, and every report says simulated"},
   };
   std::move(rows.begin(), rows.end(), std::back_inserter(out));
 }

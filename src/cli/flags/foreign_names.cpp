@@ -19,6 +19,10 @@ constexpr std::string_view kOneDevice = "all layers run on the device that --dev
 constexpr std::string_view kAlways = "this is always done; leave the flag out";
 constexpr std::string_view kNoTokens = "only the commands that generate text have it";
 
+constexpr const char* kDraftsComeFromNextn =
+    "drafts come from a NextN layer; use --speculative-algorithm NEXTN, --speculative-num-steps for the "
+    "length of drafts, and --speculative-draft-model-path where the layer is not in the model's directory";
+
 constexpr ForeignFlag kForeignFlags[] = {
     // The model and how it runs.
     {kLlama, "-m", "model-path", ""},
@@ -39,9 +43,7 @@ constexpr ForeignFlag kForeignFlags[] = {
      "nothing here corresponds to it; leave the flag out"},
     {kLlama, "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --override-kv",
      "json-model-override-args", ""},
-    {kLlama, "-md --model-draft --draft --draft-max --draft-min -ngld", "",
-     "the draft model is the model's own NextN layer; use --speculative-algorithm NEXTN, and "
-     "--speculative-num-steps for the length of drafts"},
+    {kLlama, "-md --model-draft --draft --draft-max --draft-min -ngld", "", kDraftsComeFromNextn},
     {kLlama, "--lora --lora-scaled", "", "adapters are not supported; merge them into the checkpoint first"},
     {kLlama, "--mmproj -mm", "", "DeepSeek's language models accept text alone"},
     // The server.
@@ -106,9 +108,7 @@ constexpr ForeignFlag kForeignFlags[] = {
     {kVllm, "--override-generation-config", "", kPerRequest},
     {kVllm, "--guided-decoding-backend --structured-outputs-config", "grammar-backend",
      "only `hadal serve` has it"},
-    {kVllm, "--speculative-config --num-speculative-tokens --speculative-model", "",
-     "the draft model is the model's own NextN layer; use --speculative-algorithm NEXTN, and "
-     "--speculative-num-steps for the length of drafts"},
+    {kVllm, "--speculative-config --num-speculative-tokens --speculative-model", "", kDraftsComeFromNextn},
     {kVllm, "--compilation-config -O --optimization-level", "",
      "all kernels are compiled ahead of time; leave the flag out"},
     {kVllm, "--task --runner --convert", "", "DeepSeek's language models generate text alone"},

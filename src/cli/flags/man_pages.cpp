@@ -56,8 +56,9 @@ std::string header(const std::string& name, std::string_view summary) {
 constexpr std::string_view kExitStatus =
     ".SH EXIT STATUS\n"
     ".TP\n0\nThe command has done what it was asked to do.\n"
-    ".TP\n1\nIt has failed; one line on standard error says why.\n"
-    ".TP\n2\nThe command line, or a file of \\-\\-config, is wrong.\n"
+    ".TP\n1\nIt has failed, for instance because a file is missing or broken; one line on standard error "
+    "says why.\n"
+    ".TP\n2\nThe command line, or a flag in a file of \\-\\-config, is wrong.\n"
     ".TP\n130\nCtrl\\-C has ended it.\n";
 
 constexpr std::string_view kFiles =

@@ -62,12 +62,13 @@ class CudaBackend final : public Backend {
 
   Result<void> size_cache(EngineOptions& options) override {
     HADAL_RETURN_IF_ERROR(check_gpu_kv_layout(options.kv_layout, compute_dtype()));
+    HADAL_RETURN_IF_ERROR(check_speculation(options));
     HADAL_RETURN_IF_ERROR(check_gpu_batch("--max-running-requests", options.max_running_requests));
     if (options.max_running_requests == 0) {
       HADAL_ASSIGN_OR_RETURN(options.max_running_requests, choose_requests(options));
     }
     HADAL_ASSIGN_OR_RETURN(const DeviceMemoryPlan plan, plan_memory(options));
-    const int64_t token_bytes = kv_bytes_per_token(config(), options.kv_layout);
+    const int64_t token_bytes = bytes_per_token(options.kv_layout);
     HADAL_RETURN_IF_ERROR(check_cache_fits(plan, token_bytes, options.max_total_tokens));
     if (options.max_total_tokens == 0) options.max_total_tokens = plan.max_total_tokens;
     log_info(
@@ -120,6 +121,9 @@ class CudaBackend final : public Backend {
         const DeviceAttention& a = layer.attention;
         total += matrix_bytes(a.qkv_a) + matrix_bytes(a.q_b) + matrix_bytes(a.w_uk) +
                  matrix_bytes(a.kv_b) / 2 + matrix_bytes(a.o);
+        // A step reads these whether or not its rows select keys.
+        if (a.indexer.num_heads > 0)
+          total += matrix_bytes(a.indexer.wq_b) + matrix_bytes(a.indexer.weights_proj);
         if (!layer.is_moe) {
           total += bytes_of(layer.mlp);
           continue;
@@ -148,6 +152,18 @@ class CudaBackend final : public Backend {
 
  private:
   DType compute_dtype() const { return ranks_[0]->weights.is_f16() ? DType::kF16 : DType::kBF16; }
+  // The NextN layer, if it is loaded, has a layer of the cache.
+  int64_t bytes_per_token(KvLayout layout) const {
+    return kv_bytes_per_token(config(), layout, ranks_[0]->decoder.has_nextn());
+  }
+  Result<void> check_speculation(const EngineOptions& options) const {
+    if (options.speculation_width == 0) return {};
+    HADAL_RETURN_IF_ERROR(
+        check_nextn_ranks(DeviceType::kCuda, ranks_[0]->weights.split, "--speculative-algorithm"));
+    if (!ranks_[0]->decoder.has_nextn())
+      return invalid_argument("speculation: {} has no NextN layer", to_string(config().architecture));
+    return {};
+  }
   bool take_turns() const { return ranks_.size() > 1 && hadal::take_turns(devices_); }
   // Returns bytes read and written per second.
   static double copy_bandwidth(size_t bytes) {
@@ -249,13 +265,13 @@ class CudaBackend final : public Backend {
       plan.weight_bytes = rank->weights.bytes;
       plan.workspace_bytes = static_cast<int64_t>(bytes.workspace);
       plan.state_bytes = CudaExecutor::state_bytes(*rank, options);
-      plan.graph_bytes = static_cast<int64_t>(buckets.size()) * kGraphBytes;
+      plan.graph_bytes = std::ssize(graph_shapes(buckets, options)) * kGraphBytes;
     }
     size_t smallest = 0;
     for (size_t i = 0; i < plans.size(); ++i) {
       if (part_bytes > 0) plans[i].state_bytes += link_bytes(part_bytes);
       share_device(*ranks_[i], plans[i]);
-      plans[i].fill_cache(kv_bytes_per_token(config(), options.kv_layout));
+      plans[i].fill_cache(bytes_per_token(options.kv_layout));
       if (plans[i].max_total_tokens < plans[smallest].max_total_tokens) smallest = i;
     }
     return plans[smallest];

@@ -7,14 +7,12 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "engine/cuda/graph_buckets.h"
+#include "engine/speculation/speculation_policy.h"
 
 namespace hadal {
 namespace {
 
 constexpr const char* kBroken = "the GPU failed in an earlier step";
-// After a longer pause between two steps, which the schedule does not explain, the clocks are synchronised
-// again.
-constexpr float kLongPauseMs = 50.0F;
 
 int64_t mask_words(int64_t vocab_size) {
   return (vocab_size + 31) / 32;
@@ -22,7 +20,7 @@ int64_t mask_words(int64_t vocab_size) {
 
 DeviceInputLimits input_limits(const ExecutorSizes& sizes, const PrefillPaths& paths) {
   return {.max_tokens = sizes.max_tokens,
-          .max_rows = sizes.max_rows,
+          .max_rows = sizes.max_decode,
           .max_seqs = 2 * sizes.max_rows,  // a request may have a prompt item and a recomputed one
           .pages_per_sequence = sizes.pages_per_sequence,
           .max_table_entries = 2 * sizes.max_rows * sizes.pages_per_sequence,
@@ -38,27 +36,32 @@ ExecutorSizes ExecutorSizes::of(const EngineOptions& options) {
   sizes.max_prefill = options.chunked_prefill_size < 0
                           ? std::max(options.max_prefill_tokens, options.context_length)
                           : std::min(options.chunked_prefill_size, options.max_prefill_tokens);
-  sizes.max_tokens = sizes.max_prefill + sizes.max_rows;
+  sizes.max_width = std::max<int64_t>(options.speculation_width, 1);
+  // Besides verified rows, each request may end its prompt in the step, which takes a row of logits.
+  sizes.max_decode = std::min(sizes.max_rows * sizes.max_width, kMaxVerifiedRows + sizes.max_rows);
+  sizes.max_tokens = sizes.max_prefill + sizes.max_decode;
   sizes.pages_per_sequence = (options.context_length + kPageSize - 1) / kPageSize;
   return sizes;
 }
 
-CudaExecutor::CudaExecutor(CudaModel& model, const EngineOptions& options, std::vector<int64_t> buckets,
-                           size_t workspace_bytes, RankEnd end)
+CudaExecutor::CudaExecutor(CudaModel& model, const EngineOptions& options,
+                           const std::vector<int64_t>& buckets, size_t workspace_bytes, RankEnd end)
     : model_(model),
       end_(end),
       sizes_(ExecutorSizes::of(options)),
-      buckets_(std::move(buckets)),
+      shapes_(graph_shapes(buckets, options)),
       pad_(options.device.pad_graphs),
       launch_(model.launch(stream_.handle())),
       inputs_(input_limits(sizes_, model.prefill_paths(options.kv_layout))),
       slots_(sizes_.max_rows, model.config.vocab_size),
-      results_(model.decoder.num_moe_layers(), sizes_.max_rows),
-      cache_(model.config.num_hidden_layers, options.max_total_tokens / kPageSize, options.kv_layout),
+      results_(model.decoder.num_moe_layers(), sizes_.max_rows * sizes_.max_width),
+      cache_(model.decoder.num_cache_layers(), options.max_total_tokens / kPageSize, options.kv_layout),
       workspace_bytes_(workspace_bytes),
       workspace_(DeviceBuffer(workspace_bytes)),
-      logits_(static_cast<size_t>(sizes_.max_rows * model.config.vocab_size) * sizeof(float)),
+      logits_(static_cast<size_t>(sizes_.max_decode * model.config.vocab_size) * sizeof(float)),
       masks_(static_cast<size_t>(sizes_.max_rows * mask_words(model.config.vocab_size)) * sizeof(uint32_t)) {
+  if (options.speculation_width > 0)
+    speculation_.emplace(model, sizes_, options.speculation_adapts, options.simulated_acceptance);
   capture_graphs(options.device.use_graphs && (end_.device == nullptr || end_.device->graphs()));
 }
 
@@ -76,35 +79,42 @@ int64_t CudaExecutor::state_bytes(const CudaModel& model, const EngineOptions& o
   const int64_t vocab_size = model.config.vocab_size;
   return DeviceInputs::device_bytes(input_limits(sizes, model.prefill_paths(options.kv_layout))) +
          SlotStates::device_bytes(sizes.max_rows, vocab_size) +
-         StepResults::device_bytes(model.decoder.num_moe_layers(), sizes.max_rows) +
-         sizes.max_rows * (vocab_size + mask_words(vocab_size)) * int64_t{4};
+         StepResults::device_bytes(model.decoder.num_moe_layers(), sizes.max_rows * sizes.max_width) +
+         (options.speculation_width > 0
+              ? CudaSpeculation::device_bytes(model, sizes, options.speculation_adapts)
+              : 0) +
+         (sizes.max_decode * vocab_size + sizes.max_rows * mask_words(vocab_size)) * int64_t{4};
 }
 
 // Every bucket runs once before it is captured, because code is loaded and libraries choose their kernels
 // then. All ranks capture the same graphs in the same order, and none is captured while another rank's
 // kernels wait for this one's, because making a graph may wait for kernels.
 void CudaExecutor::capture_graphs(bool use_graphs) {
-  if (buckets_.empty()) return;
   const auto begin = Clock::now();
   const size_t free_before = cuda_free_bytes();
   size_t num_nodes = 0;
-  for (auto bucket = buckets_.rbegin(); use_graphs && bucket != buckets_.rend(); ++bucket) {
-    const StepView view = inputs_.upload({}, {}, *bucket, 0, stream_.handle());
-    run(view, logits_.as<float>(), nullptr);
+  int64_t largest = 0;
+  for (auto shape = shapes_.rbegin(); use_graphs && shape != shapes_.rend(); ++shape) {
+    Pending step;  // of padding alone
+    step.view = inputs_.upload({}, {}, shape->rows(), 0, stream_.handle());
+    step.logits = logits_.as<float>();
+    if (speculation_) speculation_->begin({}, step.view, results_, slots_, 0, *shape, stream_.handle());
+    run(step, nullptr);
     stream_.synchronize();
     if (end_.device != nullptr) end_.device->check();
     meet_ranks();
-    CudaGraph graph = CudaGraph::capture(stream_, [&] { run(view, logits_.as<float>(), nullptr); });
+    CudaGraph graph = CudaGraph::capture(stream_, [&] { run(step, nullptr); });
     num_nodes = std::max(num_nodes, graph.num_nodes());
-    graphs_.emplace(*bucket, std::move(graph));
-    exchanges_[*bucket] = exchanges();
+    largest = std::max(largest, shape->rows());
+    graphs_.emplace(*shape, std::move(graph));
+    exchanges_[*shape] = exchanges();
     meet_ranks();
   }
   stream_.synchronize();
   if (graphs_.empty() || (end_.host != nullptr && end_.host->rank() > 0)) return;
   const size_t free_after = cuda_free_bytes();
   log_info("cuda graphs captured batches={} largest={} nodes={} seconds={:.2f} bytes={}", graphs_.size(),
-           buckets_.back(), num_nodes, std::chrono::duration<double>(Clock::now() - begin).count(),
+           largest, num_nodes, std::chrono::duration<double>(Clock::now() - begin).count(),
            free_before > free_after ? free_before - free_after : 0);
 }
 
@@ -138,6 +148,7 @@ void CudaExecutor::launch(StagedStep step) {
 void CudaExecutor::describe(StagedStep& step, Pending& pending) {
   int64_t num_free = 0;
   int64_t num_constrained = 0;
+  if (speculation_) CudaSpeculation::stage(step);
   for (SampleSpec& spec : step.samples) {
     const LogprobOptions& logprobs = slots_.logprobs(spec.slot);
     Sample& sample = pending.samples.emplace_back();
@@ -149,6 +160,7 @@ void CudaExecutor::describe(StagedStep& step, Pending& pending) {
     pending.wants_tops |= logprobs.enabled && logprobs.top_num > 0;
     if (!sample.error.empty()) spec.slot = -1;
   }
+  for (const VerifyItem& item : step.verifies) pending.samples[item.sample].verifies = true;
 }
 
 void CudaExecutor::start(StagedStep& step, Pending& pending) {
@@ -162,19 +174,20 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
     pending.scores.emplace_back(score.slot, static_cast<int64_t>(score_top.size()));
     score_top.push_back(top_num);
   }
-  const ForwardBatch& batch = step.batch;
-  // Without graphs, too, a decode step is padded to its bucket's number of rows, so that it computes the
-  // same.
-  const int64_t bucket =
-      batch.num_prefill_tokens == 0 ? choose_bucket(buckets_, batch.num_tokens(), pad_) : -1;
-  pending.view =
-      inputs_.upload(step, score_top, std::max<int64_t>(bucket, 0), pending.step_idx, stream_.handle());
+  // Without graphs, too, a decode step is padded, so that it computes the same.
+  const GraphShape shape = padded_shape(step);
+  pending.view = inputs_.upload(step, score_top, shape.rows(), pending.step_idx, stream_.handle());
   pending.awaits_masks = pending.view.num_constrained > 0;
+  if (speculation_) {
+    pending.shape =
+        speculation_->begin(step, pending.view, results_, slots_, pending.step_idx, shape, stream_.handle());
+  }
 
   StepEvents& events = this->events(pending.step_idx);
-  const auto graph = graphs_.find(bucket);
-  // Graphs were captured with settled keys.
-  pending.graphed = graph != graphs_.end() && !step.profile && pending.view.step.decode_settled;
+  const auto graph = graphs_.find(shape);
+  // Without speculation graphs were captured with settled keys.
+  pending.graphed = graph != graphs_.end() && !step.profile &&
+                    (speculation_ ? !speculation_->catches_up() : pending.view.step.decode_settled);
   if (step.profile) {
     pending.profile = std::make_unique<OpProfile>(stream_.handle());
     keep_busy();
@@ -187,19 +200,19 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
   // Memory that a step needs has been reserved on all ranks before the device of any waits for another's, and
   // that of results is reserved when all ranks have launched what the others wait for (PeerGroup::end).
   float* const logits = pending.graphed ? logits_.as<float>() : logits_for(pending.view.step.num_logit_rows);
+  pending.logits = logits;
   meet_ranks();
   if (pending.graphed) {
     graph->second.launch(stream_.handle());
-    pending.exchanges = exchanges_[bucket];
+    pending.exchanges = exchanges_[shape];
   } else {
-    run(pending.view, logits, pending.profile.get());
+    run(pending, pending.profile.get());
     pending.exchanges = exchanges();
   }
-  pending.logits = logits;
   meet_ranks();
-  score(pending);
+  if (!speculation_) score(pending);
   events.end.record(stream_.handle());
-  fetch(pending, false);
+  if (!speculation_ || !pending.awaits_masks) fetch(pending, false);
 }
 
 // Runs while the next step's inputs are copied.
@@ -207,6 +220,13 @@ void CudaExecutor::fetch(const Pending& pending, bool constrained) {
   const int64_t num_constrained = pending.view.num_constrained;
   StepEvents& events = this->events(pending.step_idx);
   results_stream_.wait(events.end);
+  if (speculation_) {
+    results_.fetch(pending.step_idx, false, pending.shape.num_results(), pending.wants_tops,
+                   results_stream_.handle());
+    speculation_->fetch(pending.step_idx, pending.shape, results_stream_.handle());
+    events.done.record(results_stream_.handle());
+    return;
+  }
   results_.fetch(pending.step_idx, constrained,
                  constrained ? num_constrained : std::ssize(pending.samples) - num_constrained,
                  pending.wants_tops, results_stream_.handle());
@@ -236,8 +256,9 @@ void CudaExecutor::copy_pages(const std::vector<PageCopy>& copies, const cuda::P
       targets.insert(copy.target);
     }
     cuda::copy_pages({.pools = cache_.device_pools(),
+                      .index_pools = cache_.device_index_pools(),
                       .copies = entries + first,
-                      .num_layers = static_cast<int>(model_.config.num_hidden_layers),
+                      .num_layers = static_cast<int>(model_.decoder.num_cache_layers()),
                       .num_copies = static_cast<int>(end - first),
                       .layout = cache_.layout()},
                      launch_);
@@ -246,12 +267,8 @@ void CudaExecutor::copy_pages(const std::vector<PageCopy>& copies, const cuda::P
 }
 
 float* CudaExecutor::logits_for(int64_t num_rows) {
-  if (num_rows <= sizes_.max_rows) return logits_.as<float>();
-  const auto bytes = static_cast<size_t>(num_rows * model_.config.vocab_size) * sizeof(float);
-  if (large_logits_.size() < bytes) {
-    large_logits_ = DeviceBuffer();
-    large_logits_ = DeviceBuffer(bytes);
-  }
+  if (num_rows <= sizes_.max_decode) return logits_.as<float>();
+  large_logits_.reserve(static_cast<size_t>(num_rows * model_.config.vocab_size) * sizeof(float));
   return large_logits_.as<float>();
 }
 
@@ -275,8 +292,7 @@ void CudaExecutor::meet_ranks() {
   if (end_.host != nullptr) end_.host->barrier();
 }
 
-void CudaExecutor::run(const StepView& view, float* logits, OpObserver* observer) {
-  begin_turn();
+DeviceStep CudaExecutor::feed(const StepView& view) {
   if (view.feeds.num_feeds > 0) {
     cuda::FeedTokensParams feeds = view.feeds;
     feeds.last_token = slots_.last_token();
@@ -284,16 +300,29 @@ void CudaExecutor::run(const StepView& view, float* logits, OpObserver* observer
   }
   DeviceStep step = view.step;
   step.distinct_experts = results_.distinct_experts();
-  DeviceExec exec{.launch = launch_,
-                  .gemm = model_.gemm,
-                  .workspace = workspace_,
-                  .choices = model_.measured_choices(),
-                  .comm = end_.device,
-                  .fusion = model_.fusion,
-                  .observer = observer};
-  model_.decoder.forward(step, cache_, logits, exec);
+  return step;
+}
+
+void CudaExecutor::run(Pending& pending, OpObserver* observer) {
+  if (speculation_) return run_speculating(pending, observer);
+  const StepView& view = pending.view;
+  float* const logits = pending.logits;
+  begin_turn();
+  const DeviceStep step = feed(view);
+  DeviceExec exec = exec_of(observer);
+  model_.decoder.forward(step, cache_, {.logits = logits}, exec);
   if (view.num_samples > 0) sample_observed(view, logits, observer);
   end_turn();
+}
+
+DeviceExec CudaExecutor::exec_of(OpObserver* observer) {
+  return {.launch = launch_,
+          .gemm = model_.gemm,
+          .workspace = workspace_,
+          .choices = model_.measured_choices(),
+          .comm = end_.device,
+          .fusion = model_.fusion,
+          .observer = observer};
 }
 
 void CudaExecutor::sample_observed(const StepView& view, const float* logits, OpObserver* observer) {
@@ -352,9 +381,16 @@ void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
     copy_to_device(masks_.data(), staged, bytes, mask_stream_.handle());
     masks_copied_.record(mask_stream_.handle());
     stream_.wait(masks_copied_);
-    begin_turn();
-    sample(pending.view, pending.logits, true);
-    end_turn();
+    if (speculation_) {
+      DeviceExec exec = exec_of(nullptr);
+      const CudaSpeculation::Pass pass = pass_of(pending, exec);
+      speculation_->sample(pass, pending.logits, masks_.as<uint32_t>());
+      speculation_->follow(pass);
+    } else {
+      begin_turn();
+      sample(pending.view, pending.logits, true);
+      end_turn();
+    }
     StepEvents& events = this->events(pending.step_idx);
     events.end.record(stream_.handle());
     fetch(pending, true);
@@ -373,6 +409,11 @@ void CudaExecutor::fail(Pending& pending, const std::string& why) {
   }
   inputs_.forget();
   try {
+    // If a later step has been launched, its requests may have taken slots of this one.
+    const bool is_newest = in_flight_.empty() || &pending == &in_flight_.back();
+    if (speculation_ && is_newest) {
+      for (const Sample& sample : pending.samples) speculation_->forget(sample.slot, stream_.handle());
+    }
     stream_.synchronize();
     mask_stream_.synchronize();
     results_stream_.synchronize();
@@ -382,72 +423,6 @@ void CudaExecutor::fail(Pending& pending, const std::string& why) {
     pending.error = fmt::format("the GPU has failed: {}", error.what());
     if (pending.error.find(why) == std::string::npos) pending.error += "; first seen as: " + why;
   }
-}
-
-StepOutput CudaExecutor::wait() {
-  HADAL_CHECK(!in_flight_.empty(), "no step is in flight");
-  HADAL_CHECK(!in_flight_.front().awaits_masks, "the masks of step {} are not set", in_flight_.front().step);
-  Pending pending = std::move(in_flight_.front());
-  in_flight_.pop_front();
-  StepOutput output;
-  if (pending.error.empty()) {
-    try {
-      events(pending.step_idx).done.wait();
-      if (end_.device != nullptr) end_.device->check();
-      collect(pending, output);
-    } catch (const std::exception& error) {
-      fail(pending, error.what());
-    }
-  }
-  if (!pending.error.empty()) {
-    output = StepOutput();
-    output.error = pending.error;
-    output.fatal = pending.fatal;
-    last_idx_ = -1;
-  }
-  output.step = pending.step;
-  return output;
-}
-
-void CudaExecutor::collect(const Pending& pending, StepOutput& output) {
-  const int step_idx = pending.step_idx;
-  output.graphed = pending.graphed;
-  output.exchanges = pending.exchanges;
-  output.distinct_experts = results_.distinct_experts(step_idx);
-  output.samples.resize(pending.samples.size());
-  for (size_t i = 0; i < pending.samples.size(); ++i) {
-    const Sample& sample = pending.samples[i];
-    SampledToken& token = output.samples[i];
-    token.slot = sample.slot;
-    token.error = sample.error;
-    if (!token.error.empty()) continue;
-    const cuda::SampleResult& result = results_.result(step_idx, sample.constrained, sample.result);
-    if (result.has_nan != 0) {
-      token.error = "the model's logits contain NaN";
-      continue;
-    }
-    token.token = result.token;
-    if (sample.wants_logprob) token.logprob = results_.logprob(step_idx, sample.constrained, sample.result);
-  }
-  for (const auto& [slot, idx] : pending.scores)
-    output.prompt_scores.emplace_back(slot, results_.score(step_idx, idx));
-  if (pending.profile != nullptr) output.ops = pending.profile->timings();
-  place_in_time(pending, output);
-}
-
-void CudaExecutor::place_in_time(const Pending& pending, StepOutput& output) {
-  const auto duration = [](double seconds) {
-    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  };
-  const StepEvents& now = events(pending.step_idx);
-  output.run_s = static_cast<double>(now.end.ms_since(now.begin)) * 1e-3;
-  output.begin = Clock::now() - duration(output.run_s);
-  if (last_idx_ >= 0) {
-    const float pause_ms = now.begin.ms_since(events(last_idx_).end);
-    if (pause_ms < kLongPauseMs) output.begin = last_end_ + duration(static_cast<double>(pause_ms) * 1e-3);
-  }
-  last_idx_ = pending.step_idx;
-  last_end_ = output.begin + duration(output.run_s);
 }
 
 }  // namespace hadal

@@ -2,8 +2,10 @@
 // graph, or (for prompts and odd batches) the same kernels one by one. Only wait() waits for the device.
 //
 // The order on the stream is: inputs of the step, page copies, feeds, forward, sampling of rows without a
-// constraint and, once set_masks has been called, sampling of the others. The next step's work follows, so it
-// may overwrite every array of this step except the results. These are copied to the host on a separate
+// constraint and, once set_masks has been called, sampling of the others. With speculation, drafts are
+// guessed before the forward pass and followed once all rows are sampled (cuda_speculation.h), which is one
+// graph where a step has verifications alone and no row with a constraint. The next step's work follows, so
+// it may overwrite every array of this step except the results. These are copied to the host on a separate
 // stream while the next step's inputs are copied, and its kernels wait for that copy. What the host reads or
 // writes is page-locked memory, with one block per step in flight.
 //
@@ -17,11 +19,14 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/cuda/cuda_model.h"
+#include "engine/cuda/cuda_speculation.h"
 #include "engine/cuda/device_inputs.h"
+#include "engine/cuda/graph_buckets.h"
 #include "engine/cuda/op_profile.h"
 #include "engine/cuda/rank_links.h"
 #include "engine/cuda/slot_states.h"
@@ -33,8 +38,9 @@ namespace hadal {
 class CudaExecutor final : public StepExecutor {
  public:
   // `model` must outlive the executor; workspace_bytes is that of any step of these sizes. Allocates
-  // everything that a step may need and captures the graphs of `buckets`; throws OutOfDeviceMemory.
-  CudaExecutor(CudaModel& model, const EngineOptions& options, std::vector<int64_t> buckets,
+  // everything that a step may need and captures the graphs of `buckets` (graph_shapes); throws
+  // OutOfDeviceMemory.
+  CudaExecutor(CudaModel& model, const EngineOptions& options, const std::vector<int64_t>& buckets,
                size_t workspace_bytes, RankEnd end = {});
   ~CudaExecutor() override;
 
@@ -44,13 +50,17 @@ class CudaExecutor final : public StepExecutor {
   void launch(StagedStep step) override;
   void set_masks(int64_t step, std::vector<uint32_t> masks) override;
   StepOutput wait() override;
+  bool speculates() const override { return speculation_.has_value(); }
+  // An H200 reads 4.3 TB/s and reaches about 300 T multiply-adds per second in bf16.
+  DeviceRates rates() const override { return {.products_per_byte = 70.0, .keeps_hidden = true}; }
 
  private:
   using Clock = std::chrono::steady_clock;
 
   struct Sample {
     int32_t slot = 0;
-    int64_t result = 0;  // index among the results of its kind
+    int64_t result = 0;  // index among the results of its kind; unused with speculation
+    bool verifies = false;
     bool constrained = false;
     bool wants_logprob = false;
     std::string error;  // if not empty, why the row was not sampled
@@ -61,7 +71,8 @@ class CudaExecutor final : public StepExecutor {
     std::vector<Sample> samples;
     std::vector<std::pair<int32_t, int64_t>> scores;  // slot, index
     StepView view;
-    const float* logits = nullptr;
+    float* logits = nullptr;
+    CudaSpeculation::Shape shape;  // used with speculation
     StepExchanges exchanges;
     bool wants_tops = false;
     bool graphed = false;
@@ -76,12 +87,20 @@ class CudaExecutor final : public StepExecutor {
   };
 
   void capture_graphs(bool use_graphs);
+  // Returns the size to which a decode step is padded; no items: it runs as it is, and is no graph.
+  GraphShape padded_shape(const StagedStep& step) const;
   void start(StagedStep& step, Pending& pending);
   void describe(StagedStep& step, Pending& pending);
   void keep_busy();
   void copy_pages(const std::vector<PageCopy>& copies, const cuda::PageCopyEntry* entries);
+  // Writes the tokens that rows take from their slots, and returns what the forward pass computes.
+  DeviceStep feed(const StepView& view);
   // Runs feeds, forward pass and sampling of rows without a constraint: the work that a graph contains.
-  void run(const StepView& view, float* logits, OpObserver* observer);
+  void run(Pending& pending, OpObserver* observer);
+  // Does the same with speculation, scores prompts and, unless rows wait for masks, follows the tokens.
+  void run_speculating(Pending& pending, OpObserver* observer);
+  DeviceExec exec_of(OpObserver* observer);
+  CudaSpeculation::Pass pass_of(const Pending& pending, DeviceExec& exec) const;
   void sample(const StepView& view, const float* logits, bool constrained);
   void sample_observed(const StepView& view, const float* logits, OpObserver* observer);
   void score(Pending& pending);
@@ -96,13 +115,15 @@ class CudaExecutor final : public StepExecutor {
   // Makes `why` the step's error and checks whether the device still works. With several ranks it throws.
   void fail(Pending& pending, const std::string& why);
   void collect(const Pending& pending, StepOutput& output);
+  // Takes the tokens that a sample's rows have accepted.
+  void collect_chain(const Pending& pending, size_t item, SampledToken& token);
   void place_in_time(const Pending& pending, StepOutput& output);
   StepEvents& events(int step_idx) { return events_[static_cast<size_t>(step_idx % kStagingDepth)]; }
 
   CudaModel& model_;
   const RankEnd end_;
   const ExecutorSizes sizes_;
-  const std::vector<int64_t> buckets_;
+  const std::vector<GraphShape> shapes_;
   const bool pad_;
   CudaStream stream_;
   CudaStream mask_stream_;
@@ -111,17 +132,18 @@ class CudaExecutor final : public StepExecutor {
   DeviceInputs inputs_;
   SlotStates slots_;
   StepResults results_;
+  std::optional<CudaSpeculation> speculation_;
   DeviceKvCache cache_;
   const size_t workspace_bytes_;
   DeviceArena workspace_;
-  DeviceBuffer logits_;        // [max_rows, vocab]: written by graphs
+  DeviceBuffer logits_;        // [max_decode, vocab]: what graphs write; the target's, then NextN's
   DeviceBuffer large_logits_;  // for steps that need more rows; grows
   DeviceBuffer masks_;
   StagingRing mask_staging_;
   CudaEvent masks_copied_;
   std::array<StepEvents, kStagingDepth> events_;
-  std::map<int64_t, CudaGraph> graphs_;         // by batch size
-  std::map<int64_t, StepExchanges> exchanges_;  // of each graph
+  std::map<GraphShape, CudaGraph> graphs_;
+  std::map<GraphShape, StepExchanges> exchanges_;  // of each graph
 
   std::deque<Pending> in_flight_;
   int next_idx_ = 0;

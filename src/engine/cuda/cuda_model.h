@@ -33,7 +33,8 @@ struct CudaModel {
   PrefillPaths prefill_paths(KvLayout layout) const {
     return {.num_heads = static_cast<int>(weights.num_heads()),
             .layout = layout,
-            .fp8_weights = weights.layers.front().attention.kv_b.type == WeightType::kFp8Block};
+            .fp8_weights = weights.layers.front().attention.kv_b.type == WeightType::kFp8Block,
+            .index_topk = config.index_topk};
   }
 
   cuda::Launch launch(StreamHandle stream) const {
@@ -43,9 +44,11 @@ struct CudaModel {
 
 // Holds the sizes that determine an executor's memory.
 struct ExecutorSizes {
-  int64_t max_rows = 0;     // rows of a decode step
+  int64_t max_rows = 0;     // requests of a decode step
+  int64_t max_decode = 0;   // rows of logits: with speculation several for each request, and ends of prompts
   int64_t max_prefill = 0;  // prompt and recomputed tokens of a step
-  int64_t max_tokens = 0;   // the sum of both
+  int64_t max_tokens = 0;   // the sum of both kinds of rows
+  int64_t max_width = 1;    // rows of a request that a step verifies
   int64_t pages_per_sequence = 0;
 
   static ExecutorSizes of(const EngineOptions& options);

@@ -2,6 +2,8 @@
 // ranks each has one, and only rank 0's hands logits over. Only one thread may use it.
 #pragma once
 
+#include <vector>
+
 #include "engine/cuda/cuda_model.h"
 #include "engine/cuda/device_inputs.h"
 #include "engine/cuda/rank_links.h"
@@ -20,8 +22,19 @@ class CudaRunner final : public ModelRunner {
   ~CudaRunner() override;
 
   std::span<const float> forward(const ForwardBatch& batch) override;
+  // With several ranks the NextN layer is not run.
+  bool has_nextn() const override { return model_.decoder.has_nextn() && end_.device == nullptr; }
+  ForwardRows forward_with_hidden(const ForwardBatch& batch) override;
+  ForwardRows forward_nextn(const ForwardBatch& batch, std::span<const float> hidden) override;
 
  private:
+  // Copies the batch's inputs to the device and reserves memory for its logits.
+  DeviceStep begin(const ForwardBatch& batch);
+  DeviceExec exec();
+  // Copies logits and `num_hidden` hidden states to the host, and waits.
+  ForwardRows hand_over(int64_t num_logits, int64_t num_hidden);
+  int64_t hidden_bytes(int64_t num_rows) const;
+
   CudaModel& model_;
   const RankEnd end_;
   CudaStream stream_;
@@ -30,6 +43,10 @@ class CudaRunner final : public ModelRunner {
   DeviceArena workspace_;
   DeviceBuffer logits_;  // grows
   PinnedBuffer host_;    // grows
+  DeviceBuffer hidden_;  // 16-bit hidden states that a pass gives; grows, and so do these:
+  DeviceBuffer input_;   // those that NextN reads
+  std::vector<uint16_t> host_hidden_;
+  std::vector<float> hidden_values_;
 };
 
 }  // namespace hadal

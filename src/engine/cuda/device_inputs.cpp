@@ -26,6 +26,7 @@ StepSizes most(const DeviceInputLimits& limits) {
           .segment_runs = runs,
           .absorbed_rows = limits.max_tokens + limits.max_seqs * absorbed_group_rows(1),
           .absorbed_groups = limits.max_tokens,
+          .selecting_rows = limits.paths.index_topk > 0 ? limits.max_tokens : 0,
           .copies = 2 * limits.max_seqs};
 }
 
@@ -79,6 +80,8 @@ StepView DeviceInputs::view(const StepLayout& layout, const StepSizes& sizes) co
   view.step.absorbed_rows = array_at<int32_t>(block, layout.absorbed_rows);
   view.step.absorbed_seq_idx = array_at<int32_t>(block, layout.absorbed_seq_idx);
   view.step.absorbed_kv_len = array_at<int32_t>(block, layout.absorbed_kv_len);
+  view.step.selecting_seq_idx = array_at<int32_t>(block, layout.selecting_seq_idx);
+  view.step.selecting_kv_len = array_at<int32_t>(block, layout.selecting_kv_len);
   view.feeds = {.rows = array_at<int32_t>(block, layout.feed_rows),
                 .slots = array_at<int32_t>(block, layout.feed_slots),
                 .ids = array_at<int32_t>(block, layout.token_ids),
@@ -92,6 +95,10 @@ StepView DeviceInputs::view(const StepLayout& layout, const StepSizes& sizes) co
   view.score_top = array_at<int32_t>(block, layout.score_top);
   view.num_scores = static_cast<int>(sizes.scores);
   view.copies = array_at<cuda::PageCopyEntry>(block, layout.copies);
+  view.chain_rows = {.token_ids = array_at<int32_t>(block, layout.token_ids),
+                     .positions = array_at<int32_t>(block, layout.positions),
+                     .slots = array_at<int64_t>(block, layout.slots),
+                     .kv_len = array_at<int32_t>(block, layout.decode_kv_len)};
   return view;
 }
 
@@ -152,6 +159,8 @@ void DeviceInputs::write(const StagedStep& step, const std::vector<int32_t>& sco
   put(block, layout.absorbed_rows, plan_.absorbed_rows);
   put(block, layout.absorbed_seq_idx, plan_.absorbed_seq_idx);
   put(block, layout.absorbed_kv_len, plan_.absorbed_kv_len);
+  put(block, layout.selecting_seq_idx, plan_.selecting_seq_idx);
+  put(block, layout.selecting_kv_len, plan_.selecting_kv_len);
   auto* copy = array_at<cuda::PageCopyEntry>(block, layout.copies);
   for (const PageCopy& from : step.copies) {
     *copy++ = {.source = from.source, .target = from.target, .num_rows = from.num_rows};
@@ -194,6 +203,7 @@ StepView DeviceInputs::upload(const StagedStep& step, const std::vector<int32_t>
              .segment_runs = static_cast<int64_t>(plan_.segment_runs.size()),
              .absorbed_rows = static_cast<int64_t>(plan_.absorbed_rows.size()),
              .absorbed_groups = static_cast<int64_t>(plan_.absorbed_kv_len.size()),
+             .selecting_rows = static_cast<int64_t>(plan_.selecting_kv_len.size()),
              .copies = num_copies};
   }
   const StepLayout layout = layout_step(sizes);
@@ -232,11 +242,13 @@ StepView DeviceInputs::upload(const StagedStep& step, const std::vector<int32_t>
   }
   uploaded.step.decode_keys =
       std::accumulate(batch.decode_kv_len.begin(), batch.decode_kv_len.end(), int64_t{0});
-  uploaded.step.decode_settled = decode_settled(batch);
+  // Rows of a verification are keys of those after them.
+  uploaded.step.decode_settled = step.verifies.empty() && decode_settled(batch);
   uploaded.num_constrained = static_cast<int>(num_constrained);
   uploaded.copies = array_at<cuda::PageCopyEntry>(block_.data(), layout.copies);
   if (!padded) {
     uploaded.step.num_prefill_tokens = batch.num_prefill_tokens;
+    uploaded.chain_rows.num_prefill = batch.num_prefill_tokens;
     uploaded.step.prefill = batch.num_prefill_tokens > 0 ? &plan_ : nullptr;
     uploaded.step.page_table = dense_table_.as<int32_t>();
     uploaded.step.page_table_stride = stride;

@@ -13,6 +13,7 @@
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/mla/mla.h"
 #include "kernels/cuda/sampling/sampling.h"
+#include "kernels/cuda/speculation/speculation.h"
 #include "model/cuda/device_decoder.h"
 
 namespace hadal {
@@ -29,11 +30,13 @@ struct StepView {
   const int32_t *score_rows = nullptr, *score_ids = nullptr, *score_top = nullptr;
   int num_scores = 0;
   const cuda::PageCopyEntry* copies = nullptr;
+  // The same arrays as in `step`, where speculation fills in rows.
+  cuda::ChainRows chain_rows;
 };
 
 struct DeviceInputLimits {
   int64_t max_tokens = 0;          // rows of a step
-  int64_t max_rows = 0;            // rows of a padded decode step
+  int64_t max_rows = 0;            // rows of a padded decode step, those of drafts included
   int64_t max_seqs = 0;            // requests of a step
   int64_t pages_per_sequence = 0;  // stride of the page table of padded decode steps
   int64_t max_table_entries = 0;   // page table entries of any other step

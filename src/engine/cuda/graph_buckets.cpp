@@ -2,9 +2,17 @@
 
 #include <algorithm>
 
+#include "engine/speculation/speculation_policy.h"
 #include "kernels/cuda/padding.h"
 
 namespace hadal {
+namespace {
+
+bool is_power_of_two(int64_t n) {
+  return (n & (n - 1)) == 0;
+}
+
+}  // namespace
 
 Result<std::vector<int64_t>> graph_buckets(const DeviceOptions& device, int64_t max_running_requests) {
   std::vector<int64_t> buckets;
@@ -29,6 +37,36 @@ int64_t choose_bucket(const std::vector<int64_t>& buckets, int64_t num_rows, boo
   const auto at = std::lower_bound(buckets.begin(), buckets.end(), num_rows);
   if (at == buckets.end() || (!pad && *at != num_rows)) return -1;
   return *at;
+}
+
+std::vector<GraphShape> graph_shapes(const std::vector<int64_t>& buckets, const EngineOptions& options) {
+  const int64_t greatest = std::max<int64_t>(options.speculation_width, 1);
+  std::vector<GraphShape> shapes;
+  for (int64_t width = 1; width <= greatest; ++width) {
+    const bool is_common =
+        width <= 4 || is_power_of_two(width) || (width % 3 == 0 && is_power_of_two(width / 3));
+    if (width < greatest && (!options.speculation_adapts || !is_common)) continue;
+    int64_t kept = 0;
+    for (size_t i = 0; i < buckets.size(); ++i) {
+      const GraphShape shape{.items = buckets[i], .width = width};
+      if (options.speculation_width > 0) {
+        if (shape.rows() > kMaxVerifiedRows) break;
+        const bool is_last = i + 1 == buckets.size() || buckets[i + 1] * width > kMaxVerifiedRows;
+        if (!is_last && 4 * shape.items < 5 * kept) continue;
+      }
+      kept = shape.items;
+      shapes.push_back(shape);
+    }
+  }
+  return shapes;
+}
+
+GraphShape choose_shape(const std::vector<GraphShape>& shapes, int64_t num_items, int64_t width, bool pad) {
+  for (const GraphShape& shape : shapes) {
+    const bool is_exact = shape.items == num_items && shape.width == width;
+    if (is_exact || (pad && shape.items >= num_items && shape.width >= width)) return shape;
+  }
+  return {};
 }
 
 }  // namespace hadal

@@ -1,6 +1,7 @@
-// Chooses the batch sizes for which decode steps are captured as CUDA graphs, by pure functions.
+// Chooses the sizes of the decode steps that are captured as CUDA graphs, by pure functions.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -17,5 +18,26 @@ Result<std::vector<int64_t>> graph_buckets(const DeviceOptions& device, int64_t 
 
 // Returns the smallest bucket of at least num_rows, or −1. Without padding it returns num_rows itself or −1.
 int64_t choose_bucket(const std::vector<int64_t>& buckets, int64_t num_rows, bool pad);
+
+// The size of a decode step: `items` requests with up to `width` rows each. Without speculation the width is
+// 1. No items: there is no such size.
+struct GraphShape {
+  int64_t items = 0;
+  int64_t width = 1;
+
+  int64_t rows() const { return items * width; }
+  auto operator<=>(const GraphShape&) const = default;
+};
+
+// Returns the sizes of captured steps, by width and then by items. Without speculation (options'
+// speculation_width is 0) they are the buckets. With it they have every width up to 4 and then 6, 8, 12, 16,
+// 24 and so on, or the greatest alone if the width does not adapt, and at most kMaxVerifiedRows rows. As
+// there are several widths, of the buckets only those are kept that are at least a quarter larger than the
+// one before, and the largest.
+std::vector<GraphShape> graph_shapes(const std::vector<int64_t>& buckets, const EngineOptions& options);
+
+// Returns the narrowest of `shapes`, and of these the smallest, that holds num_items requests with `width`
+// rows each. Without padding only the shape of exactly these numbers.
+GraphShape choose_shape(const std::vector<GraphShape>& shapes, int64_t num_items, int64_t width, bool pad);
 
 }  // namespace hadal

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/rank_group.h"
+#include "engine/cuda/rank_group.h"
 #include "engine/step_executor.h"
 
 namespace hadal {
@@ -37,7 +37,7 @@ class RankGroupExecutor final : public StepExecutor {
     int64_t step = 0;
     std::string error;
   };
-  // What the ranks' threads read and write besides their executors. A lost rank may use it at any time.
+  // Holds what the ranks' threads read and write besides their executors. A lost rank may use it at any time.
   struct Exchange {
     std::vector<StagedStep> steps;             // [num_ranks]
     std::vector<std::vector<uint32_t>> masks;  // [num_ranks]

@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
+#include "engine/cuda/rank_group.h"
 #include "engine/model_runner.h"
-#include "engine/rank_group.h"
 
 namespace hadal {
 

@@ -49,6 +49,8 @@ StepLayout layout_step(const StepSizes& sizes) {
   layout.absorbed_rows = place(sizes.absorbed_rows, sizeof(int32_t));
   layout.absorbed_seq_idx = place(sizes.absorbed_groups, sizeof(int32_t));
   layout.absorbed_kv_len = place(sizes.absorbed_groups, sizeof(int32_t));
+  layout.selecting_seq_idx = place(sizes.selecting_rows, sizeof(int32_t));
+  layout.selecting_kv_len = place(sizes.selecting_rows, sizeof(int32_t));
   layout.copies = place(sizes.copies, sizeof(cuda::PageCopyEntry));
   return layout;
 }

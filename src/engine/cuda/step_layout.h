@@ -23,6 +23,7 @@ struct StepSizes {
   int64_t segment_runs = 0;
   int64_t absorbed_rows = 0;
   int64_t absorbed_groups = 0;
+  int64_t selecting_rows = 0;
   int64_t copies = 0;
 
   // Returns the sizes of a pure decode step of `rows` rows, including padding: every row may feed and sample.
@@ -39,6 +40,7 @@ struct StepLayout {  // in bytes
   size_t score_rows = 0, score_ids = 0, score_top = 0;
   size_t key_runs = 0, segment_runs = 0;
   size_t absorbed_rows = 0, absorbed_seq_idx = 0, absorbed_kv_len = 0;
+  size_t selecting_seq_idx = 0, selecting_kv_len = 0;
   size_t copies = 0;
   size_t bytes = 0;  // size of all arrays
 };

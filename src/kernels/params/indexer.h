@@ -74,10 +74,10 @@ struct IndexQueryParams {
   KvIndex layout = KvIndex::kF32;
 };
 
-// Chooses for each token the min(topk, kv_len) keys of highest score, exactly. Of equal scores the one at the
+// Chooses for each token the min(topk, kv_len) keys of highest score, exactly. Where scores are equal, the
 // lower position wins; a NaN is worse than every number. Exactly one of `slots` and `bits` is set:
-// - slots: the chosen keys' page · kPageSize + offset in ascending order of position, then −1; counts has how
-//   many there are;
+// - slots: the chosen keys' page · kPageSize + offset in ascending order of position, then −1; `counts`
+//   holds their number;
 // - bits: bit (position mod 64) of word (position / 64) is set for the chosen ones. Words up to bits_stride
 //   are all written.
 struct IndexSelectParams {

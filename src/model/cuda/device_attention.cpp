@@ -1,6 +1,7 @@
 // Implements the attention half of a layer. Prompt rows attend un-absorbed over keys and values expanded from
 // the cache; decode rows, and a few prompt rows after a long prefix, attend absorbed over the cache itself.
-// Every key is read back from the cache after rounding to its format.
+// So do the rows that an indexer selects keys for (device_indexer.cpp). Every key is read back from the cache
+// after rounding to its format.
 #include <algorithm>
 
 #include "model/cuda/device_forward.h"
@@ -46,7 +47,7 @@ DeviceForward::DecodePlan DeviceForward::make_plan(const cuda::MlaPlanShape& sha
   }
   made.geometry = cuda::decode_geometry(shape);
   made.plan = arena_.allocate(cuda::decode_plan_bytes(made.geometry));
-  made.scratch_bytes = cuda::decode_scratch_bytes(made.geometry);
+  made.scratch_bytes = cuda::mla_decode_scratch_bytes(shape);
   op("mla_plan", 0.0, 0.0, [&] { cuda::mla_decode_plan(made.geometry, kv_len, made.plan, launch_); });
   return made;
 }
@@ -56,6 +57,7 @@ void DeviceForward::plan_attention() {
   if (num_decode_ > 0) {
     cuda::MlaPlanShape shape = plan_shape(num_decode_, 1, step_.most_keys);
     shape.in_step = true;
+    shape.index_topk = static_cast<int>(config_.index_topk);
     plan_ = make_plan(shape, step_.decode_kv_len);
   }
   if (num_prefill_ == 0) return;
@@ -76,18 +78,28 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
   // everything before that attention has ended: copies of inputs and pages, updates of page tables, plans,
   // earlier steps. Launches without the attribute (copies, libraries) wait for everything in any case.
   // mla_prologue writes records of the step's own tokens; decode_settled is false if a decode row has other
-  // tokens of the step among its keys.
+  // tokens of the step among its keys. The kernels of the indexer write index keys, queries and selections,
+  // and none of what is called settled. All of them wait before they read anything but weights, and the
+  // kernels of attention over selections allow the next one only after pdl_wait, like the others.
   settled_ = layer_idx > 0;
   const bool low_rank = weights.q_b.data != nullptr;
   const int64_t qkv_width = weights.qkv_a.n;
   const int64_t heads_width = heads_ * kVHeadDim;
-  std::byte* pool = cache_.num_pages() > 0 ? cache_.layer(layer_idx) : nullptr;
+  const int64_t cache_layer = first_cache_layer_ + layer_idx;
+  std::byte* const pool = cache_.num_pages() > 0 ? cache_.layer(cache_layer) : nullptr;
+  std::byte* const index_pool = cache_.num_pages() > 0 ? cache_.index_layer(cache_layer) : nullptr;
 
   auto* qkv = arena_.array<Value16>(num_tokens_ * qkv_width);
   linear("qkv_a", x, hidden_, weights.qkv_a, qkv, nullptr, num_tokens_);
 
   DeviceRows q_latent;
-  if (low_rank) q_latent = allocate_rows(num_tokens_, weights.q_width, has_scales(weights.q_b.type), false);
+  const bool indexed = weights.indexer.num_heads > 0;
+  if (low_rank) {
+    // The indexer's wq_b reads the latent too, and may have another type than q_b.
+    const bool codes = has_scales(weights.q_b.type) || (indexed && has_scales(weights.indexer.wq_b.type));
+    const bool plain = !has_scales(weights.q_b.type) || (indexed && !has_scales(weights.indexer.wq_b.type));
+    q_latent = allocate_rows(num_tokens_, weights.q_width, codes, plain);
+  }
   const bool separate_quantize = q_latent.x_quantized && !exec_.fusion;
   op("mla_prologue", static_cast<double>(num_tokens_) * (2.0 * static_cast<double>(qkv_width) + 4000.0), 0.0,
      [&] {
@@ -110,6 +122,10 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
      });
   if (separate_quantize) quantize(q_latent.x, num_tokens_, weights.q_width, q_latent.x_quantized);
 
+  if (indexed) write_index_keys(weights.indexer, index_pool, qkv, qkv_width);
+  const IndexQueries queries =
+      indexed ? index_queries(weights.indexer, x, q_latent, weights.q_width) : IndexQueries{};
+
   const Value16* q = qkv;
   int64_t q_stride = qkv_width;
   if (low_rank) {
@@ -122,11 +138,20 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
 
   const DeviceRows heads_out = allocate_rows(num_tokens_, heads_width, has_scales(weights.o.type),
                                              num_prefill_ > 0 || !expands_to_codes(weights.o));
-  if (num_prefill_ > 0) prefill_attention(weights, pool, q, q_stride, heads_out.x, heads_out.x_quantized);
+  if (num_prefill_ > 0) {
+    // These come first, because prefill_attention rotates queries in place and quantises all outputs.
+    if (indexed) selecting_attention(weights, pool, index_pool, queries, q, q_stride, heads_out.x);
+    prefill_attention(weights, pool, q, q_stride, heads_out.x, heads_out.x_quantized);
+  }
   if (num_decode_ > 0) {
     const Value16* decode_q = q + num_prefill_ * q_stride;
     Value16* decode_out = heads_out.x == nullptr ? nullptr : heads_out.x + num_prefill_ * heads_width;
-    decode_attention(weights, pool, decode_q, q_stride, decode_out,
+    cuda::DeviceSelection selection;
+    if (indexed) {
+      selection = select_keys(weights.indexer, index_pool, queries, num_prefill_, num_decode_,
+                              step_.decode_seq_idx, step_.decode_kv_len, false);
+    }
+    decode_attention(weights, pool, decode_q, q_stride, selection, decode_out,
                      rows_from(heads_out.x_quantized, num_prefill_));
   }
   linear("o_proj", heads_out, heads_width, weights.o, out, nullptr, num_tokens_);
@@ -242,7 +267,8 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
 }
 
 void DeviceForward::decode_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q,
-                                     int64_t q_stride, Value16* out, const cuda::QuantizedRows& out_fp8) {
+                                     int64_t q_stride, const cuda::DeviceSelection& selection, Value16* out,
+                                     const cuda::QuantizedRows& out_fp8) {
   // Outputs go straight to FP8 rows if o_proj reads them and fusion is on.
   const bool straight = out_fp8 && expands_to_codes(weights.o);
   const auto keys = static_cast<double>(step_.decode_keys);
@@ -256,6 +282,7 @@ void DeviceForward::decode_attention(const DeviceAttention& weights, std::byte* 
                       .seq_idx = step_.decode_seq_idx,
                       .kv_len = step_.decode_kv_len,
                       .settled = settled_ && step_.decode_settled,
+                      .selection = selection,
                       .pairs = keys,
                       .keys = keys},
                      {.kv_b = weights.kv_b,
@@ -321,7 +348,8 @@ void DeviceForward::absorbed_attention(const DeviceAttention& weights, std::byte
                          .softmax_scale = static_cast<float>(config_.softmax_scale()),
                          .settled = in.settled,
                          .plan = in.plan->plan,
-                         .scratch = scratch},
+                         .scratch = scratch,
+                         .selection = in.selection},
                         in.plan->geometry, launch_);
      });
   out.o = o_latent;

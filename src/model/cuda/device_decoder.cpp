@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "comm/device_collectives.h"
 #include "comm/lone_communicator.h"
+#include "kernels/cuda/speculation/speculation.h"
 #include "model/cuda/device_forward.h"
 
 namespace hadal {
@@ -41,17 +42,31 @@ std::byte* DeviceArena::allocate(size_t bytes) {
   return buffer_.data() + begin;
 }
 
-DeviceKvCache::DeviceKvCache(int64_t num_layers, int64_t num_pages, KvLayout layout)
-    : buffer_(static_cast<size_t>(num_layers * num_pages * layout.page_bytes())),
-      pools_(static_cast<size_t>(num_layers) * sizeof(std::byte*)),
-      num_pages_(num_pages),
-      layer_bytes_(num_pages * layout.page_bytes()),
-      layout_(layout) {
-  std::vector<std::byte*> pools;
-  for (int64_t i = 0; i < num_layers; ++i) pools.push_back(layer(i));
+namespace {
+
+// Returns the addresses of `count` pools that lie one after the other, in device memory.
+DeviceBuffer addresses_of(const DeviceBuffer& pools, int64_t count, int64_t pool_bytes) {
+  std::vector<std::byte*> addresses;
+  for (int64_t i = 0; i < count; ++i) addresses.push_back(pools.data() + i * pool_bytes);
+  DeviceBuffer out(addresses.size() * sizeof(std::byte*));
   CudaStream stream;
-  copy_to_device(pools_.data(), pools.data(), pools.size() * sizeof(std::byte*), stream.handle());
+  copy_to_device(out.data(), addresses.data(), out.size(), stream.handle());
   stream.synchronize();
+  return out;
+}
+
+}  // namespace
+
+DeviceKvCache::DeviceKvCache(int64_t num_layers, int64_t num_pages, KvLayout layout)
+    : num_pages_(num_pages),
+      layer_bytes_(num_pages * layout.page_bytes()),
+      index_layer_bytes_(num_pages * layout.index_page_bytes()),
+      layout_(layout),
+      buffer_(static_cast<size_t>(num_layers * layer_bytes_)),
+      pools_(addresses_of(buffer_, num_layers, layer_bytes_)) {
+  if (layout.index == KvIndex::kNone) return;
+  index_buffer_ = DeviceBuffer(static_cast<size_t>(num_layers * index_layer_bytes_));
+  index_pools_ = addresses_of(index_buffer_, num_layers, index_layer_bytes_);
 }
 
 DeviceDecoder::DeviceDecoder(const ModelConfig& config, const DeviceWeights& weights)
@@ -59,9 +74,14 @@ DeviceDecoder::DeviceDecoder(const ModelConfig& config, const DeviceWeights& wei
   for (const DeviceLayer& layer : weights.layers) num_moe_layers_ += layer.is_moe ? 1 : 0;
 }
 
-void DeviceDecoder::forward(const DeviceStep& step, const DeviceKvCache& cache, float* logits,
+void DeviceDecoder::forward(const DeviceStep& step, const DeviceKvCache& cache, const DeviceOutputs& outputs,
                             DeviceExec& exec) const {
-  DeviceForward(config_, weights_, step, cache, exec).run(logits);
+  DeviceForward(config_, weights_, step, cache, exec).run(outputs);
+}
+
+void DeviceDecoder::forward_nextn(const DeviceStep& step, const NextnInput& input, const DeviceKvCache& cache,
+                                  const DeviceOutputs& outputs, DeviceExec& exec) const {
+  DeviceForward(config_, weights_, step, cache, exec).run_nextn(input, outputs);
 }
 
 DeviceDecoder::StepBytes DeviceDecoder::step_bytes(int64_t max_tokens, int64_t max_prefill_tokens,
@@ -89,6 +109,9 @@ DeviceDecoder::StepBytes DeviceDecoder::step_bytes(int64_t max_tokens, int64_t m
       for (int64_t first = 0; first < num_prefill; first += groups_a_pass)
         plan.absorbed_passes.push_back({static_cast<int32_t>(first),
                                         static_cast<int32_t>(std::min(groups_a_pass, num_prefill - first))});
+      if (config_.has_indexer())
+        plan.selecting_passes.push_back(
+            {.num_rows = static_cast<int32_t>(std::min(kMaxAbsorbedRows, num_prefill))});
     }
     const DeviceStep step{.num_tokens = num_tokens,
                           .num_prefill_tokens = num_prefill,
@@ -97,7 +120,12 @@ DeviceDecoder::StepBytes DeviceDecoder::step_bytes(int64_t max_tokens, int64_t m
     for (const bool fusion : {true, false}) {
       exec.fusion = fusion;
       comm.begin_step();
-      DeviceForward(config_, weights_, step, no_cache, exec).run(nullptr);
+      using Hidden = DeviceOutputs::Hidden;
+      const auto rows = has_nextn() ? Hidden::kAllRows : Hidden::kNone;
+      DeviceForward(config_, weights_, step, no_cache, exec).run({.rows = rows});
+      if (has_nextn()) {
+        DeviceForward(config_, weights_, step, no_cache, exec).run_nextn({}, {.rows = Hidden::kLogitRows});
+      }
       comm.end_step(exec.launch);
     }
   };
@@ -132,6 +160,7 @@ DeviceForward::DeviceForward(const ModelConfig& config, const DeviceWeights& wei
              .page_table_stride = step.page_table_stride} {
   HADAL_CHECK_GT(num_tokens_, 0);
   HADAL_CHECK_EQ(f16_, cache.layout().format == KvFormat::kF16);
+  HADAL_CHECK_EQ(config.has_indexer(), cache.layout().index == KvIndex::kE4M3);
   HADAL_CHECK(num_prefill_ == 0 || step.prefill != nullptr, "prefill rows without a plan");
   HADAL_CHECK(weights.split.is_whole() ? exec.comm == nullptr
                                        : exec.comm != nullptr && exec.comm->rank() == weights.rank &&
@@ -139,19 +168,43 @@ DeviceForward::DeviceForward(const ModelConfig& config, const DeviceWeights& wei
               "rank {} of {} has the communicator of another", weights.rank, weights.split.tp);
 }
 
-void DeviceForward::run(float* logits) {
-  const DeviceArena::Scope scope(arena_);
-  const auto num_layers = static_cast<int64_t>(weights_.layers.size());
-  const int64_t num_logits = step_.num_logit_rows;
-  // The last layer's feed-forward part gets only the rows whose logits are wanted.
-  const bool all_rows = step_.logit_rows == nullptr && num_logits == num_tokens_;
+void DeviceForward::run(const DeviceOutputs& outputs) {
+  const LayerRun run{
+      .layers = weights_.layers, .final_norm = weights_.final_norm, .lm_head = &weights_.lm_head};
+  run_layers(run, outputs, [&] { embed(); });
+}
 
-  residual_ = arena_.array<float>(num_tokens_ * hidden_);
-  auto* attention_out = exec_.comm != nullptr ? nullptr : arena_.array<Value16>(num_tokens_ * hidden_);
-  const DeviceRows x = allocate_rows(num_tokens_, hidden_, weights_.w8a8(), true);
-  auto* last_residual = all_rows ? nullptr : arena_.array<float>(num_logits * hidden_);
-  plan_attention();
+void DeviceForward::run_nextn(const NextnInput& input, const DeviceOutputs& outputs) {
+  HADAL_CHECK(weights_.nextn.has_value() && exec_.comm == nullptr, "the NextN layer of one rank is needed");
+  const DeviceNextn& nextn = *weights_.nextn;
+  const LayerRun run{.layers = {&nextn.layer, 1},
+                     .first_cache_layer = config_.num_hidden_layers,
+                     .final_norm = nextn.shared_head_norm,
+                     .lm_head = &nextn.lm_head};
+  run_layers(run, outputs, [&] {
+    const DeviceArena::Scope scope(arena_);
+    auto* joined = arena_.array<Value16>(num_tokens_ * 2 * hidden_);
+    op("join_hidden", static_cast<double>(num_tokens_ * hidden_) * 8.0, 0.0, [&] {
+      cuda::join_hidden({.table = nextn.embedding.data,
+                         .ids = step_.token_ids,
+                         .hidden = input.hidden,
+                         .rows = input.hidden_rows,
+                         .enorm = nextn.enorm,
+                         .hnorm = nextn.hnorm,
+                         .y = joined,
+                         .m = num_tokens_,
+                         .n = hidden_,
+                         .vocab = config_.vocab_size,
+                         .eps = eps_,
+                         .f16 = f16_},
+                        launch_);
+    });
+    linear("eh_proj", {.x = joined, .x_quantized = {}}, 2 * hidden_, nextn.eh_proj, nullptr, residual_,
+           num_tokens_);
+  });
+}
 
+void DeviceForward::embed() {
   op("embedding", static_cast<double>(num_tokens_ * hidden_) * 6.0, 0.0, [&] {
     cuda::embedding({.table = weights_.embedding.data,
                      .ids = step_.token_ids,
@@ -162,16 +215,38 @@ void DeviceForward::run(float* logits) {
                      .f16 = f16_},
                     launch_);
   });
+}
+
+template <typename Begin>
+void DeviceForward::run_layers(const LayerRun& run, const DeviceOutputs& outputs, const Begin& begin) {
+  using Hidden = DeviceOutputs::Hidden;
+  const DeviceArena::Scope scope(arena_);
+  const auto num_layers = static_cast<int64_t>(run.layers.size());
+  const int64_t num_logits = step_.num_logit_rows;
+  const bool keeps_rows = outputs.rows == Hidden::kAllRows;
+  // The last layer's feed-forward part gets only the rows whose logits are wanted.
+  const bool all_rows = step_.logit_rows == nullptr && num_logits == num_tokens_;
+
+  residual_ = arena_.array<float>(num_tokens_ * hidden_);
+  auto* attention_out = exec_.comm != nullptr ? nullptr : arena_.array<Value16>(num_tokens_ * hidden_);
+  const DeviceRows x = allocate_rows(num_tokens_, hidden_, weights_.w8a8(), true);
+  // With NextN it is always there, so that measuring counts it beside a last layer of all rows.
+  auto* last_residual = all_rows && !weights_.nextn ? nullptr : arena_.array<float>(num_logits * hidden_);
+  plan_attention();
+
+  first_cache_layer_ = run.first_cache_layer;
+  begin();
   // A norm writes only the rows that its readers use.
-  const auto layer_rows = [&](int64_t i) { return rows_for(x, weights_.layers[i].attention.qkv_a); };
-  add_norm("input_norm", {}, weights_.layers[0].input_norm, num_tokens_, layer_rows(0));
+  const auto layer_rows = [&](int64_t i) { return rows_for_attention(x, run.layers[i].attention); };
+  add_norm("input_norm", {}, run.layers[0].input_norm, num_tokens_, layer_rows(0));
 
   int64_t moe_idx = 0;
+  Value16* for_head = x.x;
   for (int64_t layer_idx = 0; layer_idx < num_layers; ++layer_idx) {
-    const DeviceLayer& layer = weights_.layers[layer_idx];
+    const DeviceLayer& layer = run.layers[layer_idx];
     const bool is_last = layer_idx + 1 == num_layers;
-    const bool gathers = is_last && !all_rows;
-    const int64_t m = is_last ? num_logits : num_tokens_;
+    const bool gathers = is_last && !all_rows && !keeps_rows;
+    const int64_t m = gathers ? num_logits : num_tokens_;
 
     Value16* const attended = exec_.comm != nullptr ? partial_rows(num_tokens_) : attention_out;
     attention(layer.attention, layer_idx, layer_rows(layer_idx), attended);
@@ -194,14 +269,27 @@ void DeviceForward::run(float* logits) {
     int32_t* distinct =
         layer.is_moe && step_.distinct_experts != nullptr ? step_.distinct_experts + moe_idx++ : nullptr;
     const cuda::NormInput after_feed_forward = feed_forward(layer, for_mlp, m, !gathers, distinct);
-    add_norm(is_last ? "final_norm" : "input_norm", after_feed_forward,
-             is_last ? weights_.final_norm : weights_.layers[layer_idx + 1].input_norm, m,
-             is_last ? rows_for(x, weights_.lm_head) : layer_rows(layer_idx + 1));
+    if (is_last) {
+      const DeviceRows normed{.x = outputs.hidden != nullptr ? static_cast<Value16*>(outputs.hidden) : x.x,
+                              .x_quantized = {}};
+      add_norm("final_norm", after_feed_forward, run.final_norm, m, normed);
+      for_head = normed.x;
+    } else {
+      add_norm("input_norm", after_feed_forward, run.layers[layer_idx + 1].input_norm, m,
+               layer_rows(layer_idx + 1));
+    }
+  }
+  if (num_logits == 0) return;
+  if (keeps_rows && !all_rows) {  // the norm again, which gathers the rows whose logits are wanted
+    add_norm("logit_norm", {}, run.final_norm, num_logits, {.x = x.x, .x_quantized = {}}, step_.logit_rows,
+             last_residual);
+    for_head = x.x;
   }
   if (exec_.comm == nullptr) {
-    linear("lm_head", {.x = x.x, .x_quantized = {}}, hidden_, weights_.lm_head, nullptr, logits, num_logits);
+    linear("lm_head", {.x = for_head, .x_quantized = {}}, hidden_, *run.lm_head, nullptr, outputs.logits,
+           num_logits);
   } else {
-    gather_logits(x.x, num_logits, logits);
+    gather_logits(for_head, num_logits, outputs.logits);
   }
 }
 

@@ -84,7 +84,8 @@ struct DeviceExec {
   bool measure_only = false;       // runs the forward pass only to measure its workspace, without launches
 };
 
-// Holds the pools of all layers, in one allocation.
+// Holds the pools of all layers, in one allocation, and those of index keys in another, if the layout has
+// them.
 class DeviceKvCache {
  public:
   DeviceKvCache(int64_t num_layers, int64_t num_pages, KvLayout layout);
@@ -92,15 +93,23 @@ class DeviceKvCache {
   std::byte* const* device_pools() const {
     return pools_.as<std::byte*>();
   }  // [num_layers], in device memory
+  // These are the same for index keys; null without them.
+  std::byte* index_layer(int64_t layer_idx) const {
+    return index_buffer_.data() + layer_idx * index_layer_bytes_;
+  }
+  std::byte* const* device_index_pools() const { return index_pools_.as<std::byte*>(); }
   int64_t num_pages() const { return num_pages_; }
   const KvLayout& layout() const { return layout_; }
 
  private:
-  DeviceBuffer buffer_;
-  DeviceBuffer pools_;
   int64_t num_pages_ = 0;
   int64_t layer_bytes_ = 0;
+  int64_t index_layer_bytes_ = 0;
   KvLayout layout_;
+  DeviceBuffer buffer_;
+  DeviceBuffer pools_;
+  DeviceBuffer index_buffer_;
+  DeviceBuffer index_pools_;
 };
 
 // Holds a step's inputs: the contents of ForwardBatch, on the device. Rows [0, num_prefill_tokens) are prompt
@@ -127,12 +136,31 @@ struct DeviceStep {
   const int32_t* absorbed_rows = nullptr;                 // likewise, and so the next two
   const int32_t* absorbed_seq_idx = nullptr;
   const int32_t* absorbed_kv_len = nullptr;
+  const int32_t* selecting_seq_idx = nullptr;  // likewise
+  const int32_t* selecting_kv_len = nullptr;   // likewise
   // On the host: a length that few sequences exceed; 0: unknown. It is the same in every step of the engine,
   // so that equal batches run the same kernels.
   int64_t most_keys = 0;
   int64_t decode_keys = 0;              // host: Σ decode_kv_len, for OpObserver's figures; 0: unknown
   int32_t* distinct_experts = nullptr;  // [num MoE layers] receives how many routed experts each layer hit,
                                         // 0 where none was run; null: not wanted
+};
+
+// Says where a forward pass writes. All of it is device memory.
+struct DeviceOutputs {
+  // Which rows' hidden states after the last norm are wanted, in 16 bits.
+  enum class Hidden { kNone, kLogitRows, kAllRows };
+
+  float* logits = nullptr;      // [num_logit_rows, vocab]
+  Hidden rows = Hidden::kNone;  // with kAllRows the last layer computes all rows
+  void* hidden = nullptr;       // [num_logit_rows or num_tokens, hidden]
+};
+
+// NextN's inputs beside a step: row r of the step has position t, token_ids[r] is the token at t + 1, and the
+// hidden state at t is row hidden_rows[r] of `hidden`, or r without hidden_rows.
+struct NextnInput {
+  const void* hidden = nullptr;          // [·, hidden] of 16 bits
+  const int32_t* hidden_rows = nullptr;  // [num_tokens] or null
 };
 
 class DeviceDecoder {
@@ -144,14 +172,23 @@ class DeviceDecoder {
   // each rank computes its columns of the logits and gathers those of the others, so that all ranks have
   // whole rows and sample the same tokens. (Dealing the rows to the ranks would be faster: each would gather
   // and sample a part of them.)
-  void forward(const DeviceStep& step, const DeviceKvCache& cache, float* logits, DeviceExec& exec) const;
+  void forward(const DeviceStep& step, const DeviceKvCache& cache, const DeviceOutputs& outputs,
+               DeviceExec& exec) const;
+
+  // Runs the NextN layer, which must be loaded, with one rank: the logits are those of the token at t + 2,
+  // and the records go to the cache's layer num_hidden_layers (Model::forward_nextn).
+  void forward_nextn(const DeviceStep& step, const NextnInput& input, const DeviceKvCache& cache,
+                     const DeviceOutputs& outputs, DeviceExec& exec) const;
+  bool has_nextn() const { return weights_.nextn.has_value(); }
+  // Counts the layers of a KV cache, the NextN layer included if it is loaded.
+  int64_t num_cache_layers() const { return config_.num_hidden_layers + (has_nextn() ? 1 : 0); }
 
   struct StepBytes {
     size_t workspace = 0;
     int64_t part = 0;  // the largest that is exchanged at once (DeviceCommunicator::partial)
   };
   // Returns the bytes that suffice for any step of up to this many rows, including eager prefill with passes
-  // of max_keys keys and absorbed prefill.
+  // of max_keys keys and absorbed prefill, and NextN over these rows if it is loaded.
   StepBytes step_bytes(int64_t max_tokens, int64_t max_prefill_tokens, int64_t max_keys,
                        int64_t max_logit_rows, KvLayout layout, cuda::GemmLibrary& gemm, int num_sms,
                        const cuda::ProductChoices* choices) const;

@@ -276,7 +276,7 @@ class ExpertsRun {
   const int64_t num_rows_;
   cuda::RouteParams route_;
   const int32_t* held_offsets_ = nullptr;  // [held experts + 1]
-  // where the number of rows is, if some experts are another rank's and rows behind it belong to none
+  // where the number of rows is, if some experts are another rank's and rows after it belong to none
   const int32_t* num_used_ = nullptr;
   DeviceRows sorted_;
   DeviceRows activated_;

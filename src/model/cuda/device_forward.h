@@ -4,10 +4,12 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/experts/experts.h"
+#include "kernels/cuda/indexer/indexer.h"
 #include "kernels/cuda/mla/decode/decode.h"
 #include "model/cuda/device_decoder.h"
 
@@ -27,9 +29,23 @@ class DeviceForward {
   DeviceForward(const ModelConfig& config, const DeviceWeights& weights, const DeviceStep& step,
                 const DeviceKvCache& cache, DeviceExec& exec);
 
-  void run(float* logits);
+  void run(const DeviceOutputs& outputs);
+  // Runs the NextN layer (DeviceDecoder::forward_nextn).
+  void run_nextn(const NextnInput& input, const DeviceOutputs& outputs);
 
  private:
+  // Names the layers that a pass runs, and what follows them.
+  struct LayerRun {
+    std::span<const DeviceLayer> layers;
+    int64_t first_cache_layer = 0;
+    const float* final_norm = nullptr;
+    const MatrixWeight* lm_head = nullptr;
+  };
+  // Runs the layers on residual_, whose rows `begin` computes once the pass has its workspace.
+  template <typename Begin>
+  void run_layers(const LayerRun& run, const DeviceOutputs& outputs, const Begin& begin);
+  void embed();
+
   // Calls `work`, which launches one op, and tells the observer. Nothing is launched while measuring.
   template <typename Work>
   void op(const char* name, double bytes, double flops, const Work& work) {
@@ -39,6 +55,8 @@ class DeviceForward {
     if (exec_.observer != nullptr) exec_.observer->end();
   }
 
+  // Returns the form that qkv_a and the indexer read.
+  DeviceRows rows_for_attention(const DeviceRows& x, const DeviceAttention& weights) const;
   // Allocates workspace for m rows of n values: codes if `quantised`, otherwise 16-bit rows; both if
   // wants_16_bits or without fusion.
   DeviceRows allocate_rows(int64_t m, int64_t n, bool quantised, bool wants_16_bits);
@@ -85,18 +103,41 @@ class DeviceForward {
     const int32_t* seq_idx = nullptr;
     const int32_t* kv_len = nullptr;
     bool settled = false;
-    double pairs = 0.0;  // of queries and keys, keys: for OpObserver's figures
+    cuda::DeviceSelection selection;  // for a plan with index_topk
+    double pairs = 0.0;               // of queries and keys, keys: for OpObserver's figures
     double keys = 0.0;
   };
   void absorbed_attention(const DeviceAttention& weights, std::byte* pool, const AbsorbedRows& in,
                           cuda::ExpandValueParams out);
+
+  // The indexer (V3.2). index_queries computes what its queries and weights are made of, for all rows; it
+  // returns nothing without an indexer, or in a step whose rows cannot select. select_keys chooses for `m`
+  // rows from `first_row` of the step on; seq_idx and kv_len are [m]. The memory of both lives until the
+  // caller's Scope ends.
+  struct IndexQueries {
+    const Value16* q = nullptr;  // [num_tokens, heads · 128]
+    const float* w = nullptr;    // [num_tokens, heads]
+  };
+  // Stores the index keys of all rows of the step; qkv is the product of qkv_a, [num_tokens, qkv_width].
+  void write_index_keys(const DeviceIndexer& indexer, std::byte* index_pool, const Value16* qkv,
+                        int64_t qkv_width);
+  IndexQueries index_queries(const DeviceIndexer& indexer, const DeviceRows& x, const DeviceRows& q_latent,
+                             int64_t q_width);
+  cuda::DeviceSelection select_keys(const DeviceIndexer& indexer, const std::byte* index_pool,
+                                    const IndexQueries& queries, int64_t first_row, int64_t m,
+                                    const int32_t* seq_idx, const int32_t* kv_len, bool is_prompt);
+  // Computes the attention of prompt rows that select; y is [num_prefill, heads · 128].
+  void selecting_attention(const DeviceAttention& weights, std::byte* pool, const std::byte* index_pool,
+                           const IndexQueries& queries, const Value16* q, int64_t q_stride, Value16* y);
+  DecodePlan selecting_plan(int64_t num_rows) const;
 
   // Computes the attention of x [num_tokens, hidden] into out, which has the same shape.
   void attention(const DeviceAttention& weights, int64_t layer_idx, const DeviceRows& x, Value16* out);
   void prefill_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q, int64_t q_stride,
                          Value16* out, const cuda::QuantizedRows& out_fp8);
   void decode_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q, int64_t q_stride,
-                        Value16* out, const cuda::QuantizedRows& out_fp8);
+                        const cuda::DeviceSelection& selection, Value16* out,
+                        const cuda::QuantizedRows& out_fp8);
 
   // Returns the rows that the next norm adds to the residual, those of all ranks. x: [m, hidden]. Their
   // memory lives until the caller's Scope ends.
@@ -145,10 +186,11 @@ class DeviceForward {
   const int64_t num_tokens_;
   const int64_t num_prefill_;
   const int64_t num_decode_;
-  float* residual_ = nullptr;  // [num_tokens, hidden]; after the last attention [num_logit_rows, hidden]
-  bool settled_ = false;       // for the layer: see attention()
-  cuda::DevicePagedKv paged_;  // with the pool of no layer
-  DecodePlan plan_;            // for the decode rows
+  float* residual_ = nullptr;      // [num_tokens, hidden]; after the last attention [num_logit_rows, hidden]
+  int64_t first_cache_layer_ = 0;  // the KV pool of the pass's first layer
+  bool settled_ = false;           // for the layer: see attention()
+  cuda::DevicePagedKv paged_;      // with the pool of no layer
+  DecodePlan plan_;                // for the decode rows
   std::vector<DecodePlan> absorbed_plans_;  // for the absorbed passes
 };
 

@@ -2,7 +2,8 @@
 // device_weights_loader fills them; they are immutable afterwards.
 //
 // Differences from the checkpoint
-// - Matrices that read the same activations are stacked: [q_proj or q_a | kv_a], [gate | up].
+// - Matrices that read the same activations are stacked: [q_proj or q_a | kv_a], [gate | up]; with an indexer
+//   [q_a | wk | kv_a]. The indexer's weights_proj, which is never in 8 bits, stays apart.
 // - 8-bit rows are padded with zeros to a multiple of 128 in k (row_stride), and zero rows separate q and
 //   kv_a where q_width is not a multiple of 128 (kv_a_begin).
 // - Every intermediate size is padded to a multiple of 128 (gate, up: zero rows; down: zero columns), so that
@@ -15,8 +16,8 @@
 //   linears in 16 bits become bf16, and so do all others in the same stack, whose codes are widened (all gate
 //   and up of a layer's experts are one stack, all down another).
 //   kv_b and W_UK are FP8 in blocks or bf16; codes of other formats are widened to bf16.
-//   Routers are float32 if they are stored with more precision than the other linears, otherwise like these.
-//   Norms, router bias and scales are float32.
+//   Routers and weights_proj are float32 if they are stored with more precision than the other linears,
+//   otherwise like these. Norms, router bias and scales are float32.
 //
 // What a rank holds (shard.h decides it)
 // - Its heads' part of q (or q_b), kv_b, W_UK and o; `heads` below counts these.
@@ -24,7 +25,7 @@
 //   may have different parts; a rank that has none has DeviceMlp::intermediate 0.
 // - Its routed experts, and its part of their intermediate size.
 // - Its rows of the head. Ranks may have different numbers of rows, and none are added.
-// - All of embedding, norms, q_a, kv_a and routers.
+// - All of embedding, norms, q_a, kv_a, routers and the indexer.
 // Where the model is quantised at load, a rank has the codes and scales that one GPU would have, with one
 // exception: a shared MLP that is apart because of ep has one scale for each whole row of down, where one GPU
 // has one for each of n_shared_experts parts.
@@ -32,6 +33,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/params/linear.h"
@@ -40,20 +42,32 @@
 
 namespace hadal {
 
+// Holds V3.2's indexer (kernels/params/indexer.h); wk is in the stack of attention.
+struct DeviceIndexer {
+  int num_heads = 0;                   // 0: the model has none
+  int64_t k_begin = 0;                 // rows [k_begin, k_begin + 128) of qkv_a are wk
+  MatrixWeight wq_b;                   // [num_heads · 128, q_lora_rank]
+  MatrixWeight weights_proj;           // [num_heads, hidden], bf16 or float32
+  const float* norm_weight = nullptr;  // [128]
+  const float* norm_bias = nullptr;    // [128]
+};
+
 struct DeviceAttention {
   int64_t num_heads = 0;  // of the rank: `heads`
   // Counts the queries' leading columns that belong to another rank's head: outputs [0, q_skip) of q_b, or of
   // qkv_a without one, are computed but not read. It is 0 or 64, and 0 without block scales.
   int64_t q_skip = 0;
-  MatrixWeight qkv_a;      // [kv_a_begin + 576, hidden]
-  int64_t q_width = 0;     // q_lora_rank, or q_skip + heads · 192 without one: rows [0, q_width) of qkv_a
-  int64_t kv_a_begin = 0;  // q_width; in 8 bits rounded up to a multiple of 128
-  MatrixWeight q_b;        // [q_skip + heads · 192, q_lora_rank]; data null without one
+  MatrixWeight qkv_a;   // [kv_a_begin + 576, hidden]
+  int64_t q_width = 0;  // q_lora_rank, or q_skip + heads · 192 without one: rows [0, q_width) of qkv_a
+  // q_width, in 8 bits rounded up to a multiple of 128; with an indexer 128 more, because wk lies between.
+  int64_t kv_a_begin = 0;
+  MatrixWeight q_b;                  // [q_skip + heads · 192, q_lora_rank]; data null without one
   const float* q_a_norm = nullptr;   // [q_lora_rank], or null without it
   const float* kv_a_norm = nullptr;  // [512]
   MatrixWeight kv_b;                 // [heads · 256, 512], as in the checkpoint
   MatrixWeight w_uk;                 // [heads · 512, 128]
   MatrixWeight o;                    // [hidden, heads · 128]
+  DeviceIndexer indexer;
 };
 
 // An MLP of which the rank holds nothing has intermediate 0 and no data; its product is zero.
@@ -67,7 +81,7 @@ struct DeviceMoe {
   MatrixWeight gate;                       // [n_routed_experts, hidden]
   const float* correction_bias = nullptr;  // [n_routed_experts], or null if there is none
   // These are the rank's first expert's. With intermediate 0 the rank holds nothing of its experts, nor of
-  // the shared ones behind them.
+  // the shared ones after them.
   DeviceMlp experts;
   int64_t gate_up_stride = 0, down_stride = 0;              // elements between experts
   int64_t gate_up_scale_stride = 0, down_scale_stride = 0;  // scales between experts
@@ -75,7 +89,7 @@ struct DeviceMoe {
   // The rank's routed experts are [first_expert, first_expert + num_local_experts); one rank has all of them.
   int first_expert = 0;
   int num_local_experts = 0;
-  int num_shared = 0;  // shared experts behind the rank's routed ones; 0 if they are a product of their own
+  int num_shared = 0;  // shared experts after the rank's routed ones; 0 if they are a product of their own
   DeviceMlp shared;    // the shared MLP if it is a product of its own; intermediate 0: none
 };
 
@@ -86,6 +100,17 @@ struct DeviceLayer {
   bool is_moe = false;
   DeviceMlp mlp;  // used unless is_moe
   DeviceMoe moe;  // used if is_moe
+};
+
+// The NextN layer, which is loaded only for speculation (MtpWeights in model/weights.h has its formula).
+struct DeviceNextn {
+  const float* enorm = nullptr;             // [hidden]
+  const float* hnorm = nullptr;             // [hidden]
+  const float* shared_head_norm = nullptr;  // [hidden]
+  MatrixWeight eh_proj;                     // [hidden, 2 · hidden] in 16 bits
+  DeviceLayer layer;
+  MatrixWeight embedding;  // its own copy if the checkpoint has one that differs, otherwise the target's
+  MatrixWeight lm_head;    // likewise; the rank's rows of it
 };
 
 struct DeviceWeights {
@@ -100,6 +125,7 @@ struct DeviceWeights {
   const float* cos_sin = nullptr;  // [max_positions, 64]
   int64_t max_positions = 0;
   std::vector<DeviceLayer> layers;
+  std::optional<DeviceNextn> nextn;
   WeightType linears = WeightType::kBF16;  // type of the 8-bit linears; bf16: there are none
   WeightType plain = WeightType::kBF16;    // type of the 16-bit linears: bf16 or float16
   bool power_of_two = false;               // scales of activations are powers of two too (scale_fmt ue8m0)

@@ -11,6 +11,7 @@
 #include "model/cuda/device_upload.h"
 #include "model/cuda/device_weights_plan.h"
 #include "model/cuda/shard_reader.h"
+#include "model/draft_layer.h"
 #include "model/rope_table.h"
 #include "model/weights_sources.h"
 
@@ -46,9 +47,10 @@ class GroupLoader {
       : dir_(dir), config_(config), options_(options), split_(split), ranks_(ranks), pool_(pool) {}
 
   Result<std::vector<DeviceWeights>> load() {
-    WeightLoadOptions source_options = options_;
-    source_options.load_nextn = false;
-    HADAL_ASSIGN_OR_RETURN(const WeightSources sources, weight_sources(dir_, config_, source_options));
+    HADAL_ASSIGN_OR_RETURN(WeightSources sources, weight_sources(dir_, config_, options_));
+    if (options_.loads_draft())
+      HADAL_RETURN_IF_ERROR(add_draft_sources(config_, *options_.draft, options_.seed, sources));
+    share_equal_copies(config_, sources.map, sources.map);
     TensorSource cos_sin = rope_source(config_);
     const std::vector<DeviceWeightPlan> measured = plan_at(sources, cos_sin, {});
     const std::vector<DeviceNeed> needs = needs_of(measured);
@@ -163,6 +165,8 @@ Result<std::vector<DeviceWeights>> load_device_weights(const std::filesystem::pa
   const auto start = std::chrono::steady_clock::now();
   HADAL_CHECK(!ranks.empty(), "no rank to load");
   HADAL_RETURN_IF_ERROR(check_gpu_compute_dtype(config, options.quantization, options.compute_dtype));
+  if (options.loads_draft())
+    HADAL_RETURN_IF_ERROR(check_gpu_draft(*options.draft, config, options.quantization));
   auto loaded = GroupLoader(model_dir, config, options, split, ranks, pool).load();
   cuda_set_device(ranks.front().device);
   if (!loaded.ok()) return loaded;

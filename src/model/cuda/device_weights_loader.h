@@ -19,9 +19,10 @@ namespace hadal {
 // - compute_dtype float32 is refused, and float16 for a model with 8-bit weights; with bfloat16, float16
 //   weights are rounded to bf16;
 // - kResourceExhausted names the device memory that is needed and that is free.
-// load_nextn is ignored: the NextN layer's tensors are checked but not loaded. Every thread of the pool
-// copies through its own pinned memory (8 MB each, up to 8 threads). All copies have ended when this
-// returns.
+// With load_nextn the NextN layer is loaded if the checkpoint has it, or the draft layer, whose 8-bit linears
+// must have the model's format (check_gpu_draft); it shares embedding and head with the target unless its
+// copies differ. Every thread of the pool copies through its own pinned memory (8 MB each,
+// up to 8 threads). All copies have ended when this returns.
 Result<DeviceWeights> load_device_weights(const std::filesystem::path& model_dir, const ModelConfig& config,
                                           const WeightLoadOptions& options, ThreadPool& pool);
 

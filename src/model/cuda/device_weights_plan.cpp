@@ -1,14 +1,12 @@
 #include "model/cuda/device_weights_plan.h"
 
 #include <algorithm>
-#include <array>
 #include <span>
 #include <utility>
 
 #include "base/check.h"
 #include "kernels/params/matrix_window.h"
 #include "model/tensor_list.h"
-#include "model/weights_sources.h"
 
 namespace hadal {
 namespace {
@@ -68,6 +66,8 @@ class PlanBuilder {
     weights.max_positions = cos_sin.rows;
     weights.cos_sin = reinterpret_cast<const float*>(place_rows(cos_sin, DType::kF32, {0, cos_sin.rows}));
     for (int64_t i = 0; i < config_.num_hidden_layers; ++i) weights.layers.push_back(layer(i));
+    if (sources_.contains(layer_prefix(config_.num_hidden_layers) + "eh_proj.weight"))
+      weights.nextn = nextn(weights, tokens);
     HADAL_CHECK(!some_codes_ || plain_ == WeightType::kBF16, "8-bit weights need bf16");
     weights.linears = some_codes_ ? type_ : plain_;
     weights.plain = plain_;
@@ -288,12 +288,24 @@ class PlanBuilder {
 
     const std::string& first = low_rank ? q_a : q;
     const Window first_window = low_rank ? whole(q_a) : q_window;
-    const WeightType type = type_of(std::array{first, kv_a});
+    const std::string indexer = prefix + "indexer.";
+    const std::string wk = indexer + "wk.weight";
+    std::vector<std::string> stack = {first, kv_a};
+    if (config_.has_indexer()) stack.push_back(wk);
+    const WeightType type = type_of(stack);
     weights.q_width = first_window.rows;
     weights.kv_a_begin = has_scales(type) ? whole_blocks(weights.q_width) : weights.q_width;
+    if (config_.has_indexer()) {
+      weights.indexer.k_begin = weights.kv_a_begin;
+      weights.kv_a_begin += source(wk).rows;
+    }
     weights.qkv_a = room(type, weights.kv_a_begin + source(kv_a).rows, config_.hidden_size);
     place(first, weights.qkv_a, first_window);
     place(kv_a, weights.qkv_a, whole(kv_a), weights.kv_a_begin);
+    if (config_.has_indexer()) {
+      place(wk, weights.qkv_a, whole(wk), weights.indexer.k_begin);
+      add_indexer(indexer, weights.indexer);
+    }
     if (low_rank) {
       weights.q_a_norm = vector(prefix + "q_a_layernorm.weight");
       weights.q_b = linear(q, q_window);
@@ -310,6 +322,15 @@ class PlanBuilder {
     const Range columns{heads.begin * kVHeadDim, heads.end * kVHeadDim};
     weights.o = linear(o, cols_of(o, columns, {0, source(o).cols}));
     return weights;
+  }
+
+  // Places what is not in the stack.
+  void add_indexer(const std::string& prefix, DeviceIndexer& indexer) {
+    indexer.num_heads = static_cast<int>(config_.index_n_heads);
+    indexer.wq_b = linear(prefix + "wq_b.weight", whole(prefix + "wq_b.weight"));
+    indexer.weights_proj = router(prefix + "weights_proj.weight");
+    indexer.norm_weight = vector(prefix + "k_norm.weight");
+    indexer.norm_bias = vector(prefix + "k_norm.bias");
   }
 
   DeviceMoe moe(const std::string& prefix) {
@@ -380,6 +401,24 @@ class PlanBuilder {
     return weights;
   }
 
+  DeviceNextn nextn(const DeviceWeights& target, Range tokens) {
+    const std::string prefix = layer_prefix(config_.num_hidden_layers);
+    const std::string embedding = prefix + "embed_tokens.weight";
+    const std::string head = prefix + "shared_head.head.weight";
+    DeviceNextn weights{.embedding = target.embedding, .lm_head = target.lm_head};
+    weights.enorm = vector(prefix + "enorm.weight");
+    weights.hnorm = vector(prefix + "hnorm.weight");
+    weights.shared_head_norm = vector(prefix + "shared_head.norm.weight");
+    const TensorSource& joined = source(prefix + "eh_proj.weight");
+    weights.eh_proj = dense(joined, plain_dtype_, {0, joined.rows});
+    weights.layer = layer(config_.num_hidden_layers);
+    if (sources_.contains(embedding))
+      weights.embedding = dense(source(embedding), plain_dtype_, {0, config_.vocab_size});
+    if (sources_.contains(head)) weights.lm_head = dense(source(head), plain_dtype_, tokens);
+    if (weights.lm_head.n == 0) weights.lm_head.data = nullptr;
+    return weights;
+  }
+
   const ModelConfig& config_;
   const TensorSources& sources_;
   const LoadQuantization quantization_;
@@ -402,34 +441,10 @@ int64_t WeightPlacement::end_row() const {
   return in_blocks ? std::min(whole_blocks(end), source->rows) : end;
 }
 
-TensorSource rope_source(const ModelConfig& config) {
-  TensorSource source;
-  source.dtype = DType::kF32;
-  source.rows = config.max_position_embeddings;
-  source.cols = kQkRopeHeadDim;
-  return source;
-}
-
 DeviceWeightPlan plan_device_weights(const ModelConfig& config, const TensorSources& sources,
                                      const TensorSource& cos_sin, LoadQuantization quantization,
                                      std::byte* base, DType compute_dtype, ModelSplit split, int64_t rank) {
   return PlanBuilder(config, sources, quantization, base, compute_dtype, split, rank).build(cos_sin);
-}
-
-DeviceWeights device_weight_shapes(const ModelConfig& config, LoadQuantization quantization,
-                                   DType compute_dtype, ModelSplit split, int64_t rank) {
-  TensorSources sources;
-  for (const TensorSpec& spec : expected_tensors(config)) {
-    if (!spec.optional && !spec.nextn) sources.emplace(spec.name, source_of(spec, spec.dtype));
-  }
-  return plan_device_weights(config, sources, rope_source(config), quantization, nullptr, compute_dtype,
-                             split, rank)
-      .weights;
-}
-
-int64_t device_weight_bytes(const ModelConfig& config, LoadQuantization quantization, DType compute_dtype,
-                            ModelSplit split, int64_t rank) {
-  return device_weight_shapes(config, quantization, compute_dtype, split, rank).bytes;
 }
 
 }  // namespace hadal

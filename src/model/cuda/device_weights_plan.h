@@ -5,16 +5,17 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <unordered_map>
 #include <vector>
 
+#include "base/result.h"
 #include "model/config.h"
 #include "model/cuda/device_weights.h"
 #include "model/weights_jobs.h"
 #include "model/weights_loader.h"
 
 namespace hadal {
+
+struct WeightSources;
 
 // Describes a window of a stored tensor and its single destination.
 struct WeightPlacement {
@@ -55,15 +56,19 @@ struct DeviceWeightPlan {
   DeviceWeights weights;  // complete except for `storage`
 };
 
-using TensorSources = std::unordered_map<std::string, TensorSource>;
-
 // Returns the shape of the table of positions, [max_positions, 64] F32, without its values.
 TensorSource rope_source(const ModelConfig& config);
 
+// Adds a draft layer to the sources of its model, under the names of the model's own NextN layer. The draft
+// has been checked (check_gpu_draft). The errors are those of draft_sources.
+Result<void> add_draft_sources(const ModelConfig& config, const DraftLayer& draft, uint64_t seed,
+                               WeightSources& sources);
+
 // Places everything that `rank` holds (device_weights.h) in one block of `weights.bytes` bytes at `base`,
 // aligned to 256; null only counts the bytes. The block must be zero before the placements, because padding
-// is never written. `sources` and `cos_sin` (rope_source) must outlive the plan. compute_dtype:
-// BF16, or F16 if nothing is quantised. The split has been checked (check_split).
+// is never written. The NextN layer is placed if `sources` have it. `sources` and `cos_sin` (rope_source)
+// must outlive the plan. compute_dtype: BF16, or F16 if nothing is quantised. The split has been checked
+// (check_split).
 DeviceWeightPlan plan_device_weights(const ModelConfig& config, const TensorSources& sources,
                                      const TensorSource& cos_sin, LoadQuantization quantization,
                                      std::byte* base, DType compute_dtype = DType::kBF16,

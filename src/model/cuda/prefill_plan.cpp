@@ -49,6 +49,26 @@ void add_groups(const PrefillSegment& segment, PrefillPlan& plan) {
   }
 }
 
+// Adds the tokens of a segment that see more than `topk` keys, and returns the segment without them.
+PrefillSegment cut_selecting(PrefillSegment segment, int64_t topk, PrefillPlan& plan) {
+  const int32_t prior = segment.kv_len - segment.q_len;
+  const auto to_all = static_cast<int32_t>(std::clamp<int64_t>(topk - prior, 0, segment.q_len));
+  const auto most = static_cast<int32_t>(kMaxAbsorbedRows);
+  for (int32_t begin = to_all; begin < segment.q_len; begin += most) {
+    const int32_t end = std::min(begin + most, segment.q_len);
+    plan.selecting_passes.push_back({.first_row = segment.q_begin + begin,
+                                     .num_rows = end - begin,
+                                     .first = static_cast<int32_t>(plan.selecting_kv_len.size())});
+    for (int32_t i = begin; i < end; ++i) {
+      plan.selecting_seq_idx.push_back(segment.seq_idx);
+      plan.selecting_kv_len.push_back(prior + i + 1);
+    }
+  }
+  segment.q_len = to_all;
+  segment.kv_len = prior + to_all;
+  return segment;
+}
+
 }  // namespace
 
 void PrefillPlan::clear() {
@@ -61,6 +81,9 @@ void PrefillPlan::clear() {
   absorbed_kv_len.clear();
   absorbed_passes.clear();
   absorbed_pairs = 0;
+  selecting_seq_idx.clear();
+  selecting_kv_len.clear();
+  selecting_passes.clear();
 }
 
 // Compares the microseconds of both paths on one H200 (bench/cuda/mla_extend_bench.cpp; the page has the
@@ -92,7 +115,9 @@ void plan_prefill(std::span<const PrefillSegment> all_segments, int64_t max_keys
   plan.clear();
   if (paths.num_heads > 0) plan.group_rows = absorbed_group_rows(paths.num_heads);
   std::vector<PrefillSegment> segments;  // those that attend un-absorbed
-  for (const PrefillSegment& segment : all_segments) {
+  for (const PrefillSegment& whole : all_segments) {
+    const PrefillSegment segment =
+        paths.index_topk > 0 ? cut_selecting(whole, paths.index_topk, plan) : whole;
     if (prefill_absorbed(segment.q_len, segment.kv_len, paths)) {
       add_groups(segment, plan);
     } else {

@@ -1,6 +1,7 @@
 // Plans attention for a step's prompt segments: un-absorbed in passes over bounded numbers of keys, merged by
-// log-sum-exp; or, if a few tokens extend a long cached prefix, absorbed, as in decode. The plan is a pure
-// function of the segments, on the host; its arrays are copied to the device with the step.
+// log-sum-exp; or, if a few tokens extend a long cached prefix, absorbed, as in decode. With an indexer
+// (V3.2) the tokens that see more than index_topk keys attend absorbed over a selection of them. The plan is
+// a pure function of the segments, on the host; its arrays are copied to the device with the step.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,13 @@ struct AbsorbedPass {
   int32_t first_group = 0, num_groups = 0;
 };
 
+// Describes neighbouring rows of one segment that attend to selections at once: rows [first_row, first_row +
+// num_rows) of the step, which have entries [first, first + num_rows) of the plan's arrays.
+struct SelectingPass {
+  int32_t first_row = 0, num_rows = 0;
+  int32_t first = 0;
+};
+
 struct PrefillPlan {
   // These belong to the un-absorbed path.
   std::vector<cuda::KeyRun> key_runs;
@@ -42,6 +50,10 @@ struct PrefillPlan {
   std::vector<int32_t> absorbed_kv_len;   // [groups]: keys that the group's last token sees
   std::vector<AbsorbedPass> absorbed_passes;
   int64_t absorbed_pairs = 0;  // pairs of queries (including empty ones) and keys
+  // These belong to the rows that select keys.
+  std::vector<int32_t> selecting_seq_idx;  // [rows that select]
+  std::vector<int32_t> selecting_kv_len;   // [rows that select]: keys that the row sees
+  std::vector<SelectingPass> selecting_passes;
   void clear();
 };
 
@@ -50,6 +62,7 @@ struct PrefillPaths {
   int num_heads = 0;  // 0: all segments attend un-absorbed
   KvLayout layout;
   bool fp8_weights = false;
+  int64_t index_topk = 0;  // tokens that see more keys select this many of them; 0: none does
 };
 
 // Returns the rows of an absorbed group: as many as give 128 queries over all heads, 1 to 8.
@@ -68,11 +81,14 @@ bool prefill_absorbed(int64_t q_len, int64_t kv_len, const PrefillPaths& paths);
 // passes as possible: segments whose keys fit share one; a segment with more keys is cut at multiples of 64
 // positions, in ascending order, and shares its passes with no other. Either all segments of a pass
 // accumulate or none does. The absorbed path has at most kMaxAbsorbedRows rows per pass.
+//
+// With paths.index_topk a segment is cut before its first token that sees more keys. The tokens before that
+// attend as above, as if the others did not exist; the others select, in passes of at most kMaxAbsorbedRows.
 void plan_prefill(std::span<const PrefillSegment> segments, int64_t max_keys, const PrefillPaths& paths,
                   PrefillPlan& plan);
 
-// An absorbed pass has at most this many rows, including empty ones, which bounds its queries and outputs
-// ([rows, heads, 576 and 512]).
+// An absorbed or selecting pass has at most this many rows, including empty ones, which bounds its queries
+// and outputs ([rows, heads, 576 and 512]).
 inline constexpr int64_t kMaxAbsorbedRows = 512;
 
 }  // namespace hadal

@@ -63,11 +63,11 @@ Result<std::vector<ApiKey>> parse_key_file(std::string_view text) {
 
 Result<std::vector<ApiKey>> load_key_file(const std::string& path) {
   auto file = read_text_file(path, kMaxFileBytes);
-  if (!file.ok()) return invalid_argument("key file {}", file.status().message);
+  if (!file.ok()) return make_status(file.status().code, "key file {}", file.status().message);
   std::string text = std::move(file).value();
   auto keys = parse_key_file(text);
   OPENSSL_cleanse(text.data(), text.size());
-  if (!keys.ok()) return invalid_argument("key file '{}': {}", path, keys.status().message);
+  if (!keys.ok()) return data_loss("key file '{}': {}", path, keys.status().message);
   return keys;
 }
 

@@ -24,6 +24,7 @@ struct ApiKey {
 // three words in a line, a name or key that is too long or not printable ASCII, a key that occurs twice, and
 // no key at all.
 Result<std::vector<ApiKey>> parse_key_file(std::string_view text);
+// Reads such a file. The errors are those of read_text_file, and kDataLoss for what parse_key_file refuses.
 Result<std::vector<ApiKey>> load_key_file(const std::string& path);
 
 class KeyRing {

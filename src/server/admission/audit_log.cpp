@@ -42,7 +42,7 @@ void survive(Work work) noexcept {
 
 Result<std::shared_ptr<AuditLog>> AuditLog::open(std::string path) {
   const int fd = open_file(path);
-  if (fd < 0) return invalid_argument("audit log '{}' cannot be opened: {}", path, error_text(errno));
+  if (fd < 0) return data_loss("audit log '{}' cannot be opened: {}", path, error_text(errno));
   return std::shared_ptr<AuditLog>(new AuditLog(std::move(path), fd));
 }
 

@@ -18,7 +18,7 @@ class AuditLog {
  public:
   static constexpr size_t kMaxWaitingBytes = size_t{8} << 20;  // lines beyond these are lost, and counted
 
-  // Opens the file for appending; a new one is readable by its owner only. Errors (kInvalidArgument) give the
+  // Opens the file for appending; a new one is readable by its owner only. Errors (kDataLoss) give the
   // system's reason.
   static Result<std::shared_ptr<AuditLog>> open(std::string path);
   // Ends the thread after it has written what waits. Without start() these lines are lost.

@@ -22,7 +22,8 @@ size_t choice_bytes(const GenerationRequest& request) {
 
 size_t token_bytes(const GenerationRequest& request) {
   const bool holds_text = request.stops != nullptr && request.stops->num_regexes() > 0;
-  return (request.keeps_answer ? kKeptTokenBytes : kTokenBytes) + (holds_text ? kHeldTokenBytes : 0);
+  return (request.keeps_answer ? kKeptTokenBytes : kTokenBytes) + (holds_text ? kHeldTokenBytes : 0) +
+         (request.grammar != nullptr ? kMatcherTokenBytes : 0);
 }
 
 Result<void> charge_choices(MemoryCharge& charge, const GenerationRequest& request, int64_t num_choices,
@@ -44,7 +45,9 @@ Result<void> charge_choices(MemoryCharge& charge, const GenerationRequest& reque
                                                              bytes_per_logprob(request.long_logprobs)));
   if (vocab_size <= 0) return {};
   // The worker's task, the step and the executor hold a mask each.
-  return charge.add(MemoryKind::kGrammar, count * (kMatcherBytes + 3 * static_cast<size_t>(vocab_size) / 8));
+  return charge.add(MemoryKind::kGrammar,
+                    count * (kMatcherBytes + static_cast<size_t>(first_tokens) * kMatcherTokenBytes +
+                             3 * static_cast<size_t>(vocab_size) / 8));
 }
 
 }  // namespace hadal::server

@@ -22,7 +22,8 @@ inline constexpr size_t kJsonBytesPerByte = 40;
 inline constexpr size_t kTextBytesPerByte = 3;
 // Counts what tokenising a text takes, most of it for one long word.
 inline constexpr size_t kEncodeBytesPerByte = 32;
-// Counts what parsing one grammar of a request takes, before the grammar's size is known.
+// Counts a grammar of a request that waits to be compiled. While it is compiled, all that this may take is
+// counted (GrammarMemoryLimits::compile_bytes), and afterwards its size.
 inline constexpr size_t kCompileBytesPerByte = 256;
 inline constexpr size_t kCompileBytes = size_t{64} << 10;
 // Counts the JSON of one token id that /tokenize returns, which exists twice.
@@ -46,8 +47,10 @@ inline constexpr size_t kHeldTokenBytes = 64;
 inline constexpr size_t kKeptLogprobBytes = 256;
 // Counts the same in the form of chat, which is an object with text and bytes.
 inline constexpr size_t kLongLogprobBytes = 640;
-// Counts the matcher of a constrained choice; its masks are counted beside it.
-inline constexpr size_t kMatcherBytes = size_t{16} << 10;
+// Counts the matcher of a constrained choice, as GrammarMemoryLimits::position_bytes bounds it, and what it
+// grows by with each token: 0.4 to 3 KiB in usual grammars. Its masks are counted beside it.
+inline constexpr size_t kMatcherBytes = size_t{128} << 10;
+inline constexpr size_t kMatcherTokenBytes = size_t{2} << 10;
 
 // An answer grows, so its tokens are counted in blocks, each before the engine can have made it.
 inline constexpr int64_t kTokenBlock = 256;

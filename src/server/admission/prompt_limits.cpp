@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "server/admission/memory_costs.h"
+#include "server/json/sampling_fields.h"
 #include "text/tokenizer/splitter.h"
 
 namespace hadal::server {
@@ -69,6 +70,20 @@ size_t max_prompt_bytes(const Tokenizer& tokenizer, const PromptLimits& limits) 
 bool prompt_fits(const std::vector<int32_t>& prompt, const PromptLimits& limits) {
   const int64_t room = std::min(limits.context_length, limits.max_total_tokens);
   return !prompt.empty() && static_cast<int64_t>(prompt.size()) < room;
+}
+
+void read_answer_length(FieldReader& reader, std::string_view name, std::optional<int64_t>& out, int64_t min,
+                        const PromptLimits& limits) {
+  // With allow_auto_truncate any length is lowered to what fits.
+  if (limits.allow_auto_truncate) return reader.integer(name, out, min, kMaxTokenCount);
+  if (!reader.ok()) return;
+  FieldReader probe(reader.object(), reader.prefix());
+  probe.integer(name, out, min, kMaxTokenCount);
+  if (probe.ok()) return;
+  const int64_t room = room_of(limits);
+  reader.must_be(name, *reader.find(name),
+                 fmt::format("an integer in [{}, {}]: {} is {}, and the prompt has a token or more", min,
+                             std::max(room - 1, min), what_limits(limits), room));
 }
 
 Result<int64_t> fit_prompt(std::vector<int32_t>& prompt, std::optional<int64_t> wanted,

@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "server/admission/request_memory.h"
+#include "server/json/json_fields.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace hadal::server {
@@ -39,6 +40,11 @@ Result<std::vector<int32_t>> encode_prompt(const Tokenizer& tokenizer, std::stri
 // Returns the most bytes of text that a prompt may have (SIZE_MAX: the vocabulary sets no limit). Text beyond
 // them need not be made, because encode_prompt refuses or cuts it.
 size_t max_prompt_bytes(const Tokenizer& tokenizer, const PromptLimits& limits);
+
+// Reads the field `name`, an answer's length of `min` or more. The error states the range that the limits
+// leave beside a prompt of one token; whether the answer fits beside its own prompt, fit_prompt says.
+void read_answer_length(FieldReader& reader, std::string_view name, std::optional<int64_t>& out, int64_t min,
+                        const PromptLimits& limits);
 
 // Returns the answer's length: `wanted`, or, if the client gave none, `fallback` lowered to what fits
 // (nullopt: everything that fits). With allow_auto_truncate a prompt that does not fit loses its end, as much

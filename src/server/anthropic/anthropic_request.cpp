@@ -38,8 +38,12 @@ void read_thinking(FieldReader& reader, std::optional<int64_t> max_tokens, bool&
   inner.choice("display", display, {"summarized", "omitted"});
   omit = display == "omitted";
   std::optional<int64_t> budget;
-  const int64_t most = max_tokens ? *max_tokens - 1 : kMaxTokenCount;
-  inner.integer("budget_tokens", budget, kMinThinkingBudget, most, "max_tokens must be larger");
+  inner.integer("budget_tokens", budget, kMinThinkingBudget, kMaxTokenCount);
+  if (inner.ok() && budget && max_tokens && *budget >= *max_tokens) {
+    inner.must_be(
+        "budget_tokens", *inner.find("budget_tokens"),
+        fmt::format("at least {} and less than max_tokens, which is {}", kMinThinkingBudget, *max_tokens));
+  }
   if (type == "enabled" && !budget)
     inner.fail("budget_tokens", fmt::format("is missing; must be {} or more", kMinThinkingBudget));
   reader.adopt(inner);
@@ -112,7 +116,7 @@ std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limi
   out.common.unknown_fields = num_unknown_fields(reader.object(), BodyKind::kMessages);
   need_one_choice(reader, input.fields);
   std::optional<int64_t>& length = input.fields.sampling.max_new_tokens;
-  reader.integer("max_tokens", length, 1, kMaxTokenCount);
+  read_answer_length(reader, "max_tokens", length, 1, limits.prompt);
   if (!counting && !reader.has("max_tokens"))
     reader.fail("max_tokens", "is missing; must be the most tokens that the answer may have");
   read_thinking(reader, length, input.options.thinking, out.omit_thinking);

@@ -19,18 +19,36 @@ BackgroundPool::~BackgroundPool() {
   stop();
 }
 
-bool BackgroundPool::post(std::function<void()> task, const std::string& client) {
+uint64_t BackgroundPool::post(std::function<void()> task, const std::string& client) {
   const MemoryReserve::Scope reserve;  // the queue is everybody's
+  uint64_t number = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (stopped_ || num_queued_ >= options_.max_queued) return false;
+    if (stopped_ || num_queued_ >= options_.max_queued) return 0;
     const auto entry = clients_.try_emplace(client).first;
-    if (entry->second.tasks.size() >= options_.max_queued_per_client) return false;
-    entry->second.tasks.push_back(std::move(task));
+    if (entry->second.tasks.size() >= options_.max_queued_per_client) return 0;
+    number = ++last_number_;
+    entry->second.tasks.emplace(number, std::move(task));
     ++num_queued_;
     give_turn(*entry);
   }
   wake_.notify_one();
+  return number;
+}
+
+bool BackgroundPool::drop(uint64_t number, const std::string& client) {
+  std::function<void()> dropped;  // destroyed outside of the lock, because tasks own objects
+  const std::lock_guard lock(mutex_);
+  const auto entry = clients_.find(client);
+  if (entry == clients_.end()) return false;
+  auto& [tasks, running, has_turn] = entry->second;
+  const auto task = tasks.find(number);
+  if (task == tasks.end()) return false;
+  dropped = std::move(task->second);
+  tasks.erase(task);
+  --num_queued_;
+  if (tasks.empty() && std::exchange(has_turn, false)) std::erase(turns_, &*entry);
+  forget_if_idle(entry);
   return true;
 }
 
@@ -42,6 +60,10 @@ void BackgroundPool::give_turn(Clients::value_type& entry) {
   client.has_turn = true;
 }
 
+void BackgroundPool::forget_if_idle(Clients::iterator entry) {
+  if (entry->second.running == 0 && entry->second.tasks.empty()) clients_.erase(entry);
+}
+
 void BackgroundPool::stop() {
   stopping_ = true;
   std::deque<std::function<void()>> dropped;  // destroyed outside of the lock, because tasks own objects
@@ -49,7 +71,7 @@ void BackgroundPool::stop() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     for (auto& [name, client] : clients_) {
-      for (auto& task : client.tasks) dropped.push_back(std::move(task));
+      for (auto& [number, task] : client.tasks) dropped.push_back(std::move(task));
       client.tasks.clear();
     }
     num_queued_ = 0;
@@ -72,8 +94,8 @@ void BackgroundPool::work() {
     turns_.pop_front();
     Client& client = entry.second;
     client.has_turn = false;
-    std::function<void()> task = std::move(client.tasks.front());
-    client.tasks.pop_front();
+    std::function<void()> task = std::move(client.tasks.begin()->second);
+    client.tasks.erase(client.tasks.begin());
     --num_queued_;
     ++client.running;
     give_turn(entry);
@@ -88,7 +110,7 @@ void BackgroundPool::work() {
     lock.lock();
     --client.running;
     give_turn(entry);  // this thread takes the next turn itself
-    if (client.running == 0 && client.tasks.empty()) clients_.erase(clients_.find(entry.first));
+    forget_if_idle(clients_.find(entry.first));
   }
 }
 

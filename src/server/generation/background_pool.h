@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <limits>
@@ -36,10 +37,13 @@ class BackgroundPool {
   BackgroundPool(const BackgroundPool&) = delete;
   BackgroundPool& operator=(const BackgroundPool&) = delete;
 
-  // Clients take turns, and the tasks of one client begin in order. Returns false, and does nothing, if the
-  // queue or the client's share of it is full or the pool has stopped. A task must not throw; exceptions are
-  // logged.
-  bool post(std::function<void()> task, const std::string& client = {});
+  // Clients take turns, and the tasks of one client begin in order. Returns the task's number, which is not
+  // 0. Returns 0, and does nothing, if the queue or the client's share of it is full or the pool has stopped.
+  // A task must not throw; exceptions are logged.
+  uint64_t post(std::function<void()> task, const std::string& client = {});
+  // Drops a task of `client` that has not begun, with everything that it owns, before this returns. Returns
+  // false, and does nothing, if there is no such task.
+  bool drop(uint64_t number, const std::string& client = {});
 
   // Finishes running tasks and drops waiting ones. Repeated calls do nothing.
   void stop();
@@ -50,7 +54,7 @@ class BackgroundPool {
 
  private:
   struct Client {
-    std::deque<std::function<void()>> tasks;
+    std::map<uint64_t, std::function<void()>> tasks;  // by their numbers, in the order of post()
     int running = 0;
     bool has_turn = false;  // its name is in turns_: it has a task that may begin
   };
@@ -58,6 +62,7 @@ class BackgroundPool {
 
   void work();
   void give_turn(Clients::value_type& entry);
+  void forget_if_idle(Clients::iterator entry);
 
   const Options options_;
   std::mutex mutex_;
@@ -65,6 +70,7 @@ class BackgroundPool {
   Clients clients_;  // those with a task that waits or runs
   std::deque<Clients::value_type*> turns_;
   size_t num_queued_ = 0;
+  uint64_t last_number_ = 0;
   bool stopped_ = false;
   std::atomic<bool> stopping_ = false;
   std::vector<std::thread> threads_;

@@ -38,10 +38,10 @@ void ChoicesCall::run() {
   waiting_.emplace(context_.requests, std::string(key_name_of(client)), std::move(rids));
   if (const Result<void> charged = charge_grammars(grammar_memory_, specs); !charged.ok())
     return stream_->fail(charged.status());
-  compile_grammars(context_, io_, client, std::move(specs), stream_->cancelled(),
-                   [self = shared_from_this()](Result<CompiledGrammars> grammars) {
-                     self->guarded([&] { self->on_grammars(std::move(grammars)); });
-                   });
+  stream_->on_cancel(compile_grammars(context_, io_, client, std::move(specs),
+                                      [self = shared_from_this()](Result<CompiledGrammars> grammars) {
+                                        self->guarded([&] { self->on_grammars(std::move(grammars)); });
+                                      }));
 }
 
 void ChoicesCall::on_grammars(Result<CompiledGrammars> grammars) {
@@ -59,7 +59,7 @@ void ChoicesCall::on_grammars(Result<CompiledGrammars> grammars) {
 
 // Starts a choice on a place that the request has. Returns false if nothing more is to be started.
 bool ChoicesCall::start_choice(size_t i) {
-  if (*stream_->cancelled()) return false;
+  if (stream_->cancelled()) return false;
   GenerationRequest& request = choice(i).request;
   request.rid = waiting_->rid(i);
   request.grammar = std::move(grammars_[i]);

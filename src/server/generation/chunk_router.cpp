@@ -164,7 +164,7 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
     unfinished_.push_back(receiver);
   }
 
-  // Delivers the next chunk, together with those of its request that wait behind it if its receiver wants
+  // Delivers the next chunk, together with those of its request that wait after it if its receiver wants
   // them as one.
   void deliver_next() {
     TokenChunk chunk = std::move(*order_[next_++]);

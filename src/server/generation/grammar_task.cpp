@@ -1,7 +1,10 @@
 #include "server/generation/grammar_task.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <map>
+#include <mutex>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -15,6 +18,8 @@
 namespace hadal::server {
 namespace {
 
+static_assert(GrammarMemoryLimits{}.position_bytes == kMatcherBytes);
+
 constexpr const char* kTooMany = "too many grammars are waiting to be compiled; try again";
 
 // GrammarJob compiles the grammars of one request one at a time: after each the request waits for its
@@ -23,24 +28,35 @@ class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
  public:
   using Done = std::function<void(Result<CompiledGrammars>)>;
 
-  GrammarJob(ServerContext& context, IoThread& io, std::string client, GrammarSpecs specs,
-             std::shared_ptr<const std::atomic<bool>> cancelled, Done done)
+  GrammarJob(ServerContext& context, IoThread& io, std::string client, GrammarSpecs specs, Done done)
       : context_(context),
         io_(io),
         client_(std::move(client)),
         specs_(std::move(specs)),
         compiled_(specs_.size()),
-        cancelled_(std::move(cancelled)),
         done_(std::move(done)) {}
 
-  // Returns false if too much is waiting.
+  // Waits for the client's next turn, unless the request has been left. Returns false if too much is waiting.
   bool post() {
-    return context_.background.post([self = shared_from_this()] { self->run(); }, client_);
+    const std::lock_guard lock(mutex_);
+    if (left_) return true;
+    waiting_task_ = context_.background.post([self = shared_from_this()] { self->run(); }, client_);
+    return waiting_task_ != 0;
   }
   void end(Result<CompiledGrammars> result) {
     io_.post([self = shared_from_this(), result = std::move(result)]() mutable {
-      self->done_(std::move(result));
+      if (!self->left_) self->done_(std::move(result));
     });
+  }
+  // Only the I/O thread calls it, with a pointer that keeps this alive.
+  void leave() {
+    uint64_t task = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      left_ = true;  // from now on nothing is posted
+      task = waiting_task_;
+    }
+    context_.background.drop(task, client_);
   }
 
  private:
@@ -77,8 +93,11 @@ class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
         return false;
       }
       has_compiled = true;
-      if (*cancelled_ || context_.background.stopping())
+      if (left_ || context_.background.stopping())
         return make_status(StatusCode::kCancelled, "the grammar is no longer needed");
+      MemoryCharge compiling(context_.memory);
+      HADAL_RETURN_IF_ERROR(compiling.add(MemoryKind::kGrammar,
+                                          static_cast<size_t>(context_.grammars->limits().compile_bytes)));
       HADAL_ASSIGN_OR_RETURN(compiled_[next_], context_.grammars->compile(*spec));
     }
     return true;
@@ -89,30 +108,37 @@ class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
   const std::string client_;
   const GrammarSpecs specs_;
   CompiledGrammars compiled_;
-  const std::shared_ptr<const std::atomic<bool>> cancelled_;
   const Done done_;
+  std::mutex mutex_;           // held while a task is posted, so that leave() finds the last one
+  uint64_t waiting_task_ = 0;  // the last task that was posted; guarded by mutex_
+  std::atomic<bool> left_ = false;
   size_t next_ = 0;
   std::map<std::pair<GrammarKind, std::string_view>, size_t> seen_;
 };
 
 }  // namespace
 
-void compile_grammars(ServerContext& context, IoThread& io, const std::string& client, GrammarSpecs specs,
-                      std::shared_ptr<const std::atomic<bool>> cancelled,
-                      std::function<void(Result<CompiledGrammars>)> done) {
+std::function<void()> compile_grammars(ServerContext& context, IoThread& io, const std::string& client,
+                                       GrammarSpecs specs,
+                                       std::function<void(Result<CompiledGrammars>)> done) {
   const auto first =
       std::find_if(specs.begin(), specs.end(), [](const auto& spec) { return spec != nullptr; });
-  if (first == specs.end()) return done(CompiledGrammars(specs.size()));
-  if (context.grammars == nullptr) {
-    return done(invalid_argument("{}: this server does not support structured output ({})",
-                                 (*first)->field.empty() ? to_string((*first)->kind) : (*first)->field,
-                                 grammar_available()
-                                     ? "--grammar-backend none, or it runs without a tokenizer"
-                                     : "it was built without xgrammar"));
+  if (first == specs.end()) {
+    done(CompiledGrammars(specs.size()));
+    return [] {};
   }
-  const auto job = std::make_shared<GrammarJob>(context, io, client, std::move(specs), std::move(cancelled),
-                                                std::move(done));
+  if (context.grammars == nullptr) {
+    done(invalid_argument("{}: this server does not support structured output ({})",
+                          (*first)->field.empty() ? to_string((*first)->kind) : (*first)->field,
+                          grammar_available() ? "--grammar-backend none, or it runs without a tokenizer"
+                                              : "it was built without xgrammar"));
+    return [] {};
+  }
+  const auto job = std::make_shared<GrammarJob>(context, io, client, std::move(specs), std::move(done));
   if (!job->post()) job->end(make_status(StatusCode::kResourceExhausted, kTooMany));
+  return [weak = std::weak_ptr(job)] {
+    if (const auto left = weak.lock()) left->leave();
+  };
 }
 
 Result<void> charge_grammars(MemoryCharge& charge, const GrammarSpecs& specs) {

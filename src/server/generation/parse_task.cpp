@@ -1,8 +1,8 @@
 #include "server/generation/parse_task.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <string>
 
@@ -18,7 +18,6 @@ struct Task {
   std::string body;
   std::shared_ptr<const void> charge;  // of the body
   std::string path;
-  std::atomic<bool> gone = false;  // the client has gone
 };
 
 void finish(const std::shared_ptr<HttpExchange>& exchange, ErrorStyle style, const std::string& path,
@@ -67,10 +66,8 @@ void run_parse_work(ServerContext& context, std::shared_ptr<HttpExchange> exchan
   task->charge = std::move(request.body_charge);
   task->path = request.path;
   IoThread& io = exchange->io();
-  exchange->on_disconnect([task] { task->gone = true; });
-  const bool posted = context.parsers.post(
+  const uint64_t posted = context.parsers.post(
       [task, exchange, style, &io, work = std::move(work)] {
-        if (task->gone) return;
         ParseDone done;
         try {
           done = work(task->body);
@@ -88,10 +85,13 @@ void run_parse_work(ServerContext& context, std::shared_ptr<HttpExchange> exchan
             [task, exchange, style, done = std::move(done)] { finish(exchange, style, task->path, done); });
       },
       request.client);
-  if (!posted) {
-    exchange->respond(
+  if (posted == 0) {
+    return exchange->respond(
         error_response(style, 503, "too many requests are waiting to be parsed; try again later"));
   }
+  // This thread alone calls back, so neither a departure nor what was parsed has come before.
+  exchange->on_disconnect(
+      [&context, posted, client = request.client] { context.parsers.drop(posted, client); });
 }
 
 }  // namespace hadal::server

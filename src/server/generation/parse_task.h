@@ -32,9 +32,9 @@ using ParseDone = std::function<void(std::shared_ptr<HttpExchange>)>;
 using ParseWork = std::function<ParseDone(std::string_view body)>;
 
 // Calls work(body) and then, on the exchange's I/O thread, the function that it returned. The body leaves the
-// request and stays charged until `work` has ended. Work that has not begun is skipped if the client has
-// gone, in which case the returned function is not called either. Whatever is thrown answers this request
-// with a 500; a full queue answers it with a 503.
+// request and stays charged until `work` has ended. If the client goes, work that has not begun is dropped at
+// once, with the body, and the returned function is not called either. Whatever is thrown answers this
+// request with a 500; a full queue answers it with a 503.
 void run_parse_work(ServerContext& context, std::shared_ptr<HttpExchange> exchange, ErrorStyle style,
                     ParseWork work);
 

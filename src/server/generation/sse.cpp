@@ -80,6 +80,7 @@ void SseStream::done() {
   if (form_ == EventForm::kData) exchange_->write("data: [DONE]\n\n");
   exchange_->finish();
   generations_.clear();
+  on_cancel_ = nullptr;
 }
 
 void SseStream::fail(const Status& status, std::string_view field) {
@@ -96,7 +97,8 @@ void SseStream::fail_internal(const std::exception& error) {
 }
 
 void SseStream::cancel_all() {
-  *cancelled_ = true;
+  cancelled_ = true;
+  if (const auto callback = std::exchange(on_cancel_, nullptr)) callback();
   const auto generations = std::move(generations_);
   generations_.clear();
   for (const auto& generation : generations) generation->cancel();

@@ -2,11 +2,12 @@
 // of events with flow control. Only the I/O thread uses it.
 #pragma once
 
-#include <atomic>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "server/generation/generation.h"
@@ -47,8 +48,14 @@ class SseStream : public std::enable_shared_from_this<SseStream> {
   void fail(const Status& status, std::string_view field = {});
   // Ends only this request after a broken invariant, with an answer and a line in the log.
   void fail_internal(const std::exception& error);
-  // Becomes true once cancel_all() was called; other threads may read it.
-  std::shared_ptr<const std::atomic<bool>> cancelled() const { return cancelled_; }
+  // Returns true once cancel_all() was called.
+  bool cancelled() const { return cancelled_; }
+  // Sets what the first cancel_all() calls, to end work of which the generations will be made. done() drops
+  // it. If that call has been made, the callback is called at once.
+  void on_cancel(std::function<void()> callback) {
+    if (cancelled_) return callback();
+    on_cancel_ = std::move(callback);
+  }
   // Returns true once the client has gone, so nothing that is sent arrives.
   bool disconnected() const { return exchange_->disconnected(); }
   HttpExchange& exchange() { return *exchange_; }
@@ -64,8 +71,9 @@ class SseStream : public std::enable_shared_from_this<SseStream> {
   ErrorStyle style_;
   EventForm form_;
   std::vector<std::shared_ptr<Generation>> generations_;
-  std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
+  std::function<void()> on_cancel_;
   std::string scratch_;
+  bool cancelled_ = false;
   bool started_ = false;
   bool paused_ = false;
 };

@@ -44,9 +44,10 @@ class GrammarConstraint final : public TokenConstraint {
  private:
   void check() const {
     if (!matcher_.is_too_expensive()) return;
-    throw BadRequest(
-        fmt::format("the grammar is too expensive: one of its masks took more than {} s of processor time",
-                    matcher_.limits().one_mask_s));
+    throw BadRequest(fmt::format(
+        "the grammar is too expensive: one of its masks took more than {} s of processor time, or all "
+        "of them too much memory",
+        matcher_.limits().one_mask_s));
   }
 
   GrammarMatcher matcher_;

@@ -3,11 +3,33 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "server/http/http_connection.h"
 #include "server/json/api_error.h"
 
 namespace hadal::server {
+namespace {
+
+// Lets a preflight through, whatever the gate says. Its answer names the methods of the path, which stand in
+// the gate's refusal; where there are none it names all, so that a page can read why its request is refused.
+HttpAdmission preflight_admission(const HttpRequest& request, HttpAdmission of_gate) {
+  std::string methods;
+  if (of_gate.refusal) {
+    for (const auto& [name, value] : of_gate.refusal->headers)
+      if (name == "Allow") methods = value + ", ";
+  }
+  if (methods.find("GET") != methods.npos) methods += "HEAD, ";
+  methods = methods.empty() ? "GET, POST, PUT, DELETE, HEAD, OPTIONS" : methods + "OPTIONS";
+  HttpAdmission out{.max_body_bytes = 0, .tally = std::move(of_gate.tally)};
+  out.answer_headers.emplace_back("Allow", methods);
+  if (request.header("access-control-request-method"))
+    out.answer_headers.emplace_back("Access-Control-Allow-Methods", methods);
+  return out;
+}
+
+}  // namespace
 
 // Decides about a request whose headers are complete. If it returns nothing, admission_ has the answer that
 // refuses it.
@@ -15,13 +37,12 @@ std::optional<HttpRequestParser::BodyRule> HttpConnection::admit(const HttpReque
   const HttpServerOptions& options = thread_->transport().options;
   admission_ = {};
   const bool preflight = !options.cors_allow_origin.empty() && request.method == "OPTIONS";
-  if (preflight)
-    admission_.max_body_bytes = 0;
-  else if (options.gate) {
+  if (options.gate) {
     parser_.request().client = peer_.slot.account()->name;
     parser_.request().peer = peer_.address;
     admission_ = options.gate(request);
   }
+  if (preflight) admission_ = preflight_admission(request, std::move(admission_));
   const std::string& client = admission_.client;
   if (client.empty())
     account_ = peer_.slot.account();

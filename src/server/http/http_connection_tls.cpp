@@ -46,8 +46,8 @@ Result<std::shared_ptr<TlsContext>> load_tls(const HttpServerOptions& options) {
   for (const std::string* path : {&options.tls_keyfile, &options.tls_certfile}) {
     const auto file = RegularFile::open(*path);
     if (!file.ok() || file->size() == 0)
-      return invalid_argument("TLS file '{}' cannot be read or is empty{}{}", *path, file.ok() ? "" : ": ",
-                              file.ok() ? "" : file.status().message);
+      return data_loss("TLS file '{}' cannot be read or is empty{}{}", *path, file.ok() ? "" : ": ",
+                       file.ok() ? "" : file.status().message);
   }
   auto tls = std::make_shared<TlsContext>();
   asio::ssl::context& context = tls->context;
@@ -66,20 +66,20 @@ Result<std::shared_ptr<TlsContext>> load_tls(const HttpServerOptions& options) {
                                 ec);
   context.use_certificate_chain_file(options.tls_certfile, ec);
   if (ec)
-    return invalid_argument("TLS certificate file '{}' contains no usable PEM certificate: {}",
-                            options.tls_certfile, ec.message());
+    return data_loss("TLS certificate file '{}' contains no usable PEM certificate: {}", options.tls_certfile,
+                     ec.message());
   ERR_clear_error();
   context.use_private_key_file(options.tls_keyfile, asio::ssl::context::pem, ec);
   if (ec) {
     if (ERR_GET_REASON(static_cast<unsigned long>(ec.value())) == X509_R_KEY_VALUES_MISMATCH)
-      return invalid_argument("TLS key file '{}' does not belong to the certificate '{}'",
-                              options.tls_keyfile, options.tls_certfile);
-    return invalid_argument("TLS key file '{}' contains no usable PEM key, or its password is wrong: {}",
-                            options.tls_keyfile, ec.message());
+      return data_loss("TLS key file '{}' does not belong to the certificate '{}'", options.tls_keyfile,
+                       options.tls_certfile);
+    return data_loss("TLS key file '{}' contains no usable PEM key, or its password is wrong: {}",
+                     options.tls_keyfile, ec.message());
   }
   if (SSL_CTX_check_private_key(native) != 1)
-    return invalid_argument("TLS key file '{}' does not belong to the certificate '{}'", options.tls_keyfile,
-                            options.tls_certfile);
+    return data_loss("TLS key file '{}' does not belong to the certificate '{}'", options.tls_keyfile,
+                     options.tls_certfile);
   return tls;
 }
 

@@ -282,13 +282,14 @@ void HttpIoThread::remove(HttpConnection& connection) {
   connections_.pop_back();
   num_connections_.fetch_sub(1, std::memory_order_relaxed);
   transport_->num_connections.fetch_sub(1, std::memory_order_relaxed);
+  transport_->num_places.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void HttpIoThread::note_idle(HttpConnection& connection) {
   std::list<HttpConnection*>& own = connection.idle_place_;
   if (own.empty()) return;
   idle_.splice(idle_.end(), own, own.begin());
-  num_idle_.fetch_add(1, std::memory_order_relaxed);
+  num_spare_.fetch_add(1, std::memory_order_relaxed);
   publish_idlest();
 }
 
@@ -296,7 +297,7 @@ void HttpIoThread::note_busy(HttpConnection& connection) {
   std::list<HttpConnection*>& own = connection.idle_place_;
   if (!own.empty()) return;
   own.splice(own.end(), idle_, connection.idle_at_);
-  num_idle_.fetch_sub(1, std::memory_order_relaxed);
+  if (!std::exchange(is_cutting_, false)) num_spare_.fetch_sub(1, std::memory_order_relaxed);
   publish_idlest();
 }
 
@@ -306,20 +307,21 @@ void HttpIoThread::publish_idlest() {
 }
 
 HttpIoThread::Clock::time_point HttpIoThread::idlest_since() const {
-  const bool any = num_cuts_.load(std::memory_order_relaxed) < num_idle_.load(std::memory_order_relaxed);
-  return any ? Clock::time_point(Clock::duration(idlest_since_.load(std::memory_order_relaxed)))
+  return num_spare_.load(std::memory_order_relaxed) > 0
+             ? Clock::time_point(Clock::duration(idlest_since_.load(std::memory_order_relaxed)))
              : Clock::time_point::max();
 }
 
 void HttpIoThread::cut_idlest(std::chrono::milliseconds min_idle) {
-  num_cuts_.fetch_add(1, std::memory_order_relaxed);
+  num_spare_.fetch_sub(1, std::memory_order_relaxed);
   post([this, min_idle] {
-    num_cuts_.fetch_sub(1, std::memory_order_relaxed);
-    if (idle_.empty()) return;
-    HttpConnection& idlest = *idle_.front();
-    if (Clock::now() - idlest.since_ < min_idle) return;
+    if (idle_.empty() || Clock::now() - idle_.front()->since_ < min_idle) {
+      num_spare_.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
     transport_->ledger->count_idle_cut();
-    idlest.cut("the idlest when the server was full");
+    is_cutting_ = true;
+    idle_.front()->cut("the idlest when the server was full");
   });
 }
 

@@ -45,7 +45,8 @@ struct HttpTransport {
   HttpHandler handler;
   const std::shared_ptr<HttpLedger> ledger;
   std::atomic<int64_t> num_connections{0};
-  LineBudget stranger_lines;  // of the access log
+  std::atomic<int64_t> num_places{0};  // num_connections and those that are on the way to their I/O thread
+  LineBudget stranger_lines;           // of the access log
   AnswerCounts answers;
 };
 
@@ -177,8 +178,11 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   const ClientAccount* last_turn_ = nullptr;  // the client that has had the last turn; it may be gone
   bool turn_posted_ = false;
   std::atomic<int> num_connections_{0};
-  std::atomic<int> num_idle_{0};
-  std::atomic<int> num_cuts_{0};  // ordered and not yet made
+  // Idle connections that no ordered cut will close. One number instead of two, because between changes of
+  // two the accepting thread would see connections that are gone and order cuts that find none.
+  std::atomic<int> num_spare_{0};
+  bool is_cutting_ =
+      false;  // the next note_busy is that of an ordered cut, which has left num_spare_ already
   std::atomic<Clock::rep> idlest_since_{std::numeric_limits<Clock::rep>::max()};
   std::atomic<Clock::rep> longest_{0};
   Clock::time_point batch_began_;

@@ -144,9 +144,7 @@ void append_head(std::string& out, const HttpResponse& response, const ResponseH
 HttpResponse preflight_response(const HttpRequest& request) {
   HttpResponse response;
   response.status = 204;
-  response.headers = {{"Allow", "GET, POST, PUT, DELETE, HEAD, OPTIONS"}};
   if (request.header("access-control-request-method")) {
-    response.headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, PUT, DELETE, HEAD, OPTIONS");
     const auto wanted = request.header("access-control-request-headers");
     response.headers.emplace_back("Access-Control-Allow-Headers", wanted ? std::string(*wanted) : "*");
     response.headers.emplace_back("Access-Control-Max-Age", "600");

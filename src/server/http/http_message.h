@@ -35,7 +35,8 @@ struct ResponseHead {
 // begin another header.
 void append_head(std::string& out, const HttpResponse& response, const ResponseHead& head);
 
-// Returns the answer to an OPTIONS request when CORS is on (Fetch standard, "CORS-preflight request").
+// Returns the answer to an OPTIONS request when CORS is on (Fetch standard, "CORS-preflight request"). The
+// methods stand in the headers of its admission.
 HttpResponse preflight_response(const HttpRequest& request);
 
 // Returns `text` in a form for one log line: control characters and non-ASCII as "\xNN", at most `max_bytes`

@@ -18,7 +18,7 @@ std::string shown_header(std::string_view value);
 std::string told_header(std::string_view name, std::span<const std::string_view> values);
 
 // Returns what is wrong and what is allowed instead of a request that Beast refuses with `error`. `head` is
-// the text that it was reading, in which the headers to blame are found.
+// the text that it was reading, which contains the wrong headers.
 std::string malformed_reason(const boost::system::error_code& error, std::string_view head);
 
 }  // namespace hadal::server

@@ -34,6 +34,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/memory_reserve.h"
+#include "server/http/connection_limits.h"
 #include "server/http/http_connection.h"
 #include "server/http/http_io_thread.h"
 
@@ -48,7 +49,6 @@ using Clock = HttpIoThread::Clock;
 constexpr int kBacklog = 4096;
 constexpr int kAcceptBurst = 64;  // after this many the thread's connections are served
 constexpr std::chrono::milliseconds kAcceptBackOff{100};
-constexpr int kRefusedOfPeer = 64;  // connections of one peer that are open while they get their 503
 
 // Descriptor is a descriptor on its way to its thread, which is closed if it never arrives.
 struct Descriptor {
@@ -59,6 +59,22 @@ struct Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int fd;
+};
+
+// A connection on its way from the accepting thread to its I/O thread. It holds its place among the server's
+// connections from the moment it is accepted.
+struct Arrival {
+  Arrival(int fd, std::shared_ptr<HttpTransport> to) : descriptor(fd), transport(std::move(to)) {
+    transport->num_places.fetch_add(1, std::memory_order_relaxed);
+  }
+  ~Arrival() {
+    if (!is_added) transport->num_places.fetch_sub(1, std::memory_order_relaxed);
+  }
+  Arrival(const Arrival&) = delete;
+  Arrival& operator=(const Arrival&) = delete;
+  Descriptor descriptor;
+  const std::shared_ptr<HttpTransport> transport;
+  bool is_added = false;  // HttpIoThread::remove gives the place back
 };
 
 std::string describe(const sockaddr_storage& address, socklen_t length) {
@@ -112,12 +128,6 @@ int64_t open_descriptors() {
   return count;
 }
 
-// Returns how many descriptors connections leave to the rest of the process: to shards (a checkpoint may have
-// 160, which may be open at the same time), devices, logs and traces, and to connections that get a 503.
-int64_t reserved_descriptors(int64_t limit) {
-  return std::min<int64_t>(limit / 4, 512);
-}
-
 // Listener is one listening socket and the coroutine that accepts connections from it, on one I/O thread.
 struct Listener {
   explicit Listener(asio::io_context& context) : acceptor(context), timer(context) {}
@@ -141,12 +151,18 @@ class HttpServerImpl final : public HttpServer {
     // If a client (or a reader of the log) goes away, that must be an error code and not a signal.
     ::signal(SIGPIPE, SIG_IGN);
     descriptor_limit_ = raise_descriptor_limit();
-    reserved_ = reserved_descriptors(descriptor_limit_);
-    connection_limit_ = std::clamp<int64_t>(descriptor_limit_ - reserved_ - open_descriptors(), 1,
-                                            options.limits.max_connections);
     for (int i = 0; i < options.num_threads; ++i)
       threads_.push_back(std::make_shared<HttpIoThread>(i, transport_));
     HADAL_RETURN_IF_ERROR(listen());
+    const int64_t open = open_descriptors();  // with those of the threads and listeners
+    connections_ = fit_connections(options.limits, descriptor_limit_, open);
+    if (connections_.is_lowered) {
+      log_warning(
+          "http_connections_lowered connections={} of_one_address={} descriptors={} "
+          "note=\"raise ulimit -n to {} for {} connections\"",
+          connections_.all, std::min(connections_.of_peer, connections_.all), descriptor_limit_,
+          descriptors_for(options.limits.max_connections, open), options.limits.max_connections);
+    }
     for (const auto& listener : listeners_)
       asio::co_spawn(threads_[0]->context(), accept_loop(listener), asio::detached);
     for (const auto& thread : threads_) thread->start();
@@ -298,44 +314,41 @@ class HttpServerImpl final : public HttpServer {
   }
 
   void hand_over(Descriptor& owned, std::string peer, const std::string& client) {
-    const int64_t connections =
-        transport_->num_connections.load(std::memory_order_relaxed) + in_transit_.load();
-    const HttpLimits& limits = transport_->options.limits;
-    auto descriptor = std::make_shared<Descriptor>(-1);
-    descriptor->fd = std::exchange(owned.fd, -1);
+    const int64_t connections = transport_->num_places.load(std::memory_order_relaxed);
+    const auto arrival = std::make_shared<Arrival>(-1, transport_);
+    const int fd = arrival->descriptor.fd = std::exchange(owned.fd, -1);
     const auto account = transport_->ledger->account(client);
     const int of_peer = account->connections.load(std::memory_order_relaxed);
     std::optional<Refusal> refuse;
-    if (of_peer >= limits.max_connections_per_peer) refuse = Refusal::kPeerConnections;
+    if (of_peer >= connections_.of_peer) refuse = Refusal::kPeerConnections;
     // The kernel gives the lowest number that is free, so at least as many descriptors are in use.
-    const int64_t left = descriptor_limit_ - descriptor->fd;
-    const bool full = connections >= connection_limit_ || left <= reserved_;
+    const int64_t left = descriptor_limit_ - fd;
+    const int64_t reserved = connections_.reserved_descriptors;
+    const bool full = connections >= connections_.all || left <= reserved;
     if (!refuse && full && !make_room()) refuse = Refusal::kConnections;
     if (refuse) {
-      complain("http_too_many_connections",
-               fmt::format("limit={} limit_of_peer={} last_peer={}", connection_limit_,
-                           limits.max_connections_per_peer, peer));
+      complain("http_too_many_connections", fmt::format("limit={} limit_of_peer={} last_peer={}",
+                                                        connections_.all, connections_.of_peer, peer));
     }
     // A connection that gets a 503 also takes a descriptor for a moment, so beyond a margin it is closed
     // without an answer. The margin is wider for a connection that replaces an idle one, which may not be
     // closed yet.
-    const int64_t margin = std::min<int64_t>(refuse ? reserved_ / 2 : reserved_ * 3 / 4, 1024);
-    if (connections >= connection_limit_ + margin || left <= reserved_ - margin ||
-        of_peer >= limits.max_connections_per_peer + kRefusedOfPeer) {
+    const int64_t margin = std::min<int64_t>(refuse ? reserved / 2 : reserved * 3 / 4, 1024);
+    if (connections >= connections_.all + margin || left <= reserved - margin ||
+        of_peer >= connections_.of_peer + connections_.refused_of_peer) {
       return transport_->ledger->count(refuse.value_or(Refusal::kConnections));
     }
     const auto thread = threads_[next_thread_++ % threads_.size()];
     auto other = std::make_shared<HttpPeer>(HttpPeer{std::move(peer), ConnectionSlot(account)});
-    asio::post(thread->context(), [this, thread, descriptor, other, refuse] {
-      in_transit_.fetch_sub(1);
+    asio::post(thread->context(), [this, thread, arrival, other, refuse] {
       if (thread->stopped() || thread->draining()) return;
-      const int taken = std::exchange(descriptor->fd, -1);
+      const int taken = std::exchange(arrival->descriptor.fd, -1);
       const auto connection = tls_ ? make_tls_connection(thread, taken, std::move(*other), refuse, tls_)
                                    : make_plain_connection(thread, taken, std::move(*other), refuse);
       thread->add(connection);
+      arrival->is_added = true;
       connection->start();
     });
-    in_transit_.fetch_add(1);
   }
 
   // Asks the thread of the connection that has been idle for longest to close it; returns false if none has
@@ -352,7 +365,7 @@ class HttpServerImpl final : public HttpServer {
     if (idlest == nullptr || Clock::now() - since < min_idle) return false;
     complain("http_idle_connection_closed",
              fmt::format("connections={} limit={} descriptors={}", transport_->num_connections.load(),
-                         connection_limit_, descriptor_limit_));
+                         connections_.all, descriptor_limit_));
     idlest->cut_idlest(min_idle);
     return true;
   }
@@ -371,12 +384,10 @@ class HttpServerImpl final : public HttpServer {
   std::vector<std::shared_ptr<Listener>> listeners_;  // on thread 0
   uint16_t port_ = 0;
   int64_t descriptor_limit_ = 0;
-  int64_t reserved_ = 0;  // of descriptor_limit_
-  int64_t connection_limit_ = 0;
+  ConnectionLimits connections_;
   bool started_ = false;
   bool stopped_ = false;
   size_t next_thread_ = 0;
-  std::atomic<int> in_transit_{0};
   Clock::time_point complained_at_{};
   int num_complaints_ = 0;
 };

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -16,6 +17,9 @@
 namespace hadal::server {
 
 class AnswerCounts;  // server/http/answer_counts.h
+
+// The largest number of connections from one address, unless HttpLimits says another.
+inline constexpr int kMaxConnectionsPerPeer = 4096;
 
 struct HttpLimits {
   size_t header_bytes = 64 << 10;        // request line and headers; more: 431
@@ -32,7 +36,10 @@ struct HttpLimits {
   // 503 with Retry-After.
   int max_connections = 16384;
   std::chrono::milliseconds min_idle{1000};  // connections idle for less are not closed for new ones
-  int max_connections_per_peer = 4096;       // as above, from one address (IPv6: one /64 network)
+  // As above, from one address (IPv6: one /64 network); more: 503. Without a value it is
+  // kMaxConnectionsPerPeer, and fewer where the process may open few descriptors
+  // (server/http/connection_limits.h).
+  std::optional<int> max_connections_per_peer;
 
   size_t client_body_bytes() const {
     return static_cast<size_t>(client_body_share * static_cast<double>(total_body_bytes));
@@ -59,8 +66,8 @@ struct HttpServerOptions {
 class HttpServer {
  public:
   // Starts the server, which is listening when this returns. `handler` may be called before start returns.
-  // The errors are kInvalidArgument (bad TLS files, unknown host) and kResourceExhausted (port in use, named
-  // in the message).
+  // The errors are kInvalidArgument (unknown host), kDataLoss (bad TLS files) and kResourceExhausted (port in
+  // use, named in the message).
   static Result<std::unique_ptr<HttpServer>> start(HttpServerOptions options, HttpHandler handler);
   virtual ~HttpServer() = default;
 

@@ -159,7 +159,6 @@ void read_native_sampling(FieldReader& reader, int64_t vocab_size, StopRegexBudg
                "custom_params"});
   reader.unsupported({"custom_params"}, "custom logit processors are not supported");
   read_common_sampling(reader, vocab_size, stop_regexes, fields);
-  reader.integer("max_new_tokens", fields.max_new_tokens, 0, kMaxTokenCount);
   reader.integer("min_new_tokens", fields.params.min_new_tokens, 0, kMaxTokenCount);
   std::optional<int64_t> seed;
   reader.integer("sampling_seed", seed, 0, std::numeric_limits<int64_t>::max());

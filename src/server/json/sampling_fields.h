@@ -39,8 +39,8 @@ struct SamplingFields {
 void read_common_sampling(FieldReader& reader, int64_t vocab_size, StopRegexBudget& stop_regexes,
                           SamplingFields& fields);
 
-// Reads SGLang's sampling_params: the fields above, max_new_tokens, min_new_tokens and sampling_seed. An
-// unknown name is an error, as in SGLang.
+// Reads SGLang's sampling_params: the fields above, min_new_tokens and sampling_seed. The caller reads
+// max_new_tokens. An unknown name is an error, as in SGLang.
 void read_native_sampling(FieldReader& reader, int64_t vocab_size, StopRegexBudget& stop_regexes,
                           SamplingFields& fields);
 

@@ -56,6 +56,7 @@ json::object server_info(const ServerContext& context) {
       {"effective_max_running_requests_per_dp", options.max_running_requests},
       {"avg_spec_accept_length",
        stats.speculation.verifications > 0 ? json::value(stats.speculation.accept_length()) : json::value()},
+      {"spec_acceptance", stats.acceptance_is_simulated ? "simulated" : "exact"},
       {"memory_usage",
        {{"token_capacity", stats.max_total_tokens}, {"used_tokens", scheduler.num_used_tokens}}},
       {"num_running_reqs", scheduler.num_running},

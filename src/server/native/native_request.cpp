@@ -180,6 +180,7 @@ class SamplingReader {
     }
     FieldReader inner(*object, name(i) + ".");
     read_native_sampling(inner, limits.vocab_size, stop_regexes_, *fields);
+    read_answer_length(inner, "max_new_tokens", fields->max_new_tokens, 0, limits.prompt);
     if (fields->stops != nullptr) num_regexes_ += fields->stops->num_regexes();
     if (num_regexes_ > kMaxBatchRegexes) {
       inner.fail(

@@ -12,9 +12,9 @@ namespace json = boost::json;
 namespace {
 
 // -1 and -2 stand for an answer without a limit of its own.
-void read_length(FieldReader& options, SamplingFields& sampling) {
+void read_length(FieldReader& options, const OpenAiLimits& limits, SamplingFields& sampling) {
   std::optional<int64_t> length;
-  options.integer("num_predict", length, -2, kMaxTokenCount);
+  read_answer_length(options, "num_predict", length, -2, limits.prompt);
   if (!options.ok() || !length || *length < 0) return;
   if (*length == 0) return options.must_be("num_predict", "-2, -1, or 1 or more");
   sampling.max_new_tokens = *length;
@@ -72,7 +72,7 @@ int64_t read_ollama_options(FieldReader& reader, const OpenAiLimits& limits, Sam
   }
   FieldReader options(*object, "options.");
   SamplingParams& params = sampling.params;
-  read_length(options, sampling);
+  read_length(options, limits, sampling);
   read_context(options, limits);
   options.number("temperature", params.temperature, 0, kMaxTemperature);
   options.integer("top_k", params.top_k, -1, kMaxTokenCount);

@@ -1,6 +1,8 @@
 #include "server/ollama/ollama_request.h"
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 #include <boost/json.hpp>
@@ -39,17 +41,14 @@ void read_format(FieldReader& reader, std::shared_ptr<const GrammarSpec>& gramma
 void read_think(FieldReader& reader, const OpenAiLimits& limits, ChatOptions& options) {
   const json::value* value = reader.find("think");
   if (value == nullptr || !reader.ok()) return;
-  bool wanted = false;
-  if (value->is_bool()) {
-    reader.boolean("think", wanted);
-  } else if (value->is_string()) {
-    std::string level;
-    reader.choice("think", level, {"low", "medium", "high", "max"});
-    wanted = true;
-  } else {
+  constexpr std::string_view kLevels[] = {"low", "medium", "high", "max"};
+  const json::string* level = value->if_string();
+  const bool is_level =
+      level != nullptr && std::find(std::begin(kLevels), std::end(kLevels), *level) != std::end(kLevels);
+  if (!value->is_bool() && !is_level)
     return reader.must_be("think", *value, "true, false, low, medium, high or max");
-  }
-  if (!reader.ok() || !limits.chat_format) return;
+  const bool wanted = is_level || value->get_bool();
+  if (!limits.chat_format) return;
   options.thinking = wanted;
   const bool thinks = generation_starts_in_reasoning(*limits.chat_format, options);
   if (thinks == wanted) return;

@@ -57,24 +57,19 @@ constexpr std::string_view kNoContent = "\"content\":null,\"reasoning_content\":
 }  // namespace
 
 ChatAnswer::ChatAnswer(const OpenAiChatRequest& request, const Tokenizer& tokenizer, bool cache_report)
-    : tokenizer_(tokenizer),
-      stream_mode_(request.common.stream),
-      include_usage_(request.common.include_usage),
-      continuous_usage_(request.common.continuous_usage),
-      logprobs_(request.logprobs),
-      head_(openai_head(request.common.id, stream_mode_ ? "chat.completion.chunk" : "chat.completion",
-                        request.common.model)),
-      usage_(prompts_of(request.common), cache_report, true) {
+    : OpenAiChoices(request.common, request.common.stream ? "chat.completion.chunk" : "chat.completion",
+                    cache_report, true),
+      tokenizer_(tokenizer),
+      logprobs_(request.logprobs) {
   const size_t count = request.common.items.size();
   choices_.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     Choice& choice =
         choices_.emplace_back(Choice{.text = ChatChoiceText(request.parsing),
-                                     .reasoning = ReasoningCount(tokenizer, request.opened_thinking)});
-    choice.begin = (stream_mode_ ? head_ : std::string()) + "{\"index\":";
-    append_json_number(choice.begin, static_cast<int64_t>(i));
+                                     .reasoning = ReasoningCount(tokenizer, request.opened_thinking),
+                                     .begin = begin_choice(i)});
     choice.begin +=
-        stream_mode_ ? ",\"delta\":{\"role\":" : ",\"message\":{\"role\":\"assistant\",\"content\":";
+        in_stream() ? ",\"delta\":{\"role\":" : ",\"message\":{\"role\":\"assistant\",\"content\":";
   }
 }
 
@@ -82,12 +77,12 @@ void ChatAnswer::add(size_t i, GenerationDelta delta, SseStream& stream) {
   Choice& choice = choices_[i];
   if (logprobs_) append_chat_logprobs(choice.logprobs, tokenizer_, delta.logprobs);
   if (delta.has_more) return;
-  usage_.update(i, delta);
+  usage().update(i, delta);
   choice.reasoning.add(delta);
-  usage_.set_reasoning_tokens(i, choice.reasoning.tokens());
+  usage().set_reasoning_tokens(i, choice.reasoning.tokens());
   const bool last = delta.finish_reason != FinishReason::kNone;
   const ChatChoiceText::Piece piece = choice.text.append(std::move(delta.text), last);
-  if (stream_mode_) {
+  if (in_stream()) {
     stream_piece(i, piece, stream);
     if (!last) return;
     begin_event(i, "null");
@@ -96,8 +91,7 @@ void ChatAnswer::add(size_t i, GenerationDelta delta, SseStream& stream) {
     return;
   }
   // If the answer comes in one piece, its only delta is the last.
-  std::string& out = choice.message;
-  out = std::move(choice.begin);
+  std::string out = std::move(choice.begin);
   if (piece.content.empty() && !piece.calls.empty()) {
     out += "null";
   } else {
@@ -121,6 +115,7 @@ void ChatAnswer::add(size_t i, GenerationDelta delta, SseStream& stream) {
   out += json_;
   append_finish(out, delta, finish_word(delta, choice.text));
   out += '}';
+  set_choice(i, std::move(out));
 }
 
 void ChatAnswer::begin_event(size_t i, const char* role) {
@@ -130,7 +125,7 @@ void ChatAnswer::begin_event(size_t i, const char* role) {
 }
 
 void ChatAnswer::append_logprobs(Choice& choice) {
-  if (!logprobs_ || (stream_mode_ && choice.logprobs.empty())) {
+  if (!logprobs_ || (in_stream() && choice.logprobs.empty())) {
     json_ += "null";
     return;
   }
@@ -149,14 +144,7 @@ void ChatAnswer::send(size_t i, const GenerationDelta* last, std::string_view fi
   } else {
     json_ += ",\"finish_reason\":null,\"matched_stop\":null";
   }
-  json_ += "}]";
-  if (continuous_usage_) {
-    usage_.append_choice(json_, i);
-  } else if (include_usage_) {
-    json_ += ",\"usage\":null";
-  }
-  json_ += '}';
-  stream.event(json_);
+  send_choice(i, json_, stream);
 }
 
 void ChatAnswer::stream_piece(size_t i, const ChatChoiceText::Piece& piece, SseStream& stream) {
@@ -191,22 +179,6 @@ void ChatAnswer::stream_piece(size_t i, const ChatChoiceText::Piece& piece, SseS
     json_ += '}';
     send(i, nullptr, {}, stream);
   }
-}
-
-void ChatAnswer::end_stream(SseStream& stream) {
-  if (include_usage_) stream.event(openai_tail(std::move(head_), usage_));
-}
-
-std::string ChatAnswer::whole() {
-  std::string out = std::move(head_);
-  size_t bytes = out.size() + kTailBytes;
-  for (const Choice& choice : choices_) bytes += choice.message.size() + 1;
-  out.reserve(bytes);
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    if (i > 0) out += ',';
-    out += choices_[i].message;
-  }
-  return openai_tail(std::move(out), usage_, ",\"metadata\":{\"weight_version\":\"default\"}");
 }
 
 void add_openai_chat_routes(Router& router, ServerContext& context) {

@@ -8,19 +8,16 @@
 
 #include "server/generation/chat_choice_text.h"
 #include "server/generation/reasoning_count.h"
-#include "server/openai/openai_call.h"
 #include "server/openai/openai_chat_request.h"
-#include "server/openai/openai_json.h"
+#include "server/openai/openai_choices.h"
 #include "server/router.h"
 
 namespace hadal::server {
 
-class ChatAnswer final : public OpenAiAnswer {
+class ChatAnswer final : public OpenAiChoices {
  public:
   ChatAnswer(const OpenAiChatRequest& request, const Tokenizer& tokenizer, bool cache_report);
   void add(size_t i, GenerationDelta delta, SseStream& stream) override;
-  void end_stream(SseStream& stream) override;
-  std::string whole() override;
 
  private:
   struct Choice {
@@ -29,8 +26,6 @@ class ChatAnswer final : public OpenAiAnswer {
     std::string begin;     // beginning of an event, with "delta":{ as its end
     std::string logprobs;  // rendered, not sent yet
     bool role_sent = false;
-    // These are set for an answer in one piece, rendered as it will be sent:
-    std::string message;
   };
   void stream_piece(size_t i, const ChatChoiceText::Piece& piece, SseStream& stream);
   void send(size_t i, const GenerationDelta* last, std::string_view finish, SseStream& stream);
@@ -38,13 +33,8 @@ class ChatAnswer final : public OpenAiAnswer {
   void append_logprobs(Choice& choice);
 
   const Tokenizer& tokenizer_;
-  bool stream_mode_;
-  bool include_usage_;
-  bool continuous_usage_;
   bool logprobs_;
-  std::string head_;
   std::vector<Choice> choices_;
-  OpenAiUsage usage_;
   std::string json_;  // the event being written
 };
 

@@ -23,7 +23,8 @@ void read_thinking_type(FieldReader& reader, const std::optional<ChatFormat>& fo
   std::string type;
   if (!inner.has("type")) inner.fail("type", "is missing; must be enabled or disabled");
   inner.choice("type", type, {"enabled", "disabled"});
-  inner.unsupported({"budget_tokens"}, "the length of thinking cannot be set; use max_tokens");
+  if (const json::value* budget = inner.find("budget_tokens"))
+    inner.must_be("budget_tokens", *budget, "left out: max_tokens bounds thinking and answer together");
   if (type == "disabled" && format == ChatFormat::kR1)
     inner.fail("type", "is disabled; the chat format r1 always thinks");
   if (type == "enabled" && (format == ChatFormat::kV2 || format == ChatFormat::kV25))
@@ -76,13 +77,13 @@ void read_logprobs(FieldReader& reader, const RequestLimits& limits, LogprobOpti
   }
 }
 
-// max_completion_tokens is the newer name of max_tokens and takes precedence.
-std::string_view read_max_tokens(FieldReader& reader, std::optional<int64_t>& out) {
-  reader.integer("max_tokens", out, 1, kMaxTokenCount);
-  std::string_view field = "max_tokens";
-  if (reader.has("max_completion_tokens")) field = "max_completion_tokens";
-  reader.integer("max_completion_tokens", out, 1, kMaxTokenCount);
-  return field;
+// Reads the length under both of its names, and returns the one that counts. max_completion_tokens is the
+// newer name and wins where both are given, as in vLLM, because clients send the other for old servers.
+std::string_view read_max_tokens(FieldReader& reader, const PromptLimits& limits,
+                                 std::optional<int64_t>& out) {
+  read_answer_length(reader, "max_tokens", out, 1, limits);
+  read_answer_length(reader, "max_completion_tokens", out, 1, limits);
+  return reader.has("max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
 }
 
 void refuse_audio(FieldReader& reader) {
@@ -100,13 +101,16 @@ void refuse_audio(FieldReader& reader) {
 
 void read_openai_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatRequest& out) {
   reader.unsupported({"functions", "function_call"}, "use tools and tool_choice");
-  reader.unsupported({"prompt", "suffix", "echo", "best_of"}, "a chat has messages; use /v1/completions");
+  reader.unsupported({"prompt", "suffix", "echo"}, "a chat has messages; use /v1/completions");
+  if (const json::value* best_of = reader.find("best_of"))
+    reader.must_be("best_of", *best_of,
+                   "left out: choices of a chat are not ranked, and n says how many there are");
   refuse_audio(reader);
   ChatInput input;
   check_openai_fields(reader, out.common);
   read_openai_fields(reader, limits, out.common, input.fields);
   read_logprobs(reader, limits.request, input.logprobs);
-  input.length_field = read_max_tokens(reader, input.fields.sampling.max_new_tokens);
+  input.length_field = read_max_tokens(reader, limits.prompt, input.fields.sampling.max_new_tokens);
   read_thinking(reader, limits.chat_format, input.options.thinking);
   reader.boolean("separate_reasoning", input.separate_reasoning);
   reader.boolean("stream_reasoning", out.parsing.stream_reasoning);

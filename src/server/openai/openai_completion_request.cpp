@@ -1,6 +1,7 @@
 #include "server/openai/openai_completion_request.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <boost/json.hpp>
@@ -15,13 +16,12 @@ constexpr int64_t kDefaultMaxTokens = 16;  // OpenAI's default
 
 struct Prompts {
   std::vector<std::vector<int32_t>> ids;
-  std::vector<std::string> texts;  // as the client wrote them; empty for prompts given as ids
+  std::vector<std::optional<std::string>> texts;  // as the client wrote them; none for prompts given as ids
 };
 
 void add_text(FieldReader& reader, const json::string& text, const OpenAiLimits& limits, Prompts& prompts) {
-  prompts.texts.emplace_back(text.data(), text.size());
-  if (prompts.texts.back().empty()) return reader.fail("prompt", "is empty; must be one token or more");
-  auto ids = encode_prompt(*limits.tokenizer, prompts.texts.back(), true, limits.prompt);
+  prompts.texts.emplace_back(std::in_place, text.data(), text.size());
+  auto ids = encode_prompt(*limits.tokenizer, *prompts.texts.back(), true, limits.prompt);
   if (!ids.ok()) return reader.fail("prompt", ids.status());
   prompts.ids.push_back(std::move(ids).value());
 }
@@ -88,7 +88,7 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
       reader.fail("suffix", "is not supported: the models here do not fill in the middle of a text");
     }
   }
-  reader.integer("max_tokens", fields.sampling.max_new_tokens, 0, kMaxTokenCount);
+  read_answer_length(reader, "max_tokens", fields.sampling.max_new_tokens, 0, limits.prompt);
   reader.boolean("echo", out.echo);
   OpenAiItem prototype;
   read_logprobs(reader, out.echo, limits.request, prototype.request.logprobs);
@@ -97,8 +97,8 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
   std::optional<int64_t> best_of;
   reader.integer("best_of", best_of, 1, kMaxChoices);
   if (reader.ok() && best_of && *best_of != 1 && *best_of != fields.sampling.n) {
-    reader.fail("best_of", fmt::format("is {}; must be 1 or n, which is {}: choices are not ranked", *best_of,
-                                       fields.sampling.n));
+    reader.must_be("best_of", *reader.find("best_of"),
+                   fmt::format("1 or n, which is {}: choices are not ranked", fields.sampling.n));
   }
   Prompts prompts;
   read_prompts(reader, limits, prompts);
@@ -112,13 +112,14 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
     item.request.input_ids = std::move(prompts.ids[i]);
     if (out.echo) {
       // Each choice begins with the text: as it is, as JSON and in the answer.
-      const size_t bytes = std::max(prompts.texts[i].size(), item.request.input_ids.size() * kIdTextBytes);
+      const size_t bytes = std::max(prompts.texts[i] ? prompts.texts[i]->size() : 0,
+                                    item.request.input_ids.size() * kIdTextBytes);
       const Result<void> charged = out.common.memory.add(
           MemoryKind::kOutput, static_cast<size_t>(fields.sampling.n) * bytes * kTextBytesPerByte);
       if (!charged.ok()) return reader.refuse({}, charged.status());
-      out.echo_texts.push_back(prompts.texts[i].empty()
-                                   ? limits.tokenizer->decode(item.request.input_ids, out.skip_special_tokens)
-                                   : std::move(prompts.texts[i]));
+      out.echo_texts.push_back(
+          prompts.texts[i] ? *std::move(prompts.texts[i])
+                           : limits.tokenizer->decode(item.request.input_ids, out.skip_special_tokens));
     }
     add_openai_prompt(reader, limits, fields, std::move(item), lengths[i], out.common);
   }

@@ -169,7 +169,7 @@ function schedule() {
 
 // ---- sending ----
 
-// Asks behind the message `parent`, or in the place of the first one behind null.
+// Sends a question as a reply to the message `parent`, or as the first message if that is null.
 function ask(text, files, parent) {
   const chat = conversations.current;
   if (running()) return;

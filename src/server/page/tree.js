@@ -21,7 +21,7 @@ export function branch(chat, last = chat.leaf) {
   return found;
 }
 
-// Adds a message behind `parent`, or as a first one behind null, and shows it.
+// Adds a message after `parent`, or as a first one if that is null, and shows it.
 export function add(chat, parent, message) {
   message.id = 1 + Math.max(0, ...chat.messages.map(({id}) => id));
   message.parent = parent ? parent.id : 0;
@@ -46,7 +46,7 @@ export function choose(chat, message) {
   chat.leaf = last.id;
 }
 
-// Removes a message that has none behind it.
+// Removes a message that has none after it.
 export function remove(chat, message) {
   chat.messages = chat.messages.filter((each) => each !== message);
   chat.leaf = message.parent;

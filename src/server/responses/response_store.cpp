@@ -23,16 +23,17 @@ size_t message_bytes(const std::vector<ChatMessage>& messages) {
 
 ResponseStore::ResponseStore(size_t max_bytes) : memory_(std::make_shared<RequestMemory>(max_bytes)) {}
 
-void ResponseStore::put(const std::string& id, std::string_view owner, std::string json, StoredTurns earlier,
+void ResponseStore::put(const std::string& id, std::string_view owner, std::string json, Conversation earlier,
                         std::vector<ChatMessage> messages) {
-  const size_t own_bytes = kEntryBytes + json.size() + (earlier.size() + 1) * sizeof(earlier.front());
+  const size_t own_bytes =
+      kEntryBytes + json.size() + (earlier.turns.size() + 1) * sizeof(earlier.turns.front());
   const size_t turn_bytes = message_bytes(messages);
   size_t earlier_bytes = 0;
-  for (const auto& turn : earlier) earlier_bytes += turn->charge.of_store.bytes(MemoryKind::kPrompt);
+  for (const auto& turn : earlier.turns) earlier_bytes += turn->charge.of_store.bytes(MemoryKind::kPrompt);
   if (own_bytes + turn_bytes + earlier_bytes > max_bytes()) return;
   auto turn = std::make_shared<StoredTurn>(StoredTurn{.messages = std::move(messages), .charge = {}});
   auto response = std::make_shared<Response>(
-      Response{.json = std::move(json), .turns = std::move(earlier), .charge = {}});
+      Response{.json = std::move(json), .conversation = std::move(earlier), .charge = {}});
   const std::lock_guard lock(mutex_);
   Owner& holder = owner_of(owner);
   while (!memory_->has_room(own_bytes + turn_bytes))
@@ -40,7 +41,7 @@ void ResponseStore::put(const std::string& id, std::string_view owner, std::stri
   if (!count(response->charge, holder, MemoryKind::kOutput, own_bytes) ||
       !count(turn->charge, holder, MemoryKind::kPrompt, turn_bytes))
     return;
-  response->turns.push_back(std::move(turn));
+  response->conversation.turns.push_back(std::move(turn));
   // What may throw comes first, so that the maps agree in any case.
   std::list<std::string> place = {id};
   const bool is_new =

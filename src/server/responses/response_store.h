@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/engine.h"
 #include "server/admission/request_memory.h"
 #include "text/chat/chat_template.h"
 
@@ -28,7 +29,12 @@ struct StoredTurn {
   std::vector<ChatMessage> messages;
   StoredCharge charge;
 };
-using StoredTurns = std::vector<std::shared_ptr<const StoredTurn>>;
+
+// Conversation is what a response continues, or what continues a response.
+struct Conversation {
+  std::vector<std::shared_ptr<const StoredTurn>> turns;  // without instructions
+  CacheSalt cache_salt;  // of the last request; one that goes on without a salt has this one
+};
 
 // Returns the bytes that are counted for messages.
 size_t message_bytes(const std::vector<ChatMessage>& messages);
@@ -36,8 +42,8 @@ size_t message_bytes(const std::vector<ChatMessage>& messages);
 class ResponseStore {
  public:
   struct Response {
-    std::string json;   // the response object
-    StoredTurns turns;  // the conversation up to and including its answer, without instructions
+    std::string json;           // the response object
+    Conversation conversation;  // up to and including its answer
     StoredCharge charge;
   };
 
@@ -49,12 +55,13 @@ class ResponseStore {
   size_t max_bytes() const { return memory_->limit(); }
   size_t bytes() const { return memory_->total(); }
 
-  // Stores a response of `owner`, whose conversation is `earlier` (turns of this owner) and then `messages`.
-  // If there is no room, the oldest responses of the owner that holds most give way. An owner holds its
-  // responses and every turn that one of them or one of its running requests still shares, each once. So
-  // nobody can displace the responses of an owner that holds less. What does not fit into an empty store with
-  // its whole conversation is not stored, and neither is an id that is there.
-  void put(const std::string& id, std::string_view owner, std::string json, StoredTurns earlier,
+  // Stores a response of `owner`, whose conversation is `earlier` (turns of this owner, with the salt of this
+  // response's request) and then `messages`. If there is no room, the oldest responses of the owner that
+  // holds most give way. An owner holds its responses and every turn that one of them or one of its running
+  // requests still shares, each once. So nobody can displace the responses of an owner that holds less. What
+  // does not fit into an empty store with its whole conversation is not stored, and neither is an id that is
+  // there.
+  void put(const std::string& id, std::string_view owner, std::string json, Conversation earlier,
            std::vector<ChatMessage> messages);
   // Returns a response of this owner, or null.
   std::shared_ptr<const Response> find(const std::string& id, std::string_view owner) const;

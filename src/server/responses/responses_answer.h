@@ -54,7 +54,7 @@ class ResponsesAnswer final : public OpenAiAnswer {
   ReasoningCount reasoning_;
   const std::shared_ptr<ResponseStore> store_;
   const std::string owner_;
-  StoredTurns earlier_;
+  Conversation earlier_;
   std::vector<ChatMessage> messages_;
   GenerationDelta last_;  // without text and ids: the counts so far, and how it ended
   std::string output_;    // the items that are complete

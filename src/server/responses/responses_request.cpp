@@ -129,7 +129,7 @@ struct Place {
 };
 
 // Finds the conversation that goes on, whose texts are copied into the prompt.
-void find_earlier(FieldReader& reader, const Place& place, StoredTurns& out) {
+void find_earlier(FieldReader& reader, const Place& place, Conversation& out) {
   std::string id;
   reader.text("previous_response_id", id);
   if (id.empty() || !reader.ok()) return;
@@ -141,9 +141,9 @@ void find_earlier(FieldReader& reader, const Place& place, StoredTurns& out) {
             "there is no stored response {} of this key; it may have been displaced (--max-response-store)",
             shown_text(id)));
   }
-  out = found->turns;
+  out = found->conversation;
   size_t bytes = 0;
-  for (const auto& turn : out) bytes += message_bytes(turn->messages);
+  for (const auto& turn : out.turns) bytes += message_bytes(turn->messages);
   const Result<void> charged = place.reading.add(MemoryKind::kPrompt, bytes * kTextBytesPerByte);
   if (!charged.ok()) reader.refuse({}, charged.status());
 }
@@ -186,13 +186,13 @@ std::string echo_of(const FieldReader& reader, const SamplingParams& sampling, s
 
 // Joins the conversation: instructions, which are not part of what is stored, earlier turns, and the new
 // input.
-std::vector<ChatMessage> join_messages(FieldReader& reader, const StoredTurns& earlier, ChatMessages input,
+std::vector<ChatMessage> join_messages(FieldReader& reader, const Conversation& earlier, ChatMessages input,
                                        std::vector<std::string>& places) {
   ChatMessages all;
   std::string instructions;
   reader.text("instructions", instructions);
   if (!instructions.empty()) all.add("system", "instructions").content = std::move(instructions);
-  for (const auto& turn : earlier)
+  for (const auto& turn : earlier.turns)
     for (const ChatMessage& message : turn->messages) {
       all.places.emplace_back("previous_response_id");
       all.list.push_back(message);
@@ -231,13 +231,17 @@ std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limi
   check_options(reader);
   check_metadata(reader);
   SamplingFields& sampling = input.fields.sampling;
-  reader.integer("max_output_tokens", sampling.max_new_tokens, 1, kMaxTokenCount);
+  read_answer_length(reader, "max_output_tokens", sampling.max_new_tokens, 1, limits.prompt);
   reader.boolean("store", out.store);
   out.store = out.store && place.store.max_bytes() > 0;
   std::string effort;
   read_reasoning(reader, effort, input.options.thinking);
   read_text(reader, sampling.grammar);
   find_earlier(reader, place, out.earlier);
+  // What was said under a salt stays under it, unless the client asks for another one.
+  CacheSalt& salt = input.fields.cache_salt;
+  if (salt == CacheSalt()) salt = out.earlier.cache_salt;
+  out.earlier.cache_salt = salt;
   ChatMessages messages;
   read_responses_input(reader, messages);
   read_responses_tools(reader, input.tools);

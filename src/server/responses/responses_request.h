@@ -15,9 +15,9 @@
 namespace hadal::server {
 
 struct ResponsesRequest : OpenAiChatRequest {
-  std::string echo;     // members of the response that repeat the request: ,"instructions":…,"metadata":…
-  bool store = true;    // the response may be continued and read again
-  StoredTurns earlier;  // the conversation that it continues
+  std::string echo;   // members of the response that repeat the request: ,"instructions":…,"metadata":…
+  bool store = true;  // the response may be continued and read again
+  Conversation earlier;               // what it continues, with its own salt
   std::vector<ChatMessage> messages;  // what it adds to that, if it is to be stored
 };
 

@@ -82,16 +82,20 @@ ReasoningParser::Piece ReasoningParser::append(std::string_view text) {
     return piece;
   }
   held_ += text;
+  size_t num_skipped = 0;  // bytes of tags at the start
   while (at_start_) {
-    if (held_.starts_with(kThink)) {
-      held_.erase(0, kThink.size());
+    const std::string_view rest = std::string_view(held_).substr(num_skipped);
+    if (rest.starts_with(kThink)) {
+      num_skipped += kThink.size();
       in_reasoning_ = true;
-    } else if (kThink.starts_with(held_)) {
+    } else if (kThink.starts_with(rest)) {
+      held_.erase(0, num_skipped);
       return piece;  // nothing yet, or a beginning of the tag
     } else {
       at_start_ = false;
     }
   }
+  held_.erase(0, num_skipped);
   if (!in_reasoning_) {
     piece.content.swap(held_);
     return piece;

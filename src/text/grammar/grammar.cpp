@@ -105,6 +105,7 @@ struct GrammarCompiler::Impl {
 
   std::unique_ptr<GrammarBackend> backend;
   int64_t cache_bytes = 0;
+  GrammarMemoryLimits limits;
 
   mutable std::mutex mutex;  // guards everything below
   std::list<Entry> entries;  // most recently used first
@@ -184,15 +185,15 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const Grammar
   walker->fill(words);
   if (walker->is_too_expensive())
     return invalid_argument(
-        "{}: the first mask of its {} bytes takes more than {:g} s of processor time, which is "
-        "the limit for a mask",
-        checked.field, spec.text.size(), vocabulary.masks.one_mask_s);
+        "{}: the first mask of its {} bytes takes more than {:g} s of processor time or {} MiB, which are "
+        "the "
+        "limits for a mask",
+        checked.field, spec.text.size(), vocabulary.masks.one_mask_s, vocabulary.memory.walked_bytes >> 20);
   if (!walker->is_complete() &&
       std::all_of(words.begin(), words.end(), [](uint32_t word) { return word == 0; }))
     return invalid_argument(
         "{}: no text of the model's tokens matches {}; must match one or more, so no rule may need itself at "
-        "its "
-        "beginning",
+        "its beginning",
         checked.field, shown_text(spec.text));
   return std::shared_ptr<const CompiledGrammar>(grammar);
 }
@@ -313,6 +314,7 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer
     vocabulary.is_added.push_back(tokenizer.is_added(id) || tokenizer.is_special(id));
   }
   vocabulary.max_compile_seconds = options.max_compile_seconds;
+  vocabulary.memory = options.memory;
   vocabulary.masks = options.masks;
   vocabulary.json_spaces = options.json_spaces;
   auto impl = std::make_unique<Impl>();
@@ -320,6 +322,7 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer
   if (const std::string& pattern = options.json_spaces.pattern; !pattern.empty())
     HADAL_RETURN_IF_ERROR(impl->backend->check_regex(pattern, "--constrained-json-whitespace-pattern"));
   impl->cache_bytes = options.cache_bytes;
+  impl->limits = options.memory;
   return std::unique_ptr<GrammarCompiler>(new GrammarCompiler(std::move(impl)));
 }
 
@@ -348,6 +351,10 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const Gr
     }
   }
   return others.valid() ? others.get() : pending.compile(spec, field);
+}
+
+const GrammarMemoryLimits& GrammarCompiler::limits() const {
+  return impl_->limits;
 }
 
 GrammarCacheStats GrammarCompiler::cache_stats() const {

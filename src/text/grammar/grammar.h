@@ -53,15 +53,24 @@ struct JsonSpaces {
   std::string pattern;      // otherwise: regular expression of what may stand between tokens; empty: the rule
 };
 
+// Limits what one thread may hold. Usual grammars of 129,280 tokens take up to 25 MB to compile, and
+// positions of 20 to 70 KiB at the beginning of an answer, which grow by some KiB with each token.
+struct GrammarMemoryLimits {
+  int64_t compile_bytes = 64LL << 20;    // a grammar that needs more to be compiled is an error,
+  int64_t position_bytes = 128LL << 10;  // and one whose answers begin with a position of more
+  int64_t walked_bytes = 64LL << 20;     // a position that has become larger ends its answer
+};
+
 struct GrammarCompilerOptions {
   int64_t vocab_size = 0;        // the model's, ≥ the tokenizer's; 0: the tokenizer's
   std::vector<int32_t> end_ids;  // tokens that end an answer; empty: the tokenizer's eos
   // Limits the cached grammars and the vocabularies that some of them need; the least recently used are
   // dropped first.
   int64_t cache_bytes = 256LL << 20;
-  // These limit processor time. A grammar that takes longer to compile is an error; if computing the next
-  // mask takes longer than masks.one_mask_s, the answer can only end.
+  // Limits processor time. A grammar that takes longer to compile is an error; if computing the next mask
+  // takes longer than masks.one_mask_s, the answer can only end.
   double max_compile_seconds = 5.0;
+  GrammarMemoryLimits memory;
   JsonSpaces json_spaces;
   MaskLimits masks;
 };
@@ -100,12 +109,13 @@ class GrammarCompiler {
 
   // The error is kInvalidArgument with one line that names the field and the problem, which is one of these:
   // not JSON, a schema keyword that cannot be enforced (with its JSON pointer), a broken regex or grammar,
-  // text over the limits (256 KiB, depth 64), and a grammar that is too large to compile. The last failures
-  // are remembered. The error is kInternal if the library has failed.
-  // Throws std::bad_alloc where there is no memory, also to threads that waited for this compile. Such a
-  // failure is not remembered, so the next call compiles again.
+  // text over the limits (256 KiB, depth 64), and a grammar beyond the limits of time and memory. The last
+  // failures are remembered. The error is kInternal if the library has failed. Throws std::bad_alloc where
+  // there is no memory, also to threads that waited for this compile. Such a failure is not remembered, so
+  // the next call compiles again.
   Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec);
 
+  const GrammarMemoryLimits& limits() const;
   GrammarCacheStats cache_stats() const;
   void clear_cache();
 
@@ -145,7 +155,8 @@ class GrammarMatcher {
   // Returns true if the accepted text is a complete text of the grammar, so the answer may end here.
   bool is_complete() const;
 
-  // Returns true once a mask or a token took longer than one_mask_s, so that the answer can only end.
+  // Returns true once a mask or a token took longer than one_mask_s, or the position more than walked_bytes,
+  // so that the answer can only end.
   bool is_too_expensive() const;
   // Returns those of the compiler that made the grammar.
   const MaskLimits& limits() const;

@@ -20,6 +20,7 @@ struct GrammarVocabulary {
   std::vector<uint8_t> is_added;     // [tokenizer's vocab_size], see grammar.h on special tokens
   std::vector<int32_t> end_ids;      // sorted, unique, at least one
   double max_compile_seconds = 0.0;  // see GrammarCompilerOptions
+  GrammarMemoryLimits memory;
   MaskLimits masks;
   JsonSpaces json_spaces;
 };
@@ -35,8 +36,8 @@ class GrammarWalker {
   virtual bool accept(int32_t token_id) = 0;
   virtual void rollback(int64_t num_tokens) = 0;
   virtual bool is_complete() const = 0;
-  // Returns true once a call has been given up because it took longer than one_mask_s. Then fill() sets
-  // nothing and accept() returns false.
+  // Returns true once a call has been given up because it took longer than one_mask_s, or more memory than
+  // walked_bytes with what the calls before it took. Then fill() sets nothing and accept() returns false.
   virtual bool is_too_expensive() const = 0;
 };
 

@@ -13,6 +13,7 @@
 #include "text/grammar/grammar_backend.h"
 #include "text/grammar/grammar_schema.h"
 #include "text/grammar/grammar_structural.h"
+#include "text/grammar/memory_limit.h"
 
 namespace hadal {
 
@@ -68,13 +69,19 @@ Status too_slow(std::string_view field, size_t bytes, double limit_s) {
       limit_s);
 }
 
+// Says that a grammar's text (`bytes` long) cannot be worked with in the memory for it.
+Status too_big(std::string_view field, size_t bytes, int64_t limit_bytes) {
+  return invalid_argument("{}: compiling its {} bytes takes too much memory; at most {} MiB are allowed",
+                          field, bytes, limit_bytes >> 20);
+}
+
 // This byte precedes the text of an added token: no UTF-8 contains it, so no grammar matches it.
 constexpr char kHidden = '\xFF';
 
 class XgrammarWalker : public GrammarWalker {
  public:
-  XgrammarWalker(const xgrammar::CompiledGrammar& grammar, const GrammarVocabulary& vocabulary)
-      : vocabulary_(vocabulary), matcher_(grammar) {}
+  XgrammarWalker(xgrammar::GrammarMatcher matcher, const GrammarVocabulary& vocabulary)
+      : vocabulary_(vocabulary), matcher_(std::move(matcher)) {}
 
   void fill(std::span<uint32_t> allowed) override {
     if (is_too_expensive()) return;
@@ -104,25 +111,35 @@ class XgrammarWalker : public GrammarWalker {
     return guarded([&] { is_accepted = matcher_.AcceptToken(token_id); }) && is_accepted;
   }
 
-  void rollback(int64_t num_tokens) override { matcher_.Rollback(static_cast<int>(num_tokens)); }
+  void rollback(int64_t num_tokens) override {
+    const MemoryLimit memory(left_bytes_);
+    matcher_.Rollback(static_cast<int>(num_tokens));
+    left_bytes_ = memory.left_bytes();
+  }
 
   bool is_complete() const override { return matcher_.IsCompleted(); }
-  bool is_too_expensive() const override { return end_ == End::kTime; }
+  bool is_too_expensive() const override { return end_ == End::kCost; }
 
  private:
-  enum class End { kNone, kTime, kFailure };
+  enum class End { kNone, kCost, kFailure };
 
-  // Calls `work` within the time of one mask. Returns false if it takes longer. Whatever else is thrown has
-  // left the library's matcher somewhere between two tokens, so it is not called again.
+  // Calls `work` within the time of one mask, and the memory that is left. Returns false if it takes more.
+  // Whatever else is thrown has left the library's matcher somewhere between two tokens, so it is not called
+  // again.
   template <typename Work>
   bool guarded(Work work) {
     if (end_ == End::kFailure) throw Error("the grammar's position was lost when an earlier call failed");
     try {
       const hadal_xgrammar::TimeLimit limit(vocabulary_.masks.one_mask_s);
+      const MemoryLimit memory(left_bytes_, hadal_xgrammar::look);
       work();
+      left_bytes_ = memory.left_bytes();
       return true;
     } catch (const hadal_xgrammar::TimeLimitError&) {
-      end_ = End::kTime;
+      end_ = End::kCost;
+      return false;
+    } catch (const MemoryLimitError&) {
+      end_ = End::kCost;
       return false;
     } catch (const std::bad_alloc&) {
       end_ = End::kFailure;
@@ -135,19 +152,26 @@ class XgrammarWalker : public GrammarWalker {
 
   const GrammarVocabulary& vocabulary_;
   xgrammar::GrammarMatcher matcher_;
+  int64_t left_bytes_ = vocabulary_.memory.walked_bytes;
   End end_ = End::kNone;  // why the matcher is not called any more
 };
 
 class XgrammarGrammar : public BackendGrammar {
  public:
   // `variant` is the vocabulary for which it was made, if it is not the backend's own.
-  XgrammarGrammar(xgrammar::CompiledGrammar grammar, std::shared_ptr<const GrammarVocabulary> vocabulary,
+  // `start` is the position before the first token, because making one may take a second, but copying it does
+  // not.
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, xgrammar::GrammarMatcher start,
+                  std::shared_ptr<const GrammarVocabulary> vocabulary,
                   std::shared_ptr<const xgrammar::TokenizerInfo> variant)
-      : grammar_(std::move(grammar)), vocabulary_(std::move(vocabulary)), variant_(std::move(variant)) {}
+      : grammar_(std::move(grammar)),
+        start_(std::move(start)),
+        vocabulary_(std::move(vocabulary)),
+        variant_(std::move(variant)) {}
 
   int64_t size_bytes() const override { return static_cast<int64_t>(grammar_.MemorySizeBytes()); }
   std::unique_ptr<GrammarWalker> start() const override {
-    return std::make_unique<XgrammarWalker>(grammar_, *vocabulary_);
+    return std::make_unique<XgrammarWalker>(start_.Fork(), *vocabulary_);
   }
   const GrammarVocabulary& vocabulary() const override { return *vocabulary_; }
   const void* shared_part() const override { return variant_.get(); }
@@ -155,6 +179,7 @@ class XgrammarGrammar : public BackendGrammar {
 
  private:
   xgrammar::CompiledGrammar grammar_;
+  xgrammar::GrammarMatcher start_;
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
   std::shared_ptr<const xgrammar::TokenizerInfo> variant_;
 };
@@ -287,10 +312,13 @@ Result<xgrammar::Grammar> XgrammarBackend::convert(const GrammarSpec& spec, cons
 Result<void> XgrammarBackend::check_regex(const std::string& regex, std::string_view field) {
   try {
     const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds);
+    const MemoryLimit memory(vocabulary_->memory.compile_bytes, hadal_xgrammar::look);
     std::vector<std::string> warnings;
     const WarningCollector collector(warnings);
     xgrammar::Grammar::FromRegex(regex);
     if (!warnings.empty()) return invalid_argument("{}: {}", field, clean(warnings.front()));
+  } catch (const MemoryLimitError&) {
+    return too_big(field, regex.size(), vocabulary_->memory.compile_bytes);
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const hadal_xgrammar::TimeLimitError&) {
@@ -311,14 +339,25 @@ Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const Gra
     tag.literals.push_back(spec.text);
   }
   try {
-    const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds);
     const Tokenizer tokenizer = tokenizer_for(tag.literals, hides_control);
+    const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds);
+    const MemoryLimit memory(vocabulary_->memory.compile_bytes, hadal_xgrammar::look);
     HADAL_ASSIGN_OR_RETURN(const xgrammar::Grammar grammar, convert(spec, tag, tokenizer));
     // The caller's thread does all the work, because an exception in a worker of the library would end the
     // process.
     xgrammar::GrammarCompiler compiler(*tokenizer, /*max_threads=*/1, /*cache_enabled=*/false);
+    const xgrammar::CompiledGrammar compiled = compiler.CompileGrammar(grammar);
+    const int64_t left_bytes = memory.left_bytes();
+    xgrammar::GrammarMatcher start(compiled);
+    if (const int64_t bytes = left_bytes - memory.left_bytes(); bytes > vocabulary_->memory.position_bytes)
+      return invalid_argument(
+          "{}: its rules begin in so many ways at once that a position takes {} KiB; at most {} KiB are "
+          "allowed",
+          spec.field, bytes >> 10, vocabulary_->memory.position_bytes >> 10);
     return std::shared_ptr<const BackendGrammar>(std::make_shared<XgrammarGrammar>(
-        compiler.CompileGrammar(grammar), vocabulary_, tokenizer == plain_ ? nullptr : tokenizer));
+        compiled, std::move(start), vocabulary_, tokenizer == plain_ ? nullptr : tokenizer));
+  } catch (const MemoryLimitError&) {
+    return too_big(spec.field, spec.text.size(), vocabulary_->memory.compile_bytes);
   } catch (const std::bad_array_new_length&) {
     return invalid_argument(
         "{}: its {} bytes describe more than a compiled grammar can hold; must have smaller repeats",

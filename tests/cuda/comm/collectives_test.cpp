@@ -25,7 +25,7 @@ using testing::part_bits;
 using testing::VirtualRanks;
 
 constexpr int kRankCounts[] = {2, 3, 4, 8};
-constexpr size_t kGuard = 64;  // elements behind each result, which must stay poisoned
+constexpr size_t kGuard = 64;  // elements after each result, which must stay poisoned
 
 using Bits = std::vector<uint16_t>;
 
@@ -53,7 +53,7 @@ Bits expected_sums(int num_ranks, int64_t count, uint32_t salt, bool f16) {
   return sums;
 }
 
-// Returns "" if `out` begins with `expected` and is poisoned behind it, otherwise the first difference.
+// Returns "" if `out` begins with `expected` and is poisoned after it, otherwise the first difference.
 template <typename T>
 std::string difference(const DeviceArray<T>& out, const std::vector<T>& expected) {
   const std::vector<T> got = out.download();

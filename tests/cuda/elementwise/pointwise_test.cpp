@@ -180,7 +180,7 @@ TEST_P(Pointwise, CopyPagesCopiesTheGivenRowsOnly) {
     const std::vector<cuda::PageCopyEntry> copies = {{0, 6, 64}, {1, 5, 1}, {2, 4, 33}, {3, 3, 0}};
     const DeviceArray<std::byte*> device_addresses(addresses);
     const DeviceArray<cuda::PageCopyEntry> device_copies(copies);
-    copy_pages({device_addresses.data(), device_copies.data(), 3, 4, layout}, launch());
+    copy_pages({device_addresses.data(), nullptr, device_copies.data(), 3, 4, layout}, launch());
     for (size_t layer = 0; layer < host.size(); ++layer) {
       auto& want = host[layer];
       for (const auto& copy : copies) {
@@ -190,6 +190,35 @@ TEST_P(Pointwise, CopyPagesCopiesTheGivenRowsOnly) {
       ASSERT_TRUE(pools[layer].download() == want) << "layer " << layer;
     }
   }
+}
+
+TEST_P(Pointwise, CopyPagesCopiesIndexKeysWithTheirScales) {
+  const KvLayout layout{.format = KvFormat::kFp8E4M3, .index = KvIndex::kE4M3};
+  const int64_t pages = 4;
+  std::vector<std::byte> host(pages * layout.index_page_bytes());
+  std::mt19937_64 random(fresh_seed());
+  for (std::byte& b : host) b = static_cast<std::byte>(random());
+  const DeviceArray<std::byte> records(std::vector<std::byte>(pages * layout.page_bytes()));
+  const DeviceArray<std::byte> keys(host);
+  const DeviceArray<std::byte*> pools(std::vector<std::byte*>{records.data()});
+  const DeviceArray<std::byte*> index_pools(std::vector<std::byte*>{keys.data()});
+  const DeviceArray<cuda::PageCopyEntry> copies(std::vector<cuda::PageCopyEntry>{{0, 2, 33}, {1, 3, 64}});
+  copy_pages({.pools = pools.data(),
+              .index_pools = index_pools.data(),
+              .copies = copies.data(),
+              .num_layers = 1,
+              .num_copies = 2,
+              .layout = layout},
+             launch());
+  const auto copy = [&](int64_t source, int64_t target, size_t rows) {
+    const std::byte* from = &host[source * layout.index_page_bytes()];
+    std::byte* to = &host[target * layout.index_page_bytes()];
+    std::memcpy(to, from, rows * kKvIndexDim);
+    std::memcpy(to + kKvIndexScalesOffset, from + kKvIndexScalesOffset, rows * sizeof(float));
+  };
+  copy(0, 2, 33);
+  copy(1, 3, 64);
+  EXPECT_TRUE(keys.download() == host);
 }
 
 // Runs every kernel of this file on a few ragged rows, for memory and race checkers.

@@ -21,18 +21,17 @@ class TinyModelTest : public ::testing::Test {
     backend_ = load({});
   }
   // Ranks take turns on one GPU.
-  static std::unique_ptr<Backend> load(ModelSplit split, KernelSet kernels = KernelSet::kOptimised) {
+  static std::unique_ptr<Backend> load(ModelSplit split, KernelSet kernels = KernelSet::kOptimised,
+                                       bool with_nextn = false, DeviceType device = DeviceType::kCuda) {
     const std::filesystem::path dir = std::filesystem::path(source_dir()) / "models/hadal-tiny";
     const std::string config_path = (dir / "config.json").string();
     const std::string text = read_text_file(config_path, size_t{1} << 20).value();
     BackendOptions options;
-    options.load.load_nextn = false;
+    options.load.load_nextn = with_nextn;
     options.kernels = kernels;
     options.split = split;
     options.gpus.gpu_id_step = 0;
-    return load_backend(DeviceType::kCuda, dir, parse_model_config(text, config_path).value(), options,
-                        *pool_)
-        .value();
+    return load_backend(device, dir, parse_model_config(text, config_path).value(), options, *pool_).value();
   }
   static void TearDownTestSuite() {
     backend_.reset();

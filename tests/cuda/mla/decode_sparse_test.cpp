@@ -64,7 +64,7 @@ class SparseBatch : public DecodeBatch {
     upload();
   }
 
-  // Shortens a row's selection; −1 stands behind it.
+  // Shortens a row's selection; −1 stands after it.
   void set_count(size_t row, int count) {
     counts[row] = count;
     std::fill(slots.begin() + row * topk + count, slots.begin() + (row + 1) * topk, -1);

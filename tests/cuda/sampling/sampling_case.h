@@ -6,35 +6,47 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "base/philox.h"
+#include "base/gumbel.h"
 #include "engine/sampler.h"
 #include "kernels/cuda/sampling/sampling.h"
 #include "tests/cuda/device_array.h"
+#include "tests/engine/sampling_oracle.h"
 
 namespace hadal::cuda_test {
 
 using testing::DeviceArray;
 
-struct Request {
-  SamplingParams params;
-  std::vector<float> logits;
-  std::vector<int32_t> prompt, generated, eos;
-  std::vector<uint32_t> mask;  // empty: unconstrained
+struct Request : hadal::testing::SamplingCase {
   uint64_t seed = 0;
   int64_t position = 0;
   int num_top = -1;  // −1: no log-probabilities
 };
 
-inline TokenHistory history_of(const Request& request) {
-  TokenHistory history(request.prompt);
-  for (const int32_t token : request.generated) history.add_generated(token);
-  return history;
+// Returns a request's values as the device keeps them.
+inline cuda::SlotSampling slot_of(const Request& request) {
+  const SamplingParams& params = request.params;
+  cuda::SlotSampling slot;
+  slot.temperature = params.temperature;
+  slot.top_p = params.top_p;
+  slot.min_p = params.min_p;
+  slot.top_k = static_cast<int32_t>(params.top_k);
+  slot.frequency_penalty = params.frequency_penalty;
+  slot.presence_penalty = params.presence_penalty;
+  slot.repetition_penalty = params.repetition_penalty;
+  slot.seed = request.seed;
+  slot.min_new_tokens = params.min_new_tokens;
+  slot.num_generated = static_cast<int64_t>(request.generated.size());
+  for (const int32_t token : request.eos) slot.ends[slot.num_ends++] = token;
+  for (const int32_t token : params.stop_token_ids) slot.ends[slot.num_ends++] = token;
+  slot.num_bias = static_cast<int32_t>(params.logit_bias.size());
+  slot.uses_counts = uses_token_counts(params) ? 1 : 0;
+  slot.num_top_logprobs = request.num_top;
+  return slot;
 }
 
 struct Outcome {
@@ -53,9 +65,9 @@ inline Outcome run_on_device(const std::vector<Request>& requests, bool referenc
   const auto vocab = static_cast<int64_t>(requests.front().logits.size());
   const auto num = static_cast<int>(requests.size());
   const int num_slots = num + 2;
-  std::vector<int32_t> slot_of(num_slots);
-  for (int i = 0; i < num_slots; ++i) slot_of[i] = i;
-  std::shuffle(slot_of.begin(), slot_of.end(), std::mt19937_64(shuffle_seed));
+  std::vector<int32_t> slot_ids(num_slots);
+  for (int i = 0; i < num_slots; ++i) slot_ids[i] = i;
+  std::shuffle(slot_ids.begin(), slot_ids.end(), std::mt19937_64(shuffle_seed));
 
   std::vector<float> logits(static_cast<size_t>(num) * vocab);
   std::vector<cuda::SlotSampling> slots(num_slots);
@@ -70,27 +82,15 @@ inline Outcome run_on_device(const std::vector<Request>& requests, bool referenc
   for (int i = 0; i < num; ++i) {
     const Request& request = requests[i];
     const SamplingParams& params = request.params;
-    const int32_t slot_idx = slot_of[i];
+    const int32_t slot_idx = slot_ids[i];
     std::copy(request.logits.begin(), request.logits.end(), logits.begin() + (num - 1 - i) * vocab);
     cuda::SlotSampling& slot = slots[slot_idx];
-    slot.temperature = params.temperature;
-    slot.top_p = params.top_p;
-    slot.min_p = params.min_p;
-    slot.top_k = static_cast<int32_t>(params.top_k);
-    slot.frequency_penalty = params.frequency_penalty;
-    slot.presence_penalty = params.presence_penalty;
-    slot.repetition_penalty = params.repetition_penalty;
-    slot.seed = request.seed;
-    slot.min_new_tokens = params.min_new_tokens;
-    slot.num_generated = static_cast<int64_t>(request.generated.size());
-    for (const int32_t token : request.eos) slot.ends[slot.num_ends++] = token;
-    for (const int32_t token : params.stop_token_ids) slot.ends[slot.num_ends++] = token;
+    slot = slot_of(request);
+    int num_bias = 0;
     for (const auto& [token, value] : params.logit_bias) {
-      bias_ids[static_cast<size_t>(slot_idx) * cuda::kMaxBias + slot.num_bias] = token;
-      bias_values[static_cast<size_t>(slot_idx) * cuda::kMaxBias + slot.num_bias++] = value;
+      bias_ids[static_cast<size_t>(slot_idx) * cuda::kMaxBias + num_bias] = token;
+      bias_values[static_cast<size_t>(slot_idx) * cuda::kMaxBias + num_bias++] = value;
     }
-    slot.uses_counts = uses_token_counts(params) ? 1 : 0;
-    slot.num_top_logprobs = request.num_top;
     if (slot.uses_counts != 0) {
       const DeviceArray<int32_t> prompt(request.prompt);
       const DeviceArray<int32_t> generated(request.generated);
@@ -156,7 +156,7 @@ inline Outcome run_on_device(const std::vector<Request>& requests, bool referenc
                        all_ids.begin() + first + cuda::kMaxTopLogprobs);
     out.top_logprobs.insert(out.top_logprobs.end(), all_logprobs.begin() + first,
                             all_logprobs.begin() + first + cuda::kMaxTopLogprobs);
-    const int32_t slot = slot_of[i++];
+    const int32_t slot = slot_ids[i++];
     out.slots.push_back(all_slots[slot]);
     out.last_token.push_back(all_last[slot]);
     out.counts.insert(out.counts.end(), all_counts.begin() + slot * vocab,
@@ -171,70 +171,24 @@ inline int32_t cpu_token(const Request& request) {
                       request.seed, request.position, scratch);
 }
 
-// Returns the tokens that may be drawn if the uniform number, p and min_p each differ by at most `slack`,
-// computed in double from the definition.
+// Returns the tokens that may be drawn if a token's sum of logit and noise, p and min_p each differ by at
+// most `slack`, computed in double from the definition.
 inline std::set<int32_t> acceptable_tokens(const Request& request, double slack) {
-  // The logits after penalties, bias, mask and end tokens are computed here, because the CPU's sampler does
-  // not return them.
-  std::vector<float> work = request.logits;
-  const TokenHistory history = history_of(request);
-  const SamplingParams& params = request.params;
-  if (uses_token_counts(params)) {
-    for (const auto& [token, count] : history.counts()) {
-      float& x = work[token];
-      x = x > 0 ? x / params.repetition_penalty : x * params.repetition_penalty;
-      if (count.generated > 0) {
-        x -= params.frequency_penalty * static_cast<float>(count.generated) + params.presence_penalty;
-      }
-    }
-  }
-  for (const auto& [token, bias] : params.logit_bias) work[token] += bias;
-  constexpr float kMasked = -std::numeric_limits<float>::infinity();
-  for (size_t t = 0; !request.mask.empty() && t < work.size(); ++t) {
-    if ((request.mask[t / 32] >> (t % 32) & 1U) == 0) work[t] = kMasked;
-  }
-  if (history.num_generated() < params.min_new_tokens) {
-    std::vector<float> without = work;
-    for (const int32_t token : request.eos) without[token] = kMasked;
-    for (const int32_t token : params.stop_token_ids) without[token] = kMasked;
-    if (std::any_of(without.begin(), without.end(), [](float x) { return x != kMasked; })) work = without;
-  }
-  std::vector<int32_t> order;
-  for (size_t t = 0; t < work.size(); ++t) {
-    if (work[t] != kMasked) order.push_back(static_cast<int32_t>(t));
-  }
-  std::sort(order.begin(), order.end(),
-            [&](int32_t a, int32_t b) { return work[a] != work[b] ? work[a] > work[b] : a < b; });
-  if (params.top_k > 0 && params.top_k < static_cast<int64_t>(order.size())) order.resize(params.top_k);
-  const double best = work[order.front()];
-  auto weight = [&](int32_t token) {
-    return std::exp((work[token] - best) / static_cast<double>(params.temperature));
-  };
-  double top_total = 0.0;
-  for (const int32_t token : order) top_total += weight(token);
-
+  const std::vector<float> work = hadal::testing::changed_logits(request);
   std::set<int32_t> tokens;
   for (const double shift : {-slack, 0.0, slack}) {
-    std::vector<int32_t> kept = order;
-    if (params.top_p < 1.0F) {
-      double mass = 0.0;
-      size_t keep = 0;
-      while (keep < kept.size() && mass < (static_cast<double>(params.top_p) + shift) * top_total) {
-        mass += weight(kept[keep++]);
-      }
-      kept.resize(std::max<size_t>(keep, 1));
-    }
-    while (kept.size() > 1 && weight(kept.back()) < static_cast<double>(params.min_p) * (1.0 + shift))
-      kept.pop_back();
-    std::sort(kept.begin(), kept.end());
-    double total = 0.0;
-    for (const int32_t token : kept) total += weight(token);
-    const double u = philox_uniform(request.seed, static_cast<uint64_t>(request.position));
-    double mass = 0.0;
+    const std::vector<int32_t> kept = hadal::testing::kept_tokens(request.params, work, shift);
+    const double best = work[kept.front()];
+    std::vector<double> sums;
     for (const int32_t token : kept) {
-      const double low = mass / total;
-      mass += weight(token);
-      if (u + slack >= low && u - slack < mass / total) tokens.insert(token);
+      const uint32_t bits =
+          noise_bits(request.seed, static_cast<uint64_t>(request.position), static_cast<uint32_t>(token));
+      sums.push_back((work[token] - best) / static_cast<double>(request.params.temperature) -
+                     std::log(static_cast<double>(exponential_noise(bits))));
+    }
+    const double largest = *std::max_element(sums.begin(), sums.end());
+    for (size_t i = 0; i < kept.size(); ++i) {
+      if (sums[i] >= largest - slack) tokens.insert(kept[i]);
     }
   }
   return tokens;

@@ -54,7 +54,8 @@ TEST(LoadDeviceWeights, GoldensAreTheHostLoadersWeights) {
           SCOPED_TRACE(config.name + (format == LoadFormat::kDummy ? " dummy" : " file") +
                        (quantization == LoadQuantization::kFp8 ? " fp8" : ""));
           ThreadPool pool(threads);
-          const WeightLoadOptions options{.format = format, .quantization = quantization, .seed = 3};
+          const WeightLoadOptions options{
+              .format = format, .quantization = quantization, .seed = 3, .load_nextn = false};
           const auto loaded = load_device_weights(dir, config.config, options, pool);
           ASSERT_TRUE(loaded.ok()) << loaded.status().message;
           expect_loaded(*loaded, config, dir, options);
@@ -83,7 +84,7 @@ TEST(LoadDeviceWeights, EveryQuantisationIsTheHostLoaders) {
       const auto dir = scratch.path() / "model";
       testing::write_checkpoint(dir, golden, 7);
       for (const LoadFormat load : {LoadFormat::kAuto, LoadFormat::kDummy}) {
-        const WeightLoadOptions options{.format = load, .seed = 3};
+        const WeightLoadOptions options{.format = load, .seed = 3, .load_nextn = false};
         const auto loaded = load_device_weights(dir, golden.config, options, pool);
         ASSERT_TRUE(loaded.ok()) << loaded.status().message;
         expect_loaded(*loaded, golden, dir, options);
@@ -93,7 +94,8 @@ TEST(LoadDeviceWeights, EveryQuantisationIsTheHostLoaders) {
     for (const LoadQuantization quantization :
          {LoadQuantization::kW8A8Fp8, LoadQuantization::kW8A8Int8, LoadQuantization::kBlockwiseInt8}) {
       SCOPED_TRACE(std::string(name) + " " + to_string(quantization));
-      const WeightLoadOptions options{.format = LoadFormat::kDummy, .quantization = quantization, .seed = 3};
+      const WeightLoadOptions options{
+          .format = LoadFormat::kDummy, .quantization = quantization, .seed = 3, .load_nextn = false};
       const auto loaded = load_device_weights("", plain.config, options, pool);
       ASSERT_TRUE(loaded.ok()) << loaded.status().message;
       expect_loaded(*loaded, plain, "", options);
@@ -112,7 +114,8 @@ TEST(LoadDeviceWeights, FilesOfEveryTypeAreRoundedToTheComputeType) {
       SCOPED_TRACE(dtype);
       ThreadPool pool(3);
       for (const DType compute : {DType::kBF16, DType::kF16}) {
-        const WeightLoadOptions options{.quantization = quantization, .compute_dtype = compute};
+        const WeightLoadOptions options{
+            .quantization = quantization, .compute_dtype = compute, .load_nextn = false};
         const auto loaded = load_device_weights(dir, config.config, options, pool);
         if (compute == DType::kF16 && quantization != LoadQuantization::kNone) {
           ASSERT_FALSE(loaded.ok());
@@ -152,7 +155,8 @@ TEST(LoadDeviceWeights, LargerTensorsTravelInPieces) {
     testing::write_checkpoint(dir, *config, 9);
     for (const LoadFormat format : {LoadFormat::kAuto, LoadFormat::kDummy}) {
       ThreadPool pool(4);
-      const WeightLoadOptions options{.format = format, .quantization = quantization, .seed = 9};
+      const WeightLoadOptions options{
+          .format = format, .quantization = quantization, .seed = 9, .load_nextn = false};
       const auto loaded = load_device_weights(dir, config->config, options, pool);
       ASSERT_TRUE(loaded.ok()) << loaded.status().message;
       expect_loaded(*loaded, *config, dir, options);
@@ -223,7 +227,7 @@ TEST(LoadDeviceWeights, ProgressRisesToItsTotal) {
   const GoldenConfig config = testing::golden_config("v3_fp8");
   size_t last = 0;
   size_t total = 0;
-  WeightLoadOptions options{.format = LoadFormat::kDummy};
+  WeightLoadOptions options{.format = LoadFormat::kDummy, .load_nextn = false};
   options.progress = [&](size_t done, size_t of, std::string_view) {
     EXPECT_GE(done, last);
     last = done;

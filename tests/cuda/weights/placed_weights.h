@@ -51,6 +51,14 @@ struct RopeRows {
 // Returns the shape of every tensor of a checkpoint that is stored as `config` says, without values.
 TensorSources shapes_of(const ModelConfig& config);
 
+// Writes codes [n, k] with their scales (per block, per row, or one) as bf16 rows that are `stride` apart.
+void widen_on_host(WeightType type, const std::byte* codes, int64_t n, int64_t k, std::vector<float> scales,
+                   bf16* out, int64_t stride);
+
+// Returns the address of an element of a matrix that the host can read.
+const std::byte* element_at(const MatrixWeight& w, int64_t row, int64_t col);
+
+// Executes all placements and transposes of the plan, whose memory is the host's.
 void run_on_host(const DeviceWeightPlan& plan);
 
 // Expects that no place of the plan, which begins at `base`, is written twice, is outside of its block or is

@@ -4,10 +4,12 @@
 #include <tuple>
 
 #include "model/cuda/device_weights_loader.h"
+#include "model/draft_layer.h"
 #include "model/info.h"
 #include "model/presets.h"
 #include "model/random_weights.h"
 #include "tests/cuda/weights/placed_weights.h"
+#include "tests/model/draft_directories.h"
 
 namespace hadal {
 namespace {
@@ -58,6 +60,82 @@ TEST(DeviceWeightPlan, GoldensOnHostMemoryAreTheHostLoadersWeights) {
   }
 }
 
+// Published files have copies of the embedding and the head in the NextN layer.
+TEST(DeviceWeightPlan, TheNextnLayerSharesWhatEqualsTheTargets) {
+  const GoldenConfig golden =
+      testing::golden_config("v3", {{"\"num_nextn_predict_layers\": 0", "\"num_nextn_predict_layers\": 1"}});
+  ASSERT_EQ(golden.config.num_nextn_predict_layers, 1);
+  testing::ScratchDirectory scratch;
+  const auto dir = scratch.path() / "model";
+  testing::write_checkpoint(dir, golden, 7);
+  ThreadPool pool(1);
+  const ModelWeights stored = load_weights(dir, golden.config, {}, pool).value();
+  ASSERT_TRUE(stored.mtp.has_value());
+  WeightSources sources = weight_sources(dir, golden.config, {}).value();
+  const RopeRows rope(golden.config);
+  const auto plan_at = [&](std::byte* base) {
+    return plan_device_weights(golden.config, sources.map, rope.source, LoadQuantization::kNone, base);
+  };
+  const int64_t with_copies = plan_at(nullptr).weights.bytes;
+  share_equal_copies(golden.config, sources.map, sources.map);
+  const int64_t bytes = plan_at(nullptr).weights.bytes;
+  EXPECT_GE(with_copies - bytes, 2 * golden.config.vocab_size * golden.config.hidden_size * 2);
+  HostBlock block(static_cast<size_t>(bytes));
+  const DeviceWeightPlan plan = plan_at(block.data());
+  testing::run_on_host(plan);
+  testing::expect_separate_places(plan, block.data());
+  testing::expect_same_weights(plan.weights, stored, golden.config);
+  ASSERT_TRUE(plan.weights.nextn.has_value());
+  const DeviceNextn& nextn = *plan.weights.nextn;
+  EXPECT_EQ(nextn.embedding.data, plan.weights.embedding.data);
+  EXPECT_EQ(nextn.lm_head.data, plan.weights.lm_head.data);
+  const auto same = [](const void* placed, const void* expected, int64_t bytes_of) {
+    return std::memcmp(placed, expected, static_cast<size_t>(bytes_of)) == 0;
+  };
+  const int64_t hidden = golden.config.hidden_size;
+  EXPECT_TRUE(same(nextn.enorm, stored.mtp->enorm, hidden * 4));
+  EXPECT_TRUE(same(nextn.hnorm, stored.mtp->hnorm, hidden * 4));
+  EXPECT_TRUE(same(nextn.shared_head_norm, stored.mtp->shared_head_norm, hidden * 4));
+  EXPECT_TRUE(same(nextn.eh_proj.data, stored.mtp->eh_proj.data, 2 * hidden * hidden * 2));
+  EXPECT_TRUE(nextn.layer.is_moe);
+  EXPECT_TRUE(same(nextn.layer.attention.o.data, stored.mtp->layer.attention.o.data,
+                   nextn.layer.attention.o.n * nextn.layer.attention.o.k * 2));
+}
+
+TEST(DeviceWeightPlan, ADraftLayerIsPlacedAsTheModelsOwnWithTheSameWeights) {
+  for (const char* name : {"v3", "v3_fp8"}) {
+    SCOPED_TRACE(name);
+    const GoldenConfig golden = testing::golden_config(
+        name, {{"\"num_nextn_predict_layers\": 0", "\"num_nextn_predict_layers\": 1"}});
+    testing::ScratchDirectory scratch;
+    const auto dir = scratch.path() / "model";
+    testing::write_checkpoint(dir, golden, 7);
+    const auto exported = scratch.path() / "export";
+    testing::write_directory(exported, testing::export_config(testing::Json::parse(golden.text)),
+                             testing::exported_layer(dir, golden.config.num_hidden_layers));
+    const DraftLayer draft = read_draft_layer({.dir = exported}).value();
+    ASSERT_TRUE(check_gpu_draft(draft, golden.config, LoadQuantization::kNone).ok());
+    const RopeRows rope(golden.config);
+    const auto placed = [&](const WeightLoadOptions& options) {
+      WeightSources sources = weight_sources(dir, golden.config, options).value();
+      if (options.draft) {
+        EXPECT_TRUE(add_draft_sources(golden.config, draft, options.seed, sources).ok());
+      }
+      share_equal_copies(golden.config, sources.map, sources.map);
+      const auto plan_at = [&](std::byte* base) {
+        return plan_device_weights(golden.config, sources.map, rope.source, LoadQuantization::kNone, base);
+      };
+      const auto bytes = static_cast<size_t>(plan_at(nullptr).weights.bytes);
+      HostBlock block(bytes);
+      const DeviceWeightPlan plan = plan_at(block.data());
+      testing::run_on_host(plan);
+      EXPECT_TRUE(plan.weights.nextn.has_value());
+      return std::vector<std::byte>(block.data(), block.data() + bytes);
+    };
+    EXPECT_TRUE(placed({}) == placed({.draft = draft}));
+  }
+}
+
 TEST(DeviceWeightPlan, Float16AndFloat32CheckpointsAreConverted) {
   for (const char* dtype : {"float16", "float32"}) {
     const GoldenConfig golden = testing::golden_config("v3", {{"bfloat16", dtype}});
@@ -87,7 +165,7 @@ constexpr LoadQuantization kQuantisations[] = {LoadQuantization::kFp8, LoadQuant
 
 // Covers checkpoints in their published formats, and the same formats made at load.
 TEST(DeviceWeightPlan, EveryQuantisationIsPlaced) {
-  for (const char* name : {"v3", "v2_lite"}) {
+  for (const char* name : {"v3", "v2_lite", "v32"}) {
     const GoldenConfig plain = testing::golden_config(name);
     for (const PublishedFormat& format : published_formats()) {
       SCOPED_TRACE(std::string(name) + " " + format.name);

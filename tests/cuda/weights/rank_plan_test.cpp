@@ -384,7 +384,6 @@ TEST(RankWeightPlan, EveryElementOfPublishedModelsIsOnOneRankOrOnAll) {
     Json json = Json::parse(preset_config_json(name).value());
     json["num_hidden_layers"] = json["first_k_dense_replace"].get<int>() + 1;
     const ModelConfig config = testing::parsed(json);
-    if (config.has_indexer()) continue;  // not on a GPU yet
     std::vector<LoadQuantization> quantizations = {LoadQuantization::kNone};
     if (!config.quantization)
       quantizations.insert(quantizations.end(), {LoadQuantization::kFp8, LoadQuantization::kW8A8Int8});

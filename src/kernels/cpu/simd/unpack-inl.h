@@ -59,7 +59,7 @@ HWY_INLINE void load_transposed(const uint8_t* HWY_RESTRICT rows, int64_t stride
 #if HADAL_UNPACK_AVX512
   // Halves of 256 bits are inserted from memory, which is not a shuffle and leaves three of four shuffle
   // stages.
-  const auto two_rows = [&](int low, int high) HWY_ATTR {
+  const auto two_rows = [&](int low, int high) HWY_ATTR __attribute__((always_inline)) {
     const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + low * stride));
     const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + high * stride));
     return VU32{_mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1)};
@@ -314,10 +314,14 @@ HWY_INLINE void unpack_rows(const uint8_t* HWY_RESTRICT rows, int64_t stride, in
   }
 }
 
-// Widens two groups of N rows (each `stride` bytes apart) × k weights to a panel [k, 2N].
+// Widens two groups of N rows (each `stride` bytes apart) × k weights to a panel [k, 2N]. The panel is
+// the calling thread's own. The rows may be records of the cache, which threads write, and ThreadSanitizer is
+// told of the first of each group alone.
 template <class W>
-HWY_NOINLINE void unpack_panel(const uint8_t* rows0, const uint8_t* rows1, int64_t stride, int64_t k,
-                               float* panel) {
+HADAL_UNCHECKED_BY_TSAN HWY_NOINLINE void unpack_panel(const uint8_t* rows0, const uint8_t* rows1,
+                                                       int64_t stride, int64_t k, float* panel) {
+  tsan_reads(rows0, k * kWeightBytes<W>);
+  tsan_reads(rows1, k * kWeightBytes<W>);
   unpack_rows<W>(rows0, stride, k, panel, kPanelRows);
   unpack_rows<W>(rows1, stride, k, panel + kLanes, kPanelRows);
 }

@@ -140,13 +140,15 @@ struct QRopeParams {
 };
 void q_rope(const QRopeParams& params, const Launch& launch);
 
-// Copies the first num_rows records of page `source` to page `target`, in one layer's pool after another.
+// Copies the first num_rows records of page `source` to page `target`, in one layer's pool after another; and
+// index keys with their scales, if the layout has them (KvIndex::kE4M3).
 struct PageCopyEntry {
   int32_t source = 0, target = 0, num_rows = 0;
 };
 struct CopyPagesParams {
-  std::byte* const* pools = nullptr;      // [num_layers] device pointers, in device memory
-  const PageCopyEntry* copies = nullptr;  // [num_copies], device memory
+  std::byte* const* pools = nullptr;        // [num_layers] device pointers, in device memory
+  std::byte* const* index_pools = nullptr;  // likewise, where layout.index is not kNone
+  const PageCopyEntry* copies = nullptr;    // [num_copies], device memory
   int num_layers = 0;
   int num_copies = 0;
   KvLayout layout;

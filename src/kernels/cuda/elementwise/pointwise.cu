@@ -122,6 +122,23 @@ __global__ void __launch_bounds__(256) copy_pages_kernel(const CopyPagesParams p
        i += static_cast<int>(gridDim.z * blockDim.x)) {
     target[i] = source[i];
   }
+  if (p.layout.index == KvIndex::kNone) return;
+  const std::byte* from = p.index_pools[blockIdx.y] + entry.source * p.layout.index_page_bytes();
+  std::byte* to = p.index_pools[blockIdx.y] + entry.target * p.layout.index_page_bytes();
+  const auto* keys = reinterpret_cast<const uint4*>(from);
+  const auto* scales = reinterpret_cast<const float*>(from + kKvIndexScalesOffset);
+  for (int i = static_cast<int>(blockIdx.z * blockDim.x + threadIdx.x);
+       i < entry.num_rows * (kKvIndexDim / 16); i += static_cast<int>(gridDim.z * blockDim.x)) {
+    reinterpret_cast<uint4*>(to)[i] = keys[i];
+  }
+  if (blockIdx.z == 0 && static_cast<int>(threadIdx.x) < entry.num_rows)
+    reinterpret_cast<float*>(to + kKvIndexScalesOffset)[threadIdx.x] = scales[threadIdx.x];
+}
+
+void check_index_pools(const CopyPagesParams& p) {
+  HADAL_CHECK(
+      p.layout.index == KvIndex::kNone || (p.layout.index == KvIndex::kE4M3 && p.index_pools != nullptr),
+      "a device copies index keys in e4m3, between pools that are given");
 }
 
 }  // namespace
@@ -179,6 +196,7 @@ void q_rope(const QRopeParams& p, const Launch& launch) {
 
 void copy_pages(const CopyPagesParams& p, const Launch& launch) {
   static_assert(kKvRowBytesBf16 % 16 == 0 && kKvRowBytesFp8E4M3 % 16 == 0 && kKvRowBytesFp8E5M2 % 16 == 0);
+  check_index_pools(p);
   if (launch.reference) return reference::copy_pages(p, launch);
   const dim3 grid(static_cast<unsigned>(p.num_copies), static_cast<unsigned>(p.num_layers), 4);
   launch_kernel<copy_pages_kernel>(launch, grid, 256, 0, p);

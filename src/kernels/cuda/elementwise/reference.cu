@@ -241,6 +241,13 @@ __global__ void copy_pages_kernel(const CopyPagesParams p) {
   for (int64_t i = threadIdx.x; i < int64_t{entry.num_rows} * p.layout.row_bytes(); i += kThreads) {
     pool[entry.target * page_bytes + i] = pool[entry.source * page_bytes + i];
   }
+  if (p.layout.index == KvIndex::kNone) return;
+  const std::byte* from = p.index_pools[blockIdx.y] + entry.source * p.layout.index_page_bytes();
+  std::byte* to = p.index_pools[blockIdx.y] + entry.target * p.layout.index_page_bytes();
+  for (int i = static_cast<int>(threadIdx.x); i < entry.num_rows * kKvIndexDim; i += kThreads)
+    to[i] = from[i];
+  for (int i = static_cast<int>(threadIdx.x); i < entry.num_rows * 4; i += kThreads)
+    to[kKvIndexScalesOffset + i] = from[kKvIndexScalesOffset + i];
 }
 
 }  // namespace

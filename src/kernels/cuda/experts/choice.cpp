@@ -54,9 +54,9 @@ void columns_choices(const GroupedShape&, std::vector<GroupedChoice>& out) {
 struct KernelRow {
   ProductKernel kernel;
   bool (*supports)(const GroupedShape& shape);
-  // for a shape that the kernel supports: true if the configuration is compiled and correct
+  // Returns true if the configuration is compiled and correct for a shape that the kernel supports.
   bool (*fits)(const GroupedShape& shape, const GroupedChoice& choice);
-  // appends every configuration worth measuring
+  // Appends every configuration that is worth measuring.
   void (*append_choices)(const GroupedShape& shape, std::vector<GroupedChoice>& out);
 };
 constexpr KernelRow kKernels[] = {

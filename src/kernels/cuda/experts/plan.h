@@ -51,9 +51,8 @@ struct ExpertsKernel {
   const char* chosen_by = nullptr;          // for kRouter: whether its choice was measured
 };
 
-// Holds offsets in bytes into a layer's workspace, multiples of 256; kNone means not needed. Rows are dense;
-// rows of codes have a multiple of 128 codes, and their scales have the layout
-// of QuantizedRows.
+// Holds offsets in bytes into a layer's workspace, multiples of 256; kNone marks what is not needed. Rows are
+// dense; rows of codes have a multiple of 128 codes, and their scales have the layout of QuantizedRows.
 struct ExpertsWorkspace {
   static constexpr size_t kNone = ~size_t{0};
   struct Rows {

@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kThreads, 1) index_score_kernel(const IndexSco
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   std::byte* ring = rings + warp * kStages * kStageBytes;
   int group = 0;
-  if (unit < end) {  // the first group that ends behind `unit`
+  if (unit < end) {  // the first group that ends after `unit`
     for (int step = kMaxIndexGroups / 2; step > 0; step /= 2) {
       const int before = group + step - 1;
       if (before * kGroupRows < args.num_rows && ends[before] <= unit) group += step;

@@ -1,5 +1,6 @@
 // Implements the plain kernels of sampling. A block of 256 threads per row computes every logit again each
 // time it is needed, and finds a truncation's lowest key bit by bit. Sums are doubles in a fixed order.
+#include "base/gumbel.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/sampling/reference.h"
@@ -119,36 +120,29 @@ __device__ int32_t draw(const Source& source, const SlotSampling& slot, float be
     const uint64_t at_least = static_cast<uint64_t>(sampling::ordered(bound)) << kIdBits;
     lowest = at_least > lowest ? at_least : lowest;
   }
-  auto kept_mass = [&](int64_t id) {
+  double largest = -INFINITY;
+  int32_t token = INT32_MAX;
+  for (int64_t id = threadIdx.x; id < source.vocab; id += kThreads) {
     const float x = source.at(id);
-    return key_of<kIdBits>(x, id) >= lowest ? mass(x) : 0.0;
-  };
-  // Each thread has a contiguous piece of the ids; one thread finds the piece that holds the target and walks
-  // it.
-  const int64_t piece = (source.vocab + kThreads - 1) / kThreads;
-  __shared__ double pieces[kThreads];
-  __shared__ int32_t token;
-  double own = 0.0;
-  const int64_t first = threadIdx.x * piece;
-  for (int64_t id = first; id < first + piece && id < source.vocab; ++id) own += kept_mass(id);
-  pieces[threadIdx.x] = own;
+    if (key_of<kIdBits>(x, id) < lowest) continue;
+    const uint32_t bits = noise_bits(slot.seed, static_cast<uint64_t>(position), static_cast<uint32_t>(id));
+    const double below =
+        x == best ? 0.0 : (static_cast<double>(x) - static_cast<double>(best)) * inv_temperature;
+    const double sum = below - log(static_cast<double>(exponential_noise(bits)));
+    if (sum > largest) {  // ids ascend, so of equal sums the lower id stays
+      largest = sum;
+      token = static_cast<int32_t>(id);
+    }
+  }
+  __shared__ double sums[kThreads];
+  __shared__ int32_t tokens[kThreads];
+  sums[threadIdx.x] = largest;
+  tokens[threadIdx.x] = token;
   __syncthreads();
-  if (threadIdx.x == 0) {
-    double total = 0.0;
-    for (int i = 0; i < kThreads; ++i) total += pieces[i];
-    const double target =
-        static_cast<double>(sampling::draw_bits(slot.seed, static_cast<uint64_t>(position))) * 0x1p-24 *
-        total;
-    double before = 0.0;
-    int at = 0;
-    while (at < kThreads - 1 && before + pieces[at] <= target) before += pieces[at++];
-    token = -1;
-    for (int64_t id = at * piece; id < source.vocab; ++id) {
-      const double m = kept_mass(id);
-      if (m > 0.0)
-        token = static_cast<int32_t>(id);  // the last one, should rounding leave the target unreached
-      before += m;
-      if (target < before) break;
+  for (int i = 0; i < kThreads; ++i) {
+    if (sums[i] > largest || (sums[i] == largest && tokens[i] < token)) {
+      largest = sums[i];
+      token = tokens[i];
     }
   }
   __syncthreads();
@@ -221,6 +215,7 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleParams par
   }
   const int32_t token = greedy ? id_of(best) : draw(source, slot, logit_of(best), row.position);
   if (threadIdx.x == 0) *result = {token, 0, 0.0F, 0};
+  if (!params.commits) return;
   if (slot.num_top_logprobs >= 0) {
     const int num = static_cast<int>(
         min(static_cast<int64_t>(min(slot.num_top_logprobs, kMaxTopLogprobs)), params.vocab));

@@ -56,7 +56,6 @@ struct RowShared {
   uint32_t count[kBins], low[kBins], high[kBins];
   uint32_t list_size;
   uint32_t num_candidates;
-  uint32_t draw_bits;
   uint64_t candidates[kMaxCandidates];
   SlotSampling slot;
 };
@@ -138,13 +137,10 @@ struct Row {
     return of_all(published(), 0, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
   }
 
-  // Returns the blocks' sums; warp_sums() has those of this block's warps until the next reduction.
+  // Returns the blocks' sums.
   __device__ Published sums(uint64_t value) {
     put_block(0, value, [](uint64_t a, uint64_t b) { return a + b; });
     return published();
-  }
-  __device__ const uint64_t* warp_sums() const {
-    return shared.warp_values[parity ^ 1];
   }
 
   // Joins the values of a block's threads (0 is neutral) and publishes the result.

@@ -13,6 +13,7 @@
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/sampling/load.cuh"
 #include "kernels/cuda/sampling/logprobs.cuh"
+#include "kernels/cuda/sampling/race.cuh"
 #include "kernels/cuda/sampling/reference.h"
 
 namespace hadal::cuda {
@@ -23,6 +24,7 @@ extern __shared__ __align__(16) std::byte shared_memory[];
 
 __device__ void accept(const SampleParams& params, const SampleRow& row, int row_idx, int32_t token) {
   params.results[row_idx] = {token, 0, 0.0F, 0};
+  if (!params.commits) return;
   params.last_token[row.slot] = token;
   SlotSampling& slot = params.slots[row.slot];
   ++slot.num_generated;
@@ -30,9 +32,10 @@ __device__ void accept(const SampleParams& params, const SampleRow& row, int row
     count_token(params.counts + row.slot * params.vocab, token);
 }
 
-// Chooses among the tokens in shared memory; exactly one thread of the cluster gets a token, the others −1.
-__device__ int32_t draw(Row& row, float best, uint32_t least_warp_best) {
+// Chooses among the tokens in shared memory, of which `best_key` is the best; all threads return the token.
+__device__ int32_t draw(Row& row, uint64_t best_key, uint32_t least_warp_best, int64_t position) {
   const SlotSampling& slot = row.shared.slot;
+  const float best = best_value(best_key);
   Truncation what{};
   what.lowest = kLowestUnmasked;
   what.best = best;
@@ -68,54 +71,7 @@ __device__ int32_t draw(Row& row, float best, uint32_t least_warp_best) {
     const uint64_t lowest = static_cast<uint64_t>(ordered(bound)) << kIdBits;
     what.lowest = lowest > what.lowest ? lowest : what.lowest;
   }
-  const Bound bound(what.lowest);
-  // Computes the sums of the first n of four weights, as integers that ascend with n.
-  auto first_weights = [&](const float4& four, int id, uint64_t(&sums)[4]) {
-    auto weight = [&](float x, int at) { return bound.keeps(x, at) ? weight_of(x, best, what.scale) : 0.0F; };
-    float sum = weight(four.x, id);
-    sums[0] = Row::fixed_sum(sum);
-    sum += weight(four.y, id + 1);
-    sums[1] = Row::fixed_sum(sum);
-    sum += weight(four.z, id + 2);
-    sums[2] = Row::fixed_sum(sum);
-    sum += weight(four.w, id + 3);
-    sums[3] = Row::fixed_sum(sum);
-  };
-  uint64_t own = 0;
-  row.for_each_four([&](const float4& four, int id) {
-    if (fmaxf(fmaxf(four.x, four.y), fmaxf(four.z, four.w)) < bound.logit) return;
-    uint64_t sums[4];
-    first_weights(four, id, sums);
-    own += sums[3];
-  });
-  const Row::Published blocks = row.sums(own);
-  const uint64_t* warps = row.warp_sums();
-  uint64_t total = 0;
-  for (int r = 0; r < kClusterBlocks; ++r) total += blocks[r][0];
-  const uint64_t target = draw_target(row.shared.draw_bits, total);
-
-  // This finds the block, then the warp, whose tokens span the target; that warp walks its chunk again.
-  uint64_t before = 0;
-  for (int r = 0; r < row.rank; ++r) before += blocks[r][0];
-  if (target < before || target - before >= blocks[row.rank][0]) return -1;
-  for (int w = 0; w < row.warp; ++w) before += warps[w];
-  if (target < before || target - before >= warps[row.warp]) return -1;
-#pragma unroll 1
-  for (int i = row.lane * 4;; i += kLaneStep) {  // ends: the target lies in this chunk
-    const int id = row.warp_first() + i;
-    uint64_t sums[4] = {};
-    if (id < row.vocab)
-      first_weights(*reinterpret_cast<const float4*>(row.values + row.warp * row.chunk + i), id, sums);
-    const uint64_t reached = before + warp_inclusive_scan(sums[3], row.lane);
-    const unsigned past = __ballot_sync(kAll, reached > target);
-    if (past == 0) {
-      before = __shfl_sync(kAll, reached, 31);
-      continue;
-    }
-    if (row.lane != __ffs(static_cast<int>(past)) - 1) return -1;
-    const uint64_t rest = target - (reached - sums[3]);
-    return id + (sums[0] <= rest ? 1 : 0) + (sums[1] <= rest ? 1 : 0) + (sums[2] <= rest ? 1 : 0);
-  }
+  return first_of_race(row, best_key, Bound(what.lowest), what.scale, position);
 }
 
 __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 2)
@@ -138,9 +94,6 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     }
   }
   cluster_sync();  // every block has started, so its shared memory may be written; and the slot has been read
-  if (threadIdx.x == kThreads - 1) {
-    row.shared.draw_bits = draw_bits(slot.seed, static_cast<uint64_t>(request.position));
-  }
 
   const int64_t slot_idx = request.slot;
   Changes changes;
@@ -177,26 +130,20 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     return;
   }
 
-  int32_t token = -1;
-  if (!greedy) {
-    token = draw(row, best_value(best), least_warp_best);
-  } else if (row.rank == 0 && threadIdx.x == 0) {
-    token = best_id(best);
-  }
-  const int num_top = slot.num_top_logprobs;
+  const int32_t chosen = greedy ? best_id(best) : draw(row, best, least_warp_best, request.position);
+  const bool writes = row.rank == 0 && threadIdx.x == 0;
+  const int num_top = params.commits ? slot.num_top_logprobs : -1;
   if (num_top < 0) {
-    if (token >= 0) accept(params, request, row_idx, token);
+    if (writes) accept(params, request, row_idx, chosen);
     return;
   }
 
-  // One thread of the cluster has the token and passes it to all.
-  const auto chosen = static_cast<int32_t>(row.largest(static_cast<uint64_t>(token + 1))) - 1;
   load_row(row, logits, four);
   const Loaded raw = take_row(row, four, Changes{}, true);
   const float best_logit = best_value(raw.best);
   const double log_sum = log_total(best_logit, row.total_weight(best_logit, kLog2e, INFINITY).all);
   const int wanted = min(min(num_top, kMaxTopLogprobs), row.vocab);
-  if (row.rank == 0 && threadIdx.x == 0) {
+  if (writes) {
     accept(params, request, row_idx, chosen);
     params.results[row_idx] = {chosen, 0, logprob_of(logits[chosen], log_sum), max(wanted, 0)};
   }

@@ -1,5 +1,5 @@
 // Chooses tokens from logits on the device, with the order of operations and the ties of engine/sampler.h and
-// draws by Philox4x32-10 keyed by (seed, position) (base/philox.h). This header includes no CUDA header.
+// the noise of (seed, position, token) that base/gumbel.h defines. This header includes no CUDA header.
 #pragma once
 
 #include <cstddef>
@@ -61,6 +61,9 @@ struct SampleParams {
   SampleResult* results = nullptr;  // [num_rows]
   int32_t* top_ids = nullptr;       // [num_rows, kMaxTopLogprobs]; null: no row asks for them
   float* top_logprobs = nullptr;    // [num_rows, kMaxTopLogprobs]
+  // False: only `results` are written, without log-probabilities, and the slots stay as they are: the tokens
+  // are drafts. Otherwise a slot has at most one row.
+  bool commits = true;
 };
 void sample(const SampleParams& params, const Launch& launch);
 

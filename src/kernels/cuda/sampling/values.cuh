@@ -1,5 +1,4 @@
-// Holds the arithmetic of sampling on one logit: penalties, the total order, weights in fixed point and the
-// uniform draw.
+// Holds the arithmetic of sampling on one logit: penalties, the total order and weights in fixed point.
 #pragma once
 
 #include <cstdint>
@@ -76,33 +75,6 @@ __device__ __forceinline__ FixedWeight fixed_weight(float weight) {
 template <int kLowBits>
 __device__ __forceinline__ uint64_t joined(FixedWeight weight) {
   return (static_cast<uint64_t>(weight.high) << kLowBits) + weight.low;
-}
-
-// Returns the 24 bits of base/philox.h's philox_uniform(seed, position): u = draw_bits · 2^−24.
-__device__ __forceinline__ uint32_t draw_bits(uint64_t seed, uint64_t position) {
-  uint32_t c0 = static_cast<uint32_t>(position);
-  uint32_t c1 = static_cast<uint32_t>(position >> 32);
-  uint32_t c2 = 0;
-  uint32_t c3 = 0;
-  uint32_t k0 = static_cast<uint32_t>(seed);
-  uint32_t k1 = static_cast<uint32_t>(seed >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xD2511F53U} * c0;
-    const uint64_t p1 = uint64_t{0xCD9E8D57U} * c2;
-    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
-    c1 = static_cast<uint32_t>(p1);
-    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
-    c3 = static_cast<uint32_t>(p0);
-    k0 += 0x9E3779B9U;
-    k1 += 0xBB67AE85U;
-  }
-  return c0 >> 8;
-}
-
-// Returns floor(u · total).
-__device__ __forceinline__ uint64_t draw_target(uint32_t bits, uint64_t total) {
-  return __umul64hi(bits, total) << 40 | (bits * total) >> 24;
 }
 
 // Returns the smallest logit that min_p keeps: exp((x − best) / T) ≥ min_p. It is at most `best`.

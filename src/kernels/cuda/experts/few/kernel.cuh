@@ -31,7 +31,7 @@
 // of a slot ahead, which the parity of a barrier cannot show. If a ring holds a whole number of down's tiles,
 // `down` needs no turns, because a warpgroup uses the same slots in every round. kConsumerBarrier joins all
 // consumers around the activation. With FP8 every 128 of k are promoted to float32 with both scales, one slot
-// behind the tensor cores. A thread has up to 224 registers.
+// after the tensor cores. A thread has up to 224 registers.
 #pragma once
 
 #include "kernels/cuda/common/pdl.cuh"

@@ -18,7 +18,7 @@ inline constexpr int kThreads = 256;
 inline constexpr int kRowChunks = kKvRowDim * 2 / 16;        // 72
 inline constexpr int kLatentChunks = kKvLatentDim * 2 / 16;  // 64
 
-// Returns the slot of a place of the selection, or −1 behind its end.
+// Returns the slot of a place of the selection, or −1 after its end.
 __device__ __forceinline__ int32_t slot_at(const SparseArgs& args, int row, int place, int count) {
   if (place >= count) return -1;
   const int32_t slot = args.slots[int64_t{row} * args.geometry.topk + place];

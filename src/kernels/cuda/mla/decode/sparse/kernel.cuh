@@ -75,7 +75,7 @@ class Item {
     add_values(tile);
   }
 
-  // Makes outputs and log-sum-exps of the rows; called once behind the last chunk.
+  // Makes outputs and log-sum-exps of the rows; called once after the last chunk.
   __device__ __forceinline__ void finish(const SparseArgs& args, int row, int first_head, bool is_whole,
                                          int64_t partial_row) {
     float* sums = at<float>(L::kMaxima);

@@ -1,0 +1,72 @@
+// The parts of the executor that only steps with speculation use.
+#include <algorithm>
+#include <utility>
+
+#include "engine/cuda/cuda_executor.h"
+
+namespace hadal {
+
+// Rows with a grammar are sampled later, and rows of prompts or of tokens that are computed again differ from
+// step to step.
+GraphShape CudaExecutor::padded_shape(const StagedStep& step) const {
+  const ForwardBatch& batch = step.batch;
+  if (batch.num_prefill_tokens > 0) return {};
+  if (!speculation_) return choose_shape(shapes_, batch.num_tokens(), 1, pad_);
+  if (!CudaSpeculation::verifies_alone(step) || !step.scores.empty()) return {};
+  int64_t width = 1;
+  for (const SampleSpec& spec : step.samples) {
+    if (spec.constrained) return {};
+    width = std::max<int64_t>(width, spec.num_rows);
+  }
+  return choose_shape(shapes_, std::ssize(step.samples), width, pad_);
+}
+
+CudaSpeculation::Pass CudaExecutor::pass_of(const Pending& pending, DeviceExec& exec) const {
+  return {.view = pending.view,
+          .cache = cache_,
+          .slots = slots_,
+          .results = results_,
+          .logits = logits_.as<float>(),
+          .exec = exec};
+}
+
+void CudaExecutor::run_speculating(Pending& pending, OpObserver* observer) {
+  DeviceStep step = feed(pending.view);
+  step.decode_settled = false;  // rows of a verification are keys of those after them
+  DeviceExec exec = exec_of(observer);
+  const CudaSpeculation::Pass pass = pass_of(pending, exec);
+  // NextN's logits are read before the target's are written, and written after those have been read.
+  speculation_->expand(pass);
+  model_.decoder.forward(step, cache_,
+                         {.logits = pending.logits,
+                          .rows = DeviceOutputs::Hidden::kAllRows,
+                          .hidden = speculation_->target_hidden()},
+                         exec);
+  speculation_->sample(pass, pending.logits, nullptr);
+  score(pending);
+  if (!pending.awaits_masks) speculation_->follow(pass);
+}
+
+// NaN after an accepted draft is found by the next step, which computes that row again.
+void CudaExecutor::collect_chain(const Pending& pending, size_t item, SampledToken& token) {
+  const Sample& sample = pending.samples[item];
+  const int32_t num_rows = speculation_->num_rows(pending.step_idx, item);
+  token.verified = sample.verifies && num_rows > 0;
+  token.num_drafts = sample.verifies ? std::max(num_rows - 1, 0) : 0;
+  for (int depth = 0; depth < num_rows; ++depth) {
+    const int64_t idx = pending.shape.result(item, depth);
+    const cuda::SampleResult& result = results_.result(pending.step_idx, false, idx);
+    if (depth == 0 && result.has_nan != 0) token.error = "the model's logits contain NaN";
+    if (result.token < 0) return;
+    std::optional<TokenLogprob> logprob;
+    if (sample.wants_logprob) logprob = results_.logprob(pending.step_idx, false, idx);
+    if (depth == 0) {
+      token.token = result.token;
+      token.logprob = std::move(logprob);
+    } else {
+      token.further.push_back({.token = result.token, .logprob = std::move(logprob)});
+    }
+  }
+}
+
+}  // namespace hadal

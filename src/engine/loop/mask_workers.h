@@ -1,0 +1,160 @@
+// Makes the masks of constrained rows while the engine thread does other work. A mask may take long (an
+// ambiguous grammar has thousands of parser states), so each request has a task that one worker at a time
+// carries out: it tells the constraint the newest tokens, and then fills the mask of the next one.
+//
+// With speculation a task is carried out a second time in a step: the worker follows the drafts as far as the
+// masks allow them, and fills the mask after each. What was not sampled in the end is rolled back before the
+// next mask.
+//
+// The client whose masks have used the least processor time since the queue was last empty comes first, and
+// of its tasks the one that has used the least. A task whose last mask took long, or that has not made one
+// yet, is slow, and only the slow lane's threads, which run at a lower priority of the operating system,
+// carry it out. So an expensive grammar delays neither cheap ones nor the forward pass.
+//
+// A request whose constraint has used more processor time than MaskLimits::all_masks_s allows ends with an
+// error.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mask_limits.h"
+#include "engine/engine.h"
+
+namespace hadal {
+
+inline constexpr double kSlowMaskSeconds = 0.005;  // a mask that takes longer makes its task a slow one
+
+// Returns the processor time that the calling thread has used.
+double thread_seconds();
+
+struct MaskWorkersOptions {
+  MaskLimits limits;
+  // Threads of each lane; 0: by the number of processors. One quick thread makes some thousand masks in a
+  // second; more serve large batches on large machines.
+  int num_quick = 0;
+  int num_slow = 0;
+  std::function<double()> clock = thread_seconds;  // another one in tests
+};
+
+// MaskTask is the constraint of one request and its newest mask. Only MaskWorkers calls the functions other
+// than allows().
+class MaskTask {
+ public:
+  // `client` is the client of the request.
+  MaskTask(std::unique_ptr<TokenConstraint> constraint, int64_t vocab_size, uint64_t client)
+      : constraint_(std::move(constraint)),
+        num_words_(static_cast<size_t>((vocab_size + 31) / 32)),
+        client_(client) {}
+
+  // Tells whether the step's mask `row` allows the token: 0 is the newest mask, and i the one after draft i,
+  // which must have been taken. The engine thread calls it.
+  bool allows(size_t row, int32_t token_id) const {
+    const uint32_t* const mask = row == 0 ? mask_.data() : &draft_masks_[(row - 1) * num_words_];
+    return (mask[token_id / 32] >> (token_id % 32) & 1U) != 0;
+  }
+
+ private:
+  friend class MaskWorkers;
+  enum class State { kIdle, kQueued, kRunning, kReady };
+
+  bool is_slow() const { return num_masks_ == 0 || last_s_ > kSlowMaskSeconds; }
+  // These run on a worker, without the lock.
+  void make(const MaskWorkersOptions& options);
+  void make_next();
+  void make_draft_masks();
+  void set_error(const char* what, AbortReason reason);
+
+  const std::unique_ptr<TokenConstraint> constraint_;
+  const size_t num_words_;
+  const uint64_t client_;
+  State state_ = State::kIdle;   // guarded by MaskWorkers::mutex_, and so is everything below unless it runs
+  std::vector<int32_t> tokens_;  // that the constraint has not been told yet, or else the drafts
+  bool is_for_drafts_ = false;   // it makes, or has made, masks of drafts
+  std::vector<int32_t> told_drafts_;  // drafts that the constraint was told
+  std::vector<uint32_t> mask_;
+  std::vector<uint32_t> draft_masks_;  // [told_drafts_.size(), num_words_]
+  bool is_given_up_ = false;           // nobody takes the masks of drafts that are being made
+  // The tokens of a post() that came meanwhile.
+  std::optional<std::vector<int32_t>> tokens_after_;
+  std::string error_;
+  AbortReason error_reason_ = AbortReason::kFault;
+  int64_t num_masks_ = 0;
+  double used_s_ = 0.0;         // processor time
+  double last_s_ = 0.0;         // of one mask, when it was last carried out
+  bool is_awaitable_ = true;    // wait() waits for it: it was not slow when it was begun
+  bool is_waited_for_ = false;  // a call of wait() is waiting for it
+  bool wakes_ = false;          // on_late is called when it is ready
+};
+
+// Only one thread, the engine's, calls it; the workers use its private part.
+class MaskWorkers {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // A worker calls `on_late` when a mask becomes ready that was late or is that of a slow task (see take).
+  // All threads are started here, so that no request fails later because the system has none left. Throws
+  // std::system_error if there is not even one thread for each lane.
+  explicit MaskWorkers(std::function<void()> on_late, MaskWorkersOptions options = {});
+  // Waits for the masks that are being made, and drops the others.
+  ~MaskWorkers();
+  MaskWorkers(const MaskWorkers&) = delete;
+  MaskWorkers& operator=(const MaskWorkers&) = delete;
+
+  // Begins the next mask: the one after `tokens`, which were sampled in one step, or the first one if there
+  // are none. The task must be idle, or its masks of drafts given up.
+  void post(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> tokens);
+  // Begins the masks after `drafts`, which follow the mask that was taken last. The task must be idle.
+  void post_drafts(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> drafts);
+  // Forgets a request that has ended: a mask that has not begun will not be made.
+  void drop(const std::shared_ptr<MaskTask>& task);
+
+  // Waits until those masks of `tasks` that are not slow, first ones among them, are ready, or `deadline` is
+  // over.
+  void wait(std::span<MaskTask* const> tasks, Clock::time_point deadline);
+
+  struct Outcome {
+    bool is_ready = false;
+    bool is_slow = false;  // the next mask should not be waited for
+    std::string error;     // not empty: the constraint failed, so that there is no mask
+    AbortReason reason = AbortReason::kFault;
+  };
+  // Copies a mask that is ready into `words`, after which the task is idle. on_late will be called for the
+  // present mask if it is late, and for the next one if the task is slow.
+  Outcome take(MaskTask& task, std::span<uint32_t> words);
+  // Copies the masks of drafts into `words`, one after the other, as many as there are. If they are not
+  // ready, or a mask has failed, it gives them up, and copies nothing.
+  void take_drafts(const std::shared_ptr<MaskTask>& task, std::span<uint32_t> words);
+  // Tells whether the mask is ready, or has failed.
+  bool is_ready(const MaskTask& task);
+
+ private:
+  // Puts a task into the queue. The caller holds the lock.
+  void enqueue(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> tokens, bool for_drafts);
+  void start_threads(int count, bool slow_lane);
+  void stop();
+  void work(bool slow_lane);
+  std::shared_ptr<MaskTask> next(bool slow_lane);
+
+  const MaskWorkersOptions options_;
+  const std::function<void()> on_late_;
+  std::mutex mutex_;  // guards everything below, and the tasks that are not running
+  std::condition_variable to_quick_, to_slow_, to_engine_;
+  std::vector<std::shared_ptr<MaskTask>> queued_;
+  std::unordered_map<uint64_t, double> used_by_client_;  // seconds since queued_ was last empty
+  int64_t num_waited_for_ = 0;
+  bool stop_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace hadal

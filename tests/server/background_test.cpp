@@ -1,0 +1,238 @@
+// Tests work beside the I/O threads: the pool of threads for it, and the grammars of requests, which it
+// compiles.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "server/admission/request_memory.h"
+#include "server/generation/background_pool.h"
+#include "server/generation/grammar_task.h"
+#include "tests/server/test_server.h"
+
+namespace hadal::server {
+namespace {
+
+TEST(BackgroundPool, RunsTasksAndSurvivesOneThatThrows) {
+  std::promise<void> done;  // used by tasks, so it must outlive the pool, here and below
+  BackgroundPool pool(2);
+  EXPECT_TRUE(pool.post([] { throw std::runtime_error("no"); }));
+  EXPECT_TRUE(pool.post([&] { done.set_value(); }));
+  done.get_future().wait();
+  pool.stop();
+  EXPECT_FALSE(pool.post([] {}));
+}
+
+TEST(BackgroundPool, RefusesTasksWhenItsQueueIsFull) {
+  std::promise<void> gate;
+  std::promise<void> started;
+  BackgroundPool pool({.num_threads = 1, .max_queued = 2});
+  pool.post([&] {
+    started.set_value();
+    gate.get_future().wait();
+  });
+  started.get_future().wait();
+  EXPECT_TRUE(pool.post([] {}));
+  EXPECT_TRUE(pool.post([] {}));
+  EXPECT_FALSE(pool.post([] {}));
+  gate.set_value();
+}
+
+TEST(BackgroundPool, ClientsTakeTurnsAndOneLeavesAThreadToOthers) {
+  std::promise<void> gate;
+  std::promise<void> started;
+  const std::shared_future<void> opened = gate.get_future().share();
+  std::promise<void> other;
+  std::atomic<int> begun = 0;
+  BackgroundPool pool({.num_threads = 2, .max_queued_per_client = 8, .max_running_per_client = 1});
+  pool.post(
+      [&] {
+        ++begun;
+        started.set_value();
+        opened.wait();
+      },
+      "greedy");
+  started.get_future().wait();
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(pool.post([&] { ++begun; }, "greedy"));
+  EXPECT_FALSE(pool.post([] {}, "greedy")) << "its share of the queue is full";
+  EXPECT_TRUE(pool.post([&] { other.set_value(); }, "other"));
+  other.get_future().wait();  // while the first client's task still runs
+  EXPECT_EQ(begun, 1);
+  std::promise<void> last;
+  gate.set_value();
+  while (!pool.post([&] { last.set_value(); }, "greedy")) std::this_thread::yield();
+  last.get_future().wait();
+  EXPECT_EQ(begun, 9);
+}
+
+TEST(BackgroundPool, ADroppedTaskIsDestroyedAtOnceAndTheOthersStillRun) {
+  std::promise<void> gate;
+  std::promise<void> started;
+  std::promise<void> last;
+  std::atomic<int> begun = 0;
+  BackgroundPool pool({.num_threads = 1, .max_queued = 3, .max_queued_per_client = 2});
+  const uint64_t running = pool.post(
+      [&] {
+        started.set_value();
+        gate.get_future().wait();
+      },
+      "first");
+  started.get_future().wait();
+  auto owned = std::make_shared<int>();
+  const uint64_t left = pool.post([&begun, owned] { ++begun; }, "first");
+  EXPECT_TRUE(pool.post([&] { ++begun; }, "first"));
+  const uint64_t only = pool.post([&begun, owned] { ++begun; }, "second");
+  EXPECT_FALSE(pool.post([] {}, "third")) << "the queue is full";
+  EXPECT_FALSE(pool.drop(running, "first")) << "it has begun";
+  EXPECT_FALSE(pool.drop(left, "second")) << "it is another client's";
+  EXPECT_EQ(owned.use_count(), 3);
+  EXPECT_TRUE(pool.drop(left, "first"));
+  EXPECT_TRUE(pool.drop(only, "second")) << "a client's last task, whose turn ends with it";
+  EXPECT_EQ(owned.use_count(), 1);
+  EXPECT_FALSE(pool.drop(left, "first"));
+  EXPECT_FALSE(pool.drop(only, "second"));
+  EXPECT_TRUE(pool.post([&] { last.set_value(); }, "second")) << "their places are free";
+  gate.set_value();
+  last.get_future().wait();
+  pool.stop();
+  EXPECT_EQ(begun, 1);
+}
+
+TEST(BackgroundPool, TellsALongTaskThatItIsStopping) {
+  std::promise<void> started;
+  std::atomic<bool> saw = false;
+  BackgroundPool pool(1);
+  pool.post([&] {
+    started.set_value();
+    while (!pool.stopping()) std::this_thread::yield();
+    saw = true;
+  });
+  started.get_future().wait();
+  EXPECT_FALSE(pool.stopping());
+  pool.stop();
+  EXPECT_TRUE(saw);
+}
+
+class GrammarTask : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!grammar_available()) GTEST_SKIP() << "built without xgrammar";
+    compiler_ = GrammarCompiler::create(server_.tokenizer(), {.vocab_size = testing::kVocab}).value();
+    context_.emplace(server_.server().context());
+    context_->grammars = compiler_.get();
+  }
+  Result<CompiledGrammars> compile(GrammarSpecs specs) {
+    std::optional<Result<CompiledGrammars>> out;
+    compile_grammars(*context_, server_.io(), "peer:test", std::move(specs),
+                     [&](Result<CompiledGrammars> compiled) { out = std::move(compiled); });
+    EXPECT_TRUE(server_.io().run_until([&] { return out.has_value(); }));
+    return std::move(*out);
+  }
+  static std::shared_ptr<const GrammarSpec> regex(const char* text) {
+    return std::make_shared<const GrammarSpec>(GrammarSpec{.kind = GrammarKind::kRegex, .text = text});
+  }
+
+  testing::TestServer server_;
+  std::unique_ptr<GrammarCompiler> compiler_;
+  std::optional<ServerContext> context_;
+};
+
+TEST_F(GrammarTask, CompilesEqualSpecsOnceAndKeepsTheirPlaces) {
+  const auto one = regex("a+");
+  const auto grammars = compile({one, one, nullptr, regex("b"), regex("a+"), one}).value();
+  ASSERT_EQ(grammars.size(), 6U);
+  for (const size_t i : {1, 4, 5}) EXPECT_EQ(grammars[i], grammars[0]);
+  EXPECT_EQ(grammars[2], nullptr);
+  EXPECT_NE(grammars[3], grammars[0]);
+  EXPECT_EQ(compiler_->cache_stats().num_misses, 2);
+  EXPECT_EQ(compiler_->cache_stats().num_hits, 0);
+}
+
+TEST_F(GrammarTask, ARequestThatIsLeftWhileItWaitsIsDroppedAtOnce) {
+  std::promise<void> gate;
+  const std::shared_future<void> opened = gate.get_future().share();
+  context_->background.post([opened] { opened.wait(); }, "peer:test");
+  const auto owned = std::make_shared<int>();
+  const auto leave = compile_grammars(*context_, server_.io(), "peer:test", {regex("a+")},
+                                      [owned](const Result<CompiledGrammars>&) { ADD_FAILURE(); });
+  EXPECT_EQ(owned.use_count(), 2);
+  leave();
+  EXPECT_EQ(owned.use_count(), 1) << "what waited is destroyed";
+  leave();
+  gate.set_value();
+  EXPECT_TRUE(compile({regex("b")}).ok());
+  EXPECT_EQ(compiler_->cache_stats().num_misses, 1) << "what was left is not compiled";
+}
+
+TEST_F(GrammarTask, ARequestThatIsLeftBetweenItsGrammarsIsNotAnswered) {
+  const auto owned = std::make_shared<int>();
+  const auto leave = compile_grammars(*context_, server_.io(), "peer:test", {regex("a+"), regex("b+")},
+                                      [owned](const Result<CompiledGrammars>&) { ADD_FAILURE(); });
+  // The pool may have begun the first grammar, wait for the second or have compiled both; done() would still
+  // come on this thread, which has run no task.
+  leave();
+  EXPECT_TRUE(server_.io().run_until([&] { return owned.use_count() == 1; }));
+}
+
+// The engine waits for nothing of a client that has gone, and neither does the ledger.
+TEST(Grammars, AClientThatLeavesWhileItsGrammarWaitsGivesBackItsMemoryAtOnce) {
+  if (!grammar_available()) GTEST_SKIP() << "built without xgrammar";
+  const auto memory = std::make_shared<RequestMemory>(size_t{1} << 30);
+  testing::TestServer server({.server = {.memory = memory}, .with_grammars = true});
+  std::promise<void> gate;
+  const std::shared_future<void> opened = gate.get_future().share();
+  for (int i = 0; i < 8; ++i)
+    server.server().context().background.post([opened] { opened.wait(); }, std::to_string(i));
+  for (const auto& [path, body] : std::vector<std::pair<std::string, std::string>>{
+           {"/generate", R"({"text":"Hello","sampling_params":{"regex":"a+","max_new_tokens":4}})"},
+           {"/generate", R"({"text":"Hello","stream":true,"sampling_params":{"regex":"b","n":3}})"},
+           {"/v1/completions", R"({"prompt":"Hello","regex":"c+","max_tokens":4})"}}) {
+    auto exchange = server.send("POST", path, body);
+    ASSERT_TRUE(server.io().run_until([&] { return memory->bytes(MemoryKind::kGrammar) > 0; })) << path;
+    exchange->disconnect();
+    // Nothing of the request is left, except where the thread that has parsed it is about to let go of it.
+    EXPECT_TRUE(server.io().run_until([&] { return exchange.use_count() == 1; })) << path;
+    exchange.reset();
+    EXPECT_EQ(memory->total(), 0U) << path;
+  }
+  gate.set_value();
+  EXPECT_EQ(server.generate(R"({"text":"Hello","sampling_params":{"regex":"d+","max_new_tokens":2}})").status,
+            200);
+}
+
+TEST(Grammars, ACompileThatTheLedgerHasNoRoomForIsRefused) {
+  if (!grammar_available()) GTEST_SKIP() << "built without xgrammar";
+  const auto memory = std::make_shared<RequestMemory>(size_t{32} << 20);
+  testing::TestServer server({.server = {.memory = memory}, .with_grammars = true});
+  const std::string constrained = R"({"text":"Hello","sampling_params":{"regex":"a+","max_new_tokens":2}})";
+  EXPECT_EQ(server.generate(constrained).status, 503) << "a compile may take 64 MiB";
+  EXPECT_EQ(memory->refused(MemoryKind::kGrammar), 1);
+  // The thread that has parsed the request may be about to let go of it when the answer is already here.
+  EXPECT_TRUE(server.io().run_until([&] { return memory->total() == 0; }));
+  EXPECT_EQ(server.generate(R"({"text":"Hello","sampling_params":{"max_new_tokens":2}})").status, 200);
+}
+
+TEST_F(GrammarTask, ADrainSkipsSpecsOfRequestsThatWouldBeRefused) {
+  server_.server().drain(std::chrono::milliseconds(0));
+  EXPECT_EQ(compile({regex("a+")}).status().code, StatusCode::kCancelled);
+  EXPECT_EQ(compiler_->cache_stats().num_misses, 0);
+}
+
+// An operator's call does not wait for grammars.
+TEST(Admin, HasAThreadOfItsOwn) {
+  testing::TestServer server;
+  std::promise<void> gate;
+  const std::shared_future<void> opened = gate.get_future().share();
+  for (int i = 0; i < 8; ++i) server.server().context().background.post([opened] { opened.wait(); });
+  EXPECT_EQ(server.call("POST", "/flush_cache").status, 200);
+  gate.set_value();
+}
+
+}  // namespace
+}  // namespace hadal::server
