@@ -28,15 +28,12 @@ target_include_directories(hadal_source_dir PUBLIC ${PROJECT_SOURCE_DIR})
 target_compile_definitions(hadal_source_dir PRIVATE HADAL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 
 # Tests are optimised less than what they test, because compiling them is a third of a build and running them is not slow.
-set(HADAL_TEST_OPTIONS -O1)
-if(HADAL_SANITIZE)
-  set(HADAL_TEST_OPTIONS -O0)
-endif()
+set(HADAL_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
 
-# hadal_tests(<folder> DEPS …): makes one GoogleTest binary `<folder>_test` from the folder's *_test.cpp files, each
-# test a ctest case of its own.
+# hadal_tests(<folder> DEPS … [SHARDS n]): makes one GoogleTest binary `<folder>_test` from the folder's *_test.cpp files. It is
+# one ctest test `<folder>`, or n of them, `<folder>_0` and so on, which each run a part of its cases.
 function(hadal_tests name)
-  cmake_parse_arguments(ARG "" "" "DEPS;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "" "SHARDS" "DEPS;SOURCES" ${ARGN})
   if(NOT ARG_SOURCES)
     file(GLOB_RECURSE ARG_SOURCES CONFIGURE_DEPENDS *.cpp)
   endif()
@@ -47,9 +44,24 @@ function(hadal_tests name)
   target_compile_options(${name}_test PRIVATE ${HADAL_WARNINGS} ${HADAL_TEST_OPTIONS})
   target_link_libraries(${name}_test PRIVATE ${ARG_DEPS} hadal_source_dir GTest::gmock GTest::gtest_main)
   hadal_precompile(${name}_test tests)
-  add_test(NAME ${name} COMMAND ${name}_test)
   # Tests provoke failing allocations on purpose: the address sanitizer should report them to the program.
-  set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 1800 ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1")
+  set(environment "ASAN_OPTIONS=allocator_may_return_null=1")
+  if(NOT ARG_SHARDS)
+    hadal_unit_test(${name} ${name}_test "${environment}")
+    return()
+  endif()
+  math(EXPR last "${ARG_SHARDS} - 1")
+  foreach(shard RANGE ${last})
+    hadal_unit_test(${name}_${shard} ${name}_test "${environment};GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${shard}")
+  endforeach()
+endfunction()
+
+# hadal_unit_test(<name> <binary> <environment> [ARG…]): a ctest test. scripts/run_tests.py reads its report where its environment
+# says that it is written.
+function(hadal_unit_test name binary environment)
+  add_test(NAME ${name} COMMAND ${binary} ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 1800
+    ENVIRONMENT "GTEST_OUTPUT=json:${CMAKE_CURRENT_BINARY_DIR}/${name}.json;${environment}")
 endfunction()
 
 # hadal_bench(<folder> DEPS …): makes one Google Benchmark binary `<folder>_bench` from the folder's *_bench.cpp files.

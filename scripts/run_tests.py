@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,29 +34,34 @@ def count_report(report):
     return tally
 
 
+def report_of(test):
+    """Returns the file in which a ctest test reports its cases, as its environment says."""
+    values = {value["name"]: value["value"] for value in test["properties"]}
+    environment = dict(variable.split("=", 1) for variable in values["ENVIRONMENT"] if variable)
+    return Path(environment["GTEST_OUTPUT"].removeprefix("json:"))
+
+
 def run_ctest(build_dir, filter_text, labels, jobs):
     """Runs ctest; returns the Tally of the cases of all binaries."""
     listed = subprocess.run(["ctest", "--test-dir", build_dir, "--show-only=json-v1"] + labels,
                             check=True, capture_output=True, text=True).stdout
-    # A test that was never built is listed without a command; ctest itself reports it, and it is counted below.
-    binaries = {test["name"]: Path(test.get("command", [test["name"]])[0]).name
-                for test in json.loads(listed).get("tests", [])}
+    reports = {test["name"]: report_of(test) for test in json.loads(listed).get("tests", [])}
     tally = Tally()
-    if not binaries:
+    if not reports:
         return tally
-    with tempfile.TemporaryDirectory(prefix="hadal-tests-") as reports:
-        environment = dict(os.environ, GTEST_OUTPUT=f"json:{reports}/", GTEST_BRIEF="1")
-        if filter_text:
-            environment["GTEST_FILTER"] = filter_text if "*" in filter_text else f"*{filter_text}*"
-        exit_code = subprocess.run(["ctest", "--test-dir", build_dir, "--output-on-failure", "-j", str(jobs)] + labels,
-                                   env=environment, check=False).returncode
-        for name, binary in binaries.items():
-            report = Path(reports) / f"{binary}.json"
-            if report.is_file():
-                tally.add(count_report(report))
-            else:  # it crashed, ran out of time or was not built
-                print(f"{name}: {binary} ended without a report", flush=True)
-                tally.failed += 1
+    for report in reports.values():
+        report.unlink(missing_ok=True)
+    environment = dict(os.environ, GTEST_BRIEF="1")
+    if filter_text:
+        environment["GTEST_FILTER"] = filter_text if "*" in filter_text else f"*{filter_text}*"
+    exit_code = subprocess.run(["ctest", "--test-dir", build_dir, "--output-on-failure", "-j", str(jobs)] + labels,
+                               env=environment, check=False).returncode
+    for name, report in reports.items():
+        if report.is_file():
+            tally.add(count_report(report))
+        else:  # it crashed, ran out of time or was not built
+            print(f"{name} ended without a report", flush=True)
+            tally.failed += 1
     if exit_code != 0 and tally.failed == 0:  # every case passed, but a binary did not end well: a leak, say
         print("a test binary failed after its cases", flush=True)
         tally.failed = 1

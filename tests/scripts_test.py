@@ -137,8 +137,10 @@ def test_skipped(work):
 
     # The build directory has one GoogleTest program, which skips a case like those of grammars without xgrammar.
     report = {"testsuites": [{"name": "Grammar", "testsuite": [{"name": "Holds", "result": "SKIPPED"}]}]}
-    program = executable(work / "text_test", f"echo '{json.dumps(report)}' >\"${{GTEST_OUTPUT#json:}}text_test.json\"\n")
-    (work / "CTestTestfile.cmake").write_text(f'add_test(text "{program}")\n')
+    program = executable(work / "text_test", f"echo '{json.dumps(report)}' >\"${{GTEST_OUTPUT#json:}}\"\n")
+    (work / "CTestTestfile.cmake").write_text(
+        f'add_test(text "{program}")\n'
+        f'set_tests_properties(text PROPERTIES ENVIRONMENT "GTEST_OUTPUT=json:{work}/text.json")\n')
     skips("a skipped case", [sys.executable, ROOT / "scripts/run_tests.py", "--build-dir", work, "--only", "text"], 1, {},
           ["SKIPPED Grammar.Holds"])
 
