@@ -159,11 +159,35 @@ def test_multi_gpu_report(work):
     expect("multi-GPU row that one GPU has not", command, 1, ["decode.md, lite-bf16: no row '3 × 1024'"])
 
 
+def test_speculation_report(work):
+    command = [sys.executable, ROOT / "bench/speculation_report.py", work]
+    expect("speculation report of nowhere", [*command[:2], work / "none"], 1, ["none is no directory"])
+    expect("speculation report of nothing", command, 1, ["holds no results"])
+    step = {"batch_size": 16, "input_len": 1024, "median_decode_gpu_latency": 0.002, "median_decode_throughput": 8000.0}
+    (work / "lite-fp8.0.jsonl").write_text(json.dumps(step) + "\n")
+    (work / "lite-fp8.2.jsonl").write_text(json.dumps({**step, "median_decode_gpu_latency": 0.004, "accept_length": 2.5}) + "\n")
+    for acceptance, rate in (("without", 100.0), ("half", 150.0)):
+        (work / f"policy.{acceptance}.16.jsonl").write_text(json.dumps({"output_throughput": rate}) + "\n")
+        which = work / f"serving-{acceptance.replace('half', 'with')}"
+        which.mkdir()
+        (which / "serving.jsonl").write_text(json.dumps({"max_concurrency": 64, "output_throughput": rate, "median_tpot_ms": 1.5}) + "\n")
+    # Twice the time for two and a half tokens.
+    wanted = ["| V2-Lite, FP8 | 16 × 1024 | 2.000 | not measured | 4.000, 2.50, 1.25 | not measured | 1.25 |",
+              "| 16 | 100 | not measured | 150, 1.50 | not measured |", "| 64 | 100 | 150 | 1.50 |"]
+    expect("speculation report", command, 0, wanted, on_stdout=True)
+    pages = copy_of_pages(work)
+    expect("speculation pages", [*command, "--pages", pages], 0, [], on_stdout=True)
+    has_parts("speculation.md", pages, wanted)
+    (work / "lite-fp8.2.jsonl").write_text(json.dumps(step) + "\n")
+    expect("speculation row without its length", command, 1, ["lite-fp8.2.jsonl:1: no 'accept_length'"])
+
+
 def test_sections(work):
-    """Both scripts that measure sections of models, with a stand-in for hadal."""
+    """The scripts that measure sections of models, with a stand-in for hadal."""
     hadal = executable(work / "hadal", "exit 3\n")
     out = work / "out"
-    for script, section, report in (("run_h200.sh", "v3-fp8", "h200_report.py"), ("run_multi_gpu_h200.sh", "v2", "multi_gpu_report.py")):
+    for script, section, report in (("run_h200.sh", "v3-fp8", "h200_report.py"), ("run_multi_gpu_h200.sh", "v2", "multi_gpu_report.py"),
+                                    ("run_speculation_h200.sh", "v3-fp8", "speculation_report.py")):
         command = [ROOT / "bench" / script]
         for option in ("--out", "--build-dir"):
             expect(f"{script} {option}", [*command, option], 2, [f"{script}: {option} needs a directory"])
@@ -177,7 +201,7 @@ def test_sections(work):
         executable(hadal, 'test "$1" = info || exit 3\n')
         expect(f"{script} failed run", own, 1, [f"failed: {section}"])
         # Each row replaces those of the failed run; the report reads them.
-        row = json.dumps({**MULTI_GPU, "run_name": section, "distinct_experts": 6.0})
+        row = json.dumps({**MULTI_GPU, "run_name": section, "distinct_experts": 6.0, "median_decode_throughput": 500.0, "accept_length": 2.0})
         executable(hadal, f"""while test $# -gt 1; do test "$1" != --result-filename || echo '{row}' >>"$2"; shift; done\n""")
         expect(f"{script} run", own, 0, [f"== {section}"], on_stdout=True)
         expect(f"{script} report", [sys.executable, ROOT / "bench" / report, out], 0, ["| 1 × 1024 | 2.000 |"], on_stdout=True)

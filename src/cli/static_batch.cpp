@@ -52,4 +52,9 @@ const ForwardBatch& StaticBatch::decode(std::span<const int32_t> ids, int64_t po
   return batch_;
 }
 
+const ForwardBatch& StaticBatch::pages_only() {
+  start();
+  return batch_;
+}
+
 }  // namespace hadal::cli

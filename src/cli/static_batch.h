@@ -30,6 +30,9 @@ class StaticBatch {
   // Returns a step with one token of every sequence at `position`, and logits for all of them.
   const ForwardBatch& decode(std::span<const int32_t> ids, int64_t position);
 
+  // Returns a step with the pages of all sequences and no row, for requests that verify drafts.
+  const ForwardBatch& pages_only();
+
  private:
   void start();
   void add_row(int64_t sequence, int32_t id, int64_t position);

@@ -102,6 +102,22 @@ def test_logits(model, work):
         check("logits refuses a device as directory", full.returncode == 1, full.stderr)
 
 
+def speculates_in_one_batch(work):
+    """With every draft accepted a step of two drafts gives three tokens, and with none it gives one."""
+    for chances, length in (("1,1", 3.0), ("0", 1.0)):
+        path = work / f"rows-{length}.jsonl"
+        rc, out, err = run("bench", "one-batch", "--model-path", TINY, "--load-format", "dummy", "--batch-size", "1", "3", "--input-len", "12", "--output-len", "5",
+                           "--speculative-algorithm", "NEXTN", "--speculative-num-steps", "2", "--speculative-simulate-acceptance", chances,
+                           "--result-filename", path, timeout=300)
+        rows = [json.loads(line) for line in path.read_text().splitlines()] if rc == 0 else []
+        check(f"bench one-batch with drafts, chances {chances}", [(r["batch_size"], r["width"], r["accept_length"], r["acceptance"],
+              r["bandwidth_gb_s"]) for r in rows] == [(b, 3, length, "simulated", None) for b in (1, 3)], (rows, err))
+        check("it says so", f"accept length (simulated): {length:.2f}" in out, out)
+    expect_error("bench one-batch counts drafts in the context", 2, ["--output-len 300 times 3 tokens a step", "max_position_embeddings"], "bench",
+                 "one-batch", "--model", TINY, "--input-len", "3500", "--output-len", "300", "--speculative-algorithm", "NEXTN",
+                 "--speculative-num-steps", "2")
+
+
 def test_bench(model, work):
     rows_path = work / "rows.jsonl"
     rc, out, err = run("bench", "one-batch", "--model-path", model, "--load-format", "dummy", "--batch-size", "1", "8",
@@ -114,6 +130,7 @@ def test_bench(model, work):
             "bandwidth_gb_s", "bandwidth_ceiling_gb_s", "share_of_ceiling", "distinct_experts"}
     check("bench one-batch writes a row per batch size", [r["batch_size"] for r in rows] == [1, 8] and all(keys <= set(r) for r in rows), rows)
     check("bench one-batch counts distinct experts", rows[0]["distinct_experts"] == 4 and 8 <= rows[1]["distinct_experts"] <= 16, rows)
+    speculates_in_one_batch(work)
     expect_error("bench one-batch refuses --profile on the CPU", 2, ["--profile"], "bench", "one-batch", "--model", model, "--profile")
     expect_error("bench one-batch refuses more tokens than the context", 2, ["max_position_embeddings"], "bench", "one-batch", "--model", model,
                  "--load-format", "dummy", "--input-len", "600")

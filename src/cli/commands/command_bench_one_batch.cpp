@@ -1,6 +1,7 @@
 // `hadal bench one-batch`: runs one static batch on an executor, without the engine. Every row begins with a
 // warm-up of the same shape. First come the prompts of all sequences (on the CPU in one step, on a GPU in
-// steps of a limited number of tokens), then each step decodes one token of every sequence, greedily.
+// steps of a limited number of tokens), then each step decodes one token of every sequence, greedily. With
+// speculation each of these steps verifies as many drafts of every sequence as the flags say.
 #include <algorithm>
 #include <chrono>
 #include <fstream>
@@ -14,6 +15,7 @@
 #include "cli/commands/commands.h"
 #include "cli/run.h"
 #include "cli/session.h"
+#include "cli/speculation_options.h"
 #include "cli/static_batch.h"
 #include "cli/terminal.h"
 #include "engine/speculation/weight_traffic.h"
@@ -27,7 +29,11 @@ using Clock = std::chrono::steady_clock;
 struct Shape {
   int64_t batch_size = 0;
   int64_t input_len = 0;
-  int64_t output_len = 0;
+  int64_t output_len = 0;  // the prompt's step and output_len - 1 more steps
+  int64_t width = 0;       // tokens that a step may sample for a sequence with speculation; 0: without it
+
+  // No sequence has more tokens; one more step than output_len says is run with --profile.
+  int64_t most_tokens() const { return input_len + output_len * std::max<int64_t>(width, 1); }
 };
 
 struct Measured {
@@ -36,6 +42,7 @@ struct Measured {
   std::vector<double> decode_s, decode_gpu_s;     // per step
   double decode_bytes = 0.0;                      // mean over the steps
   double distinct_experts = 0.0;                  // mean over MoE layers and decode steps
+  double accept_length = 1.0;                     // mean number of tokens of a sequence in a decode step
   bool graphed = false;                           // the last decode step ran as a CUDA graph
   StepExchanges exchanges;                        // of a decode step
   std::vector<OpTiming> prefill_ops, decode_ops;  // one more step of each kind, with --profile
@@ -70,15 +77,16 @@ class BatchRun {
         shape_(shape),
         executor_(executor),
         num_caches_(session.options().gpus.is_lone() ? 1 : session.options().split.tp),
-        batch_(shape.batch_size, shape.input_len + shape.output_len) {}
+        batch_(shape.batch_size, shape.most_tokens()) {}
 
   Result<Measured> run(std::span<const int32_t> prompt, int64_t output_len, bool profile,
                        const InterruptGuard& guard) {
     Measured measured;
     HADAL_RETURN_IF_ERROR(prefill(prompt, measured, false));
-    int64_t step = 0;
+    int64_t step = 0, num_tokens = 0;
     for (; step + 1 < output_len && !guard.interrupted(); ++step) {
       HADAL_ASSIGN_OR_RETURN(const StepOutput output, decode(shape_.input_len + step, false));
+      for (const SampledToken& sampled : output.samples) num_tokens += 1 + std::ssize(sampled.further);
       measured.decode_s.push_back(wall_s_);
       measured.decode_gpu_s.push_back(output.run_s);
       measured.graphed = output.graphed;
@@ -90,6 +98,8 @@ class BatchRun {
           num_caches_ * kv_bytes_read(backend_.config(), layout_, shape_.batch_size, kv_len));
     }
     if (!measured.decode_s.empty()) {
+      measured.accept_length = static_cast<double>(num_tokens) /
+                               static_cast<double>(std::ssize(measured.decode_s) * shape_.batch_size);
       measured.distinct_experts /= static_cast<double>(measured.decode_s.size());
       measured.decode_bytes /= static_cast<double>(measured.decode_s.size());
     }
@@ -121,6 +131,7 @@ class BatchRun {
                                         static_cast<size_t>(count == 1 ? length : count * length));
         StagedStep staged;
         staged.batch = batch_.prefill(ids, begin, false, first, count);
+        if (shape_.width > 0) staged.next_ids = tokens_after(ids, count);
         for (int64_t i = 0; i < count; ++i) {
           const auto slot = static_cast<int32_t>(first + i);
           if (begin == 0) staged.slots.push_back(greedy(slot));
@@ -140,12 +151,37 @@ class BatchRun {
     return {};
   }
 
+  // Returns the token after each row of `count` prompts; -1 after the last one of each, which is sampled.
+  static std::vector<int32_t> tokens_after(std::span<const int32_t> ids, int64_t count) {
+    std::vector<int32_t> next(ids.begin() + 1, ids.end());
+    next.push_back(-1);
+    const int64_t length = std::ssize(ids) / count;
+    for (int64_t last = length - 1; last < std::ssize(next); last += length) next[last] = -1;
+    return next;
+  }
+
   Result<StepOutput> decode(int64_t position, bool profile) {
+    if (shape_.width > 0) return verify(profile);
     StagedStep staged;
     staged.batch = batch_.decode(std::vector<int32_t>(static_cast<size_t>(shape_.batch_size)), position);
     for (int32_t slot = 0; slot < static_cast<int32_t>(shape_.batch_size); ++slot) {
       staged.feeds.push_back({.row = slot, .slot = slot});
       staged.samples.push_back({.slot = slot, .logit_row = slot, .position = position + 1});
+    }
+    staged.profile = profile;
+    return carry_out(std::move(staged));
+  }
+
+  // Where each sequence is, only the executor knows.
+  Result<StepOutput> verify(bool profile) {
+    StagedStep staged;
+    staged.batch = batch_.pages_only();
+    for (int32_t slot = 0; slot < static_cast<int32_t>(shape_.batch_size); ++slot) {
+      staged.verifies.push_back({.sample = slot,
+                                 .seq_idx = slot,
+                                 .max_rows = static_cast<int32_t>(shape_.width),
+                                 .end_position = shape_.most_tokens()});
+      staged.samples.push_back({.slot = slot});
     }
     staged.profile = profile;
     return carry_out(std::move(staged));
@@ -187,7 +223,10 @@ Result<std::unique_ptr<StepExecutor>> make_executor(const ParsedFlags& flags, Se
   EngineOptions options;
   options.kv_layout = layout;
   options.max_running_requests = shape.batch_size;
-  options.context_length = shape.input_len + shape.output_len;
+  options.context_length = shape.most_tokens();
+  options.speculation_width = shape.width;
+  options.speculation_adapts = false;
+  HADAL_ASSIGN_OR_RETURN(options.simulated_acceptance, simulated_acceptance(flags));
   options.chunked_prefill_size = kGpuPrefillTokens;
   options.max_prefill_tokens = std::min(kGpuPrefillTokens, shape.batch_size * shape.input_len);
   options.max_total_tokens = StaticBatch(shape.batch_size, options.context_length).num_pages() * kPageSize;
@@ -201,7 +240,7 @@ Result<std::unique_ptr<StepExecutor>> make_executor(const ParsedFlags& flags, Se
 // Writes SGLang's keys, followed by figures on memory traffic. Decode values are null if there was no decode
 // step.
 nlohmann::ordered_json make_row(const std::string& run_name, const Shape& shape, const Measured& measured,
-                                double ceiling, const Backend& backend) {
+                                double ceiling, const Backend& backend, bool simulated) {
   const bool on_gpu = backend.device() == DeviceType::kCuda;
   double total_s = measured.prefill_s;
   for (const double step : measured.decode_s) total_s += step;
@@ -235,10 +274,16 @@ nlohmann::ordered_json make_row(const std::string& run_name, const Shape& shape,
     // On a GPU this is the time of the kernels alone; the latency includes the host.
     const double busy = on_gpu ? median(measured.decode_gpu_s) : latency;
     row["median_decode_latency"] = latency;
-    row["median_decode_throughput"] = batch / latency;
-    row["bandwidth_gb_s"] = measured.decode_bytes / busy / 1e9;
-    row["share_of_ceiling"] = measured.decode_bytes / busy / ceiling;
+    row["median_decode_throughput"] = batch * measured.accept_length / latency;
     row["distinct_experts"] = measured.distinct_experts;
+    if (shape.width == 0) {
+      row["bandwidth_gb_s"] = measured.decode_bytes / busy / 1e9;
+      row["share_of_ceiling"] = measured.decode_bytes / busy / ceiling;
+    } else {  // what NextN reads is not counted
+      row["width"] = shape.width;
+      row["accept_length"] = measured.accept_length;
+      if (simulated) row["acceptance"] = "simulated";
+    }
     if (on_gpu) row["median_decode_gpu_latency"] = busy;
   }
   if (on_gpu) row["prefill_gpu_latency"] = measured.prefill_gpu_s;
@@ -256,6 +301,11 @@ std::string exchanges_text(const ModelOptions& options, const Measured& measured
       "ms{}\n",
       who, exchanges.count, static_cast<double>(exchanges.bytes_received) * 1e-6, exchanges.modelled_s * 1e3,
       options.gpus.is_lone() ? ", which the times above do not contain" : "");
+}
+
+std::string speculation_text(const Shape& shape, const Measured& measured, bool simulated) {
+  return fmt::format("up to {} tokens of a sequence in a step; accept length{}: {:.2f}\n", shape.width,
+                     simulated ? " (simulated)" : "", measured.accept_length);
 }
 
 double value_or_zero(const nlohmann::ordered_json& row, const char* key) {
@@ -313,12 +363,14 @@ Result<std::vector<Shape>> read_shapes(const ParsedFlags& flags, const ModelConf
   for (const int64_t batch_size : batch_sizes) {
     for (const int64_t input_len : input_lens) {
       for (const int64_t output_len : output_lens) {
-        if (input_len + output_len > config.max_position_embeddings) {
+        const Shape shape{batch_size, input_len, output_len, speculation_width(flags)};
+        if (shape.most_tokens() > config.max_position_embeddings) {
           return invalid_argument(
-              "--input-len {} and --output-len {} exceed {}, the model's max_position_embeddings", input_len,
-              output_len, config.max_position_embeddings);
+              "--input-len {} and --output-len {}{} exceed {}, the model's max_position_embeddings", input_len,
+              output_len, shape.width > 1 ? fmt::format(" times {} tokens a step", shape.width) : "",
+              config.max_position_embeddings);
         }
-        shapes.push_back({batch_size, input_len, output_len});
+        shapes.push_back(shape);
       }
     }
   }
@@ -364,6 +416,7 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
 
   write_stdout(header(on_gpu));
   const InterruptGuard guard;
+  const bool simulated = flags.has("speculative-simulate-acceptance");
   for (const Shape& shape : shapes) {
     std::mt19937_64 random(session->options().random_seed);
     std::vector<int32_t> prompt(static_cast<size_t>(shape.batch_size * shape.input_len));
@@ -375,8 +428,9 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
     HADAL_ASSIGN_OR_RETURN(const Measured measured, runs.run(prompt, shape.output_len, profile, guard));
     if (guard.interrupted()) return kExitInterrupted;
     const nlohmann::ordered_json row =
-        make_row(flags.text_or("run-name", "default"), shape, measured, ceiling(), session->backend());
+        make_row(flags.text_or("run-name", "default"), shape, measured, ceiling(), session->backend(), simulated);
     print_row(row);
+    if (shape.width > 0) write_stdout(speculation_text(shape, measured, simulated));
     if (measured.exchanges.count > 0) write_stdout(exchanges_text(session->options(), measured));
     const bool fp8 = config.quantization || session->options().quantization != LoadQuantization::kNone;
     for (const auto& [what, ops] : {std::pair("a decode step", &measured.decode_ops),
