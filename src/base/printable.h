@@ -11,7 +11,7 @@ namespace hadal {
 // breaks the line nor reaches the terminal as a command.
 std::string printable(std::string_view text);
 
-// An error repeats at most so many characters of a client's value or name.
+// An error repeats at most this many characters of a client's value or name.
 inline constexpr size_t kShownChars = 64;
 
 // Returns the first `max_chars` characters of `text` (UTF-8), with an ellipsis where something was cut.

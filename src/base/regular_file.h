@@ -1,4 +1,4 @@
-// Opens files of a checkpoint, whose source is not known: it opens only regular files and never waits.
+// Opens files of a checkpoint that may come from anywhere: it opens only regular files and never waits.
 // Opening a FIFO would block until somebody writes to it, and reading from a device may never end.
 #pragma once
 

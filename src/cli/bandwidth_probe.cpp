@@ -37,7 +37,7 @@ uint64_t sum_words(const uint64_t* words, int64_t count) {
   return total;
 }
 
-// Reads the first line of a small file of the system; empty if there is none.
+// Returns the first word of a small system file; empty if it has none.
 std::string line_of(const std::filesystem::path& path) {
   std::string line;
   std::ifstream(path) >> line;

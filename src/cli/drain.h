@@ -8,7 +8,7 @@
 namespace hadal::cli {
 
 // Waits until request `id` has ended, which must have no sink and must not be drained yet. Every chunk is
-// passed to `on_chunk` as soon as it exists; the final one is returned as well. `stop` is asked at least
+// passed to `on_chunk` as soon as it exists; the final one is returned as well. `stop` is polled at least
 // every 50 ms; when it returns true, the request is aborted after the current step.
 TokenChunk drain(Engine& engine, RequestId id, const std::function<bool()>& stop,
                  const std::function<void(const TokenChunk&)>& on_chunk);

@@ -19,7 +19,7 @@ MemoryFit judge_fit(int64_t weight_bytes, int64_t kv_bytes_per_token, int64_t me
 
 MemoryFit judge_fit(const DeviceMemoryPlan& plan, int64_t kv_bytes_per_token) {
   const int64_t others = plan.context_bytes + plan.workspace_bytes + plan.state_bytes + plan.graph_bytes;
-  // The value is not 0, which would stand for an unknown amount.
+  // The value is at least 1, because 0 would stand for an unknown amount.
   const int64_t memory_bytes = std::max<int64_t>(plan.budget_bytes() - others, 1);
   return judge_fit(plan.weight_bytes, kv_bytes_per_token, memory_bytes);
 }

@@ -89,7 +89,7 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
     HADAL_RETURN_IF_ERROR(refuse_other_model(text, config_path.string()));
   auto config = parse_model_config(text, config_path.string(), options.config_overrides);
   if (!config.ok()) {
-    // If config.json is right without the overrides, the flag is wrong and not the file.
+    // If config.json is right without the overrides, the flag is wrong, not the file.
     if (!options.config_overrides.empty() && parse_model_config(text, config_path.string()).ok()) {
       const std::string& message = config.status().message;
       constexpr std::string_view kFlag = "--json-model-override-args";

@@ -16,7 +16,7 @@
 
 namespace hadal::cli {
 
-// Turns kInvalidArgument into kDataLoss (exit code 1), because a file is wrong and not the command line.
+// Turns kInvalidArgument into kDataLoss (exit code 1), because the file is wrong, not the command line.
 Status blame_file(Status status);
 
 enum class TokenizerUse { kNone, kIfThere, kRequired };

@@ -40,7 +40,7 @@ class EvalAsker {
 
   virtual ~EvalAsker() = default;
 
-  // Returns the replies in the order of the questions. `stop` is asked at least ten times per second. The
+  // Returns the replies in the order of the questions. `stop` is polled at least ten times per second. The
   // errors are kCancelled (`stop` returned true), kInternal (the question that the message names got no
   // answer).
   virtual Result<std::vector<EvalReply>> ask(std::span<const EvalAsk> asks, const OnReply& on_reply,

@@ -62,8 +62,8 @@ class HttpClient {
   // Calls `action` inside run(), `delay` from now.
   void call_after(std::chrono::nanoseconds delay, std::function<void()> action);
 
-  // Works until every request and every call_after has ended, and returns true. `stop` is asked ten times per
-  // second; when it returns true, everything under way is dropped, and run() returns false.
+  // Works until every request and every call_after has ended, and returns true. `stop` is polled ten times
+  // per second; when it returns true, everything under way is dropped, and run() returns false.
   bool run(const std::function<bool()>& stop);
 
   // Sends one request and waits for the answer. The events of a stream are dropped. It must not be called

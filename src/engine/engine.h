@@ -237,7 +237,7 @@ inline constexpr int64_t kMaxSpeculationWidth = 64;
 Result<void> check_simulated_acceptance(std::span<const double> chances, int64_t speculation_width,
                                         std::string_view field);
 
-// Returns the KV capacity that an engine makes of a max_total_tokens: rounded up to whole pages.
+// Returns `num_tokens` rounded up to whole pages: the KV capacity of an engine with this max_total_tokens.
 int64_t in_whole_pages(int64_t num_tokens);
 
 // Returns the default KV capacity on the CPU: a quarter of the memory that is available once the weights are

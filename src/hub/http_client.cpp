@@ -19,7 +19,7 @@ namespace hadal::hub {
 namespace {
 
 constexpr long kConnectTimeoutS = 20;
-constexpr long kSilenceTimeoutS = 60;  // a connection that brings nothing for so long is given up
+constexpr long kSilenceTimeoutS = 60;  // a connection that brings nothing for this long is given up
 constexpr int kMaxRedirects = 5;
 constexpr size_t kMaxErrorBytes = 4096;
 

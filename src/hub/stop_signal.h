@@ -13,13 +13,13 @@ namespace hadal::hub {
 
 class StopSignal {
  public:
-  // `is_cancelled` is asked from any thread.
+  // Any thread may call `is_cancelled`.
   explicit StopSignal(std::function<bool()> is_cancelled) : is_cancelled_(std::move(is_cancelled)) {}
 
   void set() { is_set_ = true; }
   bool is_set() const { return is_set_ || (is_cancelled_ && is_cancelled_()); }
 
-  // Sleeps so long, or until the signal is set. Returns whether it may go on.
+  // Sleeps for `time`, or until the signal is set. Returns true if the caller may go on.
   bool wait(std::chrono::milliseconds time) const {
     constexpr std::chrono::milliseconds kStep{50};
     const auto end = std::chrono::steady_clock::now() + time;

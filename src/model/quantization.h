@@ -21,7 +21,7 @@ enum class LoadQuantization : uint8_t { kNone, kFp8, kW8A8Fp8, kW8A8Int8, kBlock
 
 // Returns "fp8", "w8a8_fp8", "w8a8_int8", "blockwise_int8" or "none".
 const char* to_string(LoadQuantization quantization);
-// Reads such a word; any other is an error.
+// Reads one of these words; any other is an error.
 Result<LoadQuantization> parse_load_quantization(std::string_view word);
 
 // Returns the type to which linears of a 16-bit checkpoint are converted: 128×128 blocks of e4m3, channels of

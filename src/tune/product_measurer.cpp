@@ -28,7 +28,7 @@ constexpr int kMostCalls = 64;                  // the same for all others
 constexpr double kGraphUs = 500;                // time of a graph: long calls are repeated less often
 constexpr size_t kMostBytes = size_t{8} << 30;  // limit of rotated weights
 constexpr int64_t kRows = 128;                  // the number of activation rows is a multiple of it
-constexpr double kHotOperations = 200e6;        // from so many operations per µs on, cards get hot
+constexpr double kHotOperations = 200e6;        // operations per µs at which cards get hot
 constexpr float kSpread = 64.0F;                // divisor of weights: near the root of a usual k
 
 // OperandMemory holds the current product's operands, in memory that grows and is filled once for all

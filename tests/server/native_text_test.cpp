@@ -159,7 +159,7 @@ TEST(UnsupportedRoutes, SayThatTextIsAllThatIsGenerated) {
   }
 }
 
-TEST(UnsupportedRoutes, PartsOfMessagesThatAreNoTextAreNotImplementedEither) {
+TEST(UnsupportedRoutes, PartsOfMessagesThatAreNotTextAreNotImplementedEither) {
   TestServer server(v31());
   for (const char* type : {"image_url", "input_audio", "file"}) {
     const HttpResponse response =

@@ -134,7 +134,7 @@ TEST(Dsml, AnswersAreReadAsByTheModelsDecoderHoweverTheyAreCut) {
   EXPECT_GT(num_calls, 15U);
 }
 
-TEST(Dsml, WhatTheModelsDecoderRefusesIsNoWholeCallHoweverItIsCut) {
+TEST(Dsml, WhatTheModelsDecoderRefusesIsNotAWholeCallHoweverItIsCut) {
   ASSERT_GT(vectors()["refused"].size(), 10U);
   for (const Json& item : vectors()["refused"]) {
     const std::string text = item;
@@ -169,7 +169,7 @@ TEST(Dsml, WhiteSpaceIsFreeBetweenTagsAndExactInValues) {
                 options_of());
 }
 
-TEST(Dsml, AValueThatIsNoJsonBreaksItsCallBeforeItsKey) {
+TEST(Dsml, AValueThatIsNotJsonBreaksItsCallBeforeItsKey) {
   for (const std::string value : {"", " ", "x", "{\"a\":1", "[1,]", "1 2", "NaN", "'a'", "\"\xff\"",
                                   "\"\\ud800\"", "tru", "01", "\"a\nb\"", "<b>"}) {
     const std::string bad = parameter("a", "false", value) + "\n</｜DSML｜invoke>";
@@ -193,7 +193,7 @@ TEST(Dsml, AJsonStringMayContainTheEndOfAParameter) {
                 expected("", {{"f", "{\"a\": " + value + "}"}}), options_of());
 }
 
-TEST(Dsml, TextThatIsNoUtf8BreaksACallWhereItStands) {
+TEST(Dsml, TextThatIsNotUtf8BreaksACallWhereItStands) {
   const std::string name = block(invoke("f\xff", ""));
   expect_parsed(name, expected(name, {}), options_of());
   const std::string key = parameter("\xff", "true", "a") + "\n</｜DSML｜invoke>";

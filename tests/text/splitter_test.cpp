@@ -162,7 +162,7 @@ TEST(DigitsSplitter, CutsEveryDigitOrEveryRun) {
   EXPECT_EQ(split(*make_digits_splitter(false, classes), "ab12c٣½"), (Pieces{"ab", "12", "c", "٣½"}));
 }
 
-TEST(Pcre2Splitter, HasTheReferencesWhiteSpace) {
+TEST(Pcre2Splitter, WhiteSpaceIsThatOfTheReference) {
   const auto splitter = make_pcre2_splitter(R"(\S+)");
   ASSERT_TRUE(splitter.ok());
   EXPECT_EQ(split(**splitter, "a\u180eb c\u0085d"), (Pieces{"a\u180eb", " ", "c", "\u0085", "d"}));

@@ -31,7 +31,8 @@ struct ChatInput {
 };
 
 // A line that begins with '/' is a command, unless it has further lines. The errors (kInvalidArgument) name
-// the command: an unknown one (with the nearest), an argument of one that has none, and a missing file.
+// the command: it is unknown (they suggest the nearest), allows no argument but has one, or lacks the name of
+// a file.
 Result<ChatInput> parse_chat_input(std::string_view input);
 
 // Lists the commands, one per line.

@@ -13,9 +13,10 @@ namespace hadal::cli {
 // Returns "hadal serve", as errors name a command.
 std::string command_name(Command command);
 
-// Returns the row that `spelled` ("--tp", "-c") means in a command; it is never an alias. Command kNone knows
-// the flags of all commands. The errors, which name `spelled`, are a name of another engine (with what to use
-// here), one that only other commands have, one that is ambiguous, and an unknown one (with the nearest).
+// Returns the row of the flag that `spelled` ("--tp", "-c") means in a command, never the row of an alias.
+// Command kNone has the flags of all commands. The errors name `spelled`: it is a flag of another engine
+// (they say what to use here), a flag of other commands only, ambiguous, or unknown (they suggest the
+// nearest).
 Result<const Flag*> resolve_name(Command command, std::string_view spelled);
 
 }  // namespace hadal::cli

@@ -50,8 +50,8 @@ void append_tune_rows(std::vector<Flag>& out) {
        .group = "Shapes",
        .choices = "fp8|w8a8_fp8|w8a8_int8|blockwise_int8|bf16",
        .default_text = "fp8",
-       .text = "type of the weights whose shape --n and --k give, by the names of --quantization; with "
-               "--model-path it comes from the model. float16 weights use what was measured with bf16"},
+       .text = "type of the weights, named as in --quantization, where --n and --k give their shape; "
+               "with --model-path it comes from the model. float16 weights use what was measured with bf16"},
       {.name = "tp-size",
        .kind = kInteger,
        .commands = kTune,

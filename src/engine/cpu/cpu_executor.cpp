@@ -254,7 +254,7 @@ void CpuExecutor::sample_rows_of(const SampleSpec& spec, std::span<const float> 
   }
 }
 
-// With a grammar only right drafts are accepted, because the masks after a draft are those of its own text.
+// With a grammar, acceptance is not simulated, because the masks after a draft were made for that draft.
 bool CpuExecutor::accepts(const SampleSpec& spec, int32_t row, int32_t token) const {
   const CpuSlot& slot = slots_[spec.slot];
   if (simulated_acceptance_.empty() || spec.constrained) return token == slot.drafts[row];

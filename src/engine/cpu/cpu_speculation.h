@@ -23,8 +23,8 @@ struct CpuSlot {
   int32_t draft = 0;            // NextN's guess of the token after them
   std::vector<float> hidden;    // [hidden]: NextN's hidden state from which the draft came
   std::vector<int32_t> drafts;  // [num_rows − 1]: those that the step verifies
-  // The records of so many tokens before the newest one are not made, because no step has needed drafts
-  // since. What makes them stands at position % kMaxWaitingRows; older ones are lost.
+  // NextN has not written the records of this many tokens before the newest one, because no step has needed
+  // drafts since. Their inputs are kept at position % kMaxWaitingRows; older ones are lost.
   int64_t num_waiting = 0;            // at most kMaxWaitingRows
   std::vector<float> waiting_hidden;  // [kMaxWaitingRows, hidden], or empty: the target's
   std::vector<int32_t> waiting_next;  // [kMaxWaitingRows], or empty: the token at the next position

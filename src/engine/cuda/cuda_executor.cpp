@@ -192,13 +192,13 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
     pending.profile = std::make_unique<OpProfile>(stream_.handle());
     keep_busy();
   }
-  // The previous step's results are being copied to the host until then, and this step overwrites them.
+  // This step overwrites the previous step's results, so it waits until they have been copied to the host.
   stream_.wait(this->events(pending.step_idx + kStagingDepth - 1).done);
   events.begin.record(stream_.handle());
   if (pending.view.page_updates.num_feeds > 0) cuda::feed_tokens(pending.view.page_updates, launch_);
   copy_pages(step.copies, pending.view.copies);
-  // Memory that a step needs has been reserved on all ranks before the device of any waits for another's, and
-  // that of results is reserved when all ranks have launched what the others wait for (PeerGroup::end).
+  // The memory of a step has been reserved on all ranks before any rank's device waits for another's. The
+  // memory of its results is reserved once all ranks have launched what the others wait for (PeerGroup::end).
   float* const logits = pending.graphed ? logits_.as<float>() : logits_for(pending.view.step.num_logit_rows);
   pending.logits = logits;
   meet_ranks();

@@ -3,11 +3,12 @@
 //
 // The order on the stream is: inputs of the step, page copies, feeds, forward, sampling of rows without a
 // constraint and, once set_masks has been called, sampling of the others. With speculation, drafts are
-// guessed before the forward pass and followed once all rows are sampled (cuda_speculation.h), which is one
-// graph where a step has verifications alone and no row with a constraint. The next step's work follows, so
-// it may overwrite every array of this step except the results. These are copied to the host on a separate
-// stream while the next step's inputs are copied, and its kernels wait for that copy. What the host reads or
-// writes is page-locked memory, with one block per step in flight.
+// guessed before the forward pass, and NextN runs over the accepted tokens once all rows are sampled
+// (cuda_speculation.h). All of this is one graph if a step has verifications alone and no row with a
+// constraint. The next step's work comes after it on the stream, so it may overwrite every array of this step
+// except the results. These are copied to the host on a separate stream while the next step's inputs are
+// copied, and the next step's kernels wait for that copy. What the host reads or writes is page-locked
+// memory, with one block per step in flight.
 //
 // With several ranks each has an executor of its own, which its rank's thread uses (RankGroupExecutor). All
 // of them launch the same steps and sample every row. A failure then is not only an output but is thrown, so

@@ -11,11 +11,11 @@ namespace {
 
 // An outcome counts half after 44 others at its depth.
 constexpr double kDecay = 1.0 - 1.0 / 64;
-// Before anything was observed, drafts are taken to be this good, with the weight of so many outcomes: so
-// they are tried at first.
+// Until something has been observed, the rate of acceptance is taken to be kFirstAcceptance, with the weight
+// of kFirstWeight outcomes, so drafts are tried at first.
 constexpr double kFirstAcceptance = 0.95;
 constexpr double kFirstWeight = 4.0;
-// Probes cost at most this share of the time, and each has as many steps as give so many outcomes.
+// Probes cost at most this share of the time, and each has enough steps for kOutcomesOfProbe outcomes.
 constexpr double kShareOfProbes = 0.01;
 constexpr int64_t kOutcomesOfProbe = 8;
 

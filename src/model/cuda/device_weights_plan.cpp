@@ -311,7 +311,7 @@ class PlanBuilder {
       weights.q_b = linear(q, q_window);
     }
     weights.kv_a_norm = vector(prefix + "kv_a_layernorm.weight");
-    // It is in 8 bits only if both its halves can be multiplied in them.
+    // kv_b stays in 8 bits only if both of its halves can be multiplied in 8 bits.
     constexpr int64_t kHeadRows = kQkNopeHeadDim + kVHeadDim;
     const std::string kv_b = prefix + "kv_b_proj.weight";
     weights.kv_b = linear(kv_b, rows_of(kv_b, heads.begin * kHeadRows, heads.size() * kHeadRows),

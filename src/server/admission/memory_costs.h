@@ -52,7 +52,8 @@ inline constexpr size_t kLongLogprobBytes = 640;
 inline constexpr size_t kMatcherBytes = size_t{128} << 10;
 inline constexpr size_t kMatcherTokenBytes = size_t{2} << 10;
 
-// An answer grows, so its tokens are counted in blocks, each before the engine can have made it.
+// An answer grows, so its tokens are counted in blocks, and each block before the engine can have generated
+// it.
 inline constexpr int64_t kTokenBlock = 256;
 
 inline size_t bytes_per_logprob(bool long_logprobs) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::array<std::string_view, kNumMemoryKinds> kNames = {"header", "body",    "json",   "prompt",
                                                                   "choice", "logprob", "output", "grammar"};
-// A client reads these texts.
+// Errors to clients contain these texts.
 constexpr std::array<std::string_view, kNumMemoryKinds> kTexts = {
     "its headers", "its body",   "the values of its JSON", "its prompt", "its choices", "log-probabilities",
     "its answer",  "its grammar"};

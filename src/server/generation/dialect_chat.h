@@ -56,7 +56,7 @@ const boost::json::array* tool_entries(FieldReader& reader);
 void choose_function(FieldReader& reader, std::string_view field, std::string name, ToolFields& tools);
 
 // Reads the texts of `value`, a string or a list of objects {"type", "text"} whose type is in `types`, joined
-// by line breaks. `prefix` and `name` are where it stands.
+// by line breaks. Errors call it `name`.
 std::string read_block_texts(FieldReader& reader, std::string_view name, const boost::json::value& value,
                              std::initializer_list<std::string_view> types);
 
@@ -64,7 +64,7 @@ std::string read_block_texts(FieldReader& reader, std::string_view name, const b
 std::shared_ptr<const GrammarSpec> read_output_schema(FieldReader& format, std::string_view field,
                                                       std::string place);
 
-// Refuses several choices, because the answers of these dialects have one.
+// Refuses several choices, because an answer of these dialects has only one.
 void need_one_choice(FieldReader& reader, const OpenAiFields& fields);
 
 }  // namespace hadal::server

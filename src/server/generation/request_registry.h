@@ -61,15 +61,15 @@ class RequestRegistry {
 // this lives, and whoever starts a choice that it has marked must abort it then. It belongs to one thread.
 class WaitingChoices {
  public:
-  // `rids` has the id of each choice; an empty one is meant only by an abort of everything.
+  // `rids` has the id of each choice; only an abort of everything finds an empty one.
   WaitingChoices(RequestRegistry& registry, std::string key_name, std::vector<std::string> rids);
   ~WaitingChoices();
   WaitingChoices(const WaitingChoices&) = delete;
   WaitingChoices& operator=(const WaitingChoices&) = delete;
 
   const std::string& rid(size_t choice) const { return rids_[choice]; }
-  // Says that a choice, which follows the last one of which this was said, has its engine id now. Returns
-  // whether an abort has meant it before.
+  // Records that `choice` now has its engine id. Choices are started in order. Returns true if an abort has
+  // marked it while it waited.
   bool set_started(size_t choice);
 
  private:

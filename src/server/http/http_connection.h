@@ -180,7 +180,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::shared_ptr<BodyCharge> charge_;  // null while it has no body
   HttpAdmission admission_;
   std::string pending_;  // answers not yet given to the socket
-  std::string sending_;  // given to the socket; not sent yet from sent_ on
+  std::string sending_;  // given to the socket; the bytes from sent_ on are not sent yet
   size_t sent_ = 0;
   MemoryCharge unread_;  // answers that the client has not read when a batch ends
   bool send_in_flight_ = false;
@@ -189,7 +189,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool flushing_ = false;
   bool surplus_ = false;  // the client has sent more after its last request
   size_t discarded_ = 0;  // bytes that came after the last answer
-  // So many of them are read and discarded; what exceeds them stays with the client.
+  // At most this many of them are read and discarded; the rest is not read.
   size_t max_discarded_ = size_t{1} << 20;
   bool ended_ = false;    // the client sends nothing more
   bool closing_ = false;  // closes once the buffers are empty

@@ -105,9 +105,9 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   // repeated.
   void note_idle(HttpConnection& connection);
   void note_busy(HttpConnection& connection);
-  // These two are for the thread that accepts. The first says since when the idlest connection is idle (max()
-  // if there is none, or if all idle ones have been told to close already); the second closes it unless it is
-  // busy by then or has been idle for less than `min_idle`. Any thread may call them.
+  // These two are for the thread that accepts connections. The first returns when the idlest connection
+  // became idle (max() if there is none, or if all idle ones have been told to close already); the second
+  // closes it unless it is busy by then or has been idle for less than `min_idle`. Any thread may call them.
   Clock::time_point idlest_since() const;
   void cut_idlest(std::chrono::milliseconds min_idle);
   // Closes connections after their answers, and idle ones now. Any thread may call it.

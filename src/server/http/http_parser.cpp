@@ -44,7 +44,7 @@ struct Failure {
 };
 
 // Says whether this may be the beginning of the last chunk ("0", two ends of lines), but not yet all of it.
-// Beast asserts that it has so many bytes when it looks at the last chunk again.
+// Beast asserts that all of it is there when it looks at the last chunk again.
 bool may_be_cut_end(std::string_view data) {
   return data.size() < 5 && (data.starts_with("0") || data.starts_with("\r\n0"));
 }

@@ -288,7 +288,7 @@ class HttpServerImpl final : public HttpServer {
     }
   }
 
-  // Returns false if descriptors or memory have run out, so that it is tried again later.
+  // Returns false if descriptors or memory have run out; the caller then tries again later.
   bool accept_burst(int listening) {
     for (int i = 0; i < kAcceptBurst; ++i) {
       sockaddr_storage address{};

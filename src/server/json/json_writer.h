@@ -9,8 +9,8 @@
 
 namespace hadal::server {
 
-// Appends `utf8` in quotes, with only the escapes that JSON requires. It must be valid UTF-8 (bytes are
-// copied).
+// Appends `utf8` in quotes, with only the escapes that JSON requires. `utf8` must be valid UTF-8, because its
+// bytes are copied.
 void append_json_string(std::string& out, std::string_view utf8);
 
 void append_json_number(std::string& out, int64_t value);

@@ -1,4 +1,5 @@
-// The routes are apart from native_text.cpp, whose functions of a body need neither threads nor sockets.
+// The routes have a file of their own, because the functions in native_text.cpp need neither threads nor
+// sockets.
 #include <utility>
 
 #include "server/generation/parse_task.h"

@@ -226,7 +226,7 @@ void add_openai_prompt(FieldReader& reader, const OpenAiLimits& limits, const Op
   const SamplingFields& sampling = fields.sampling;
   GenerationRequest& generation = prototype.request;
   generation.sampling = sampling.params;
-  // Where the server lowered the length, and not the client, the lower bound follows.
+  // The server may have lowered the length below the client's min_new_tokens.
   generation.sampling.min_new_tokens = std::min(generation.sampling.min_new_tokens, length);
   generation.sampling.max_new_tokens = length;
   generation.stops = sampling.stops;

@@ -19,7 +19,7 @@ namespace hadal {
 
 namespace {
 
-// Collects the library's warnings while this thread converts a grammar: each names a part that it ignores.
+// Collects the library's warnings while this thread converts a grammar: each names an ignored part.
 thread_local std::vector<std::string>* warnings_of_thread = nullptr;
 
 class WarningCollector {

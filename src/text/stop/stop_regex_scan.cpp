@@ -52,8 +52,8 @@ size_t posix_name_size(std::string_view pattern, size_t at) {
   return 1;
 }
 
-// ClassItem is what stands at one place of a class: a character, which is one of low … high, or a class in
-// the class.
+// ClassItem is one item of a character class: a character, which is one of low … high, or a class within the
+// class.
 struct ClassItem {
   size_t size = 1;  // bytes
   bool is_char = true;

@@ -236,7 +236,7 @@ class PatternReader {
     return true;
   }
 
-  // Reads nothing, "+" or "{m,n}".
+  // Reads a quantifier: "+" or "{m,n}", or nothing.
   bool read_repeat(uint32_t& least, uint32_t& most) {
     if (rest_.empty()) return true;
     if (rest_ == "+") {

@@ -336,7 +336,7 @@ TEST_F(SpeculationTest, RowsCountTheDraftsBeforeThem) {
   EXPECT_EQ(counts, std::vector<int64_t>(3, counts[0]));
 }
 
-TEST_F(SpeculationTest, PenaltiesAndSeedsChooseMostlyTheSameTokens) {
+TEST_F(SpeculationTest, PenaltiesAndSeedsMostlyChooseTheSameTokens) {
   const auto make = [](int i) {
     GenerateRequest request = greedy_request(kPrompts[i % 3], 40);
     request.sampling.temperature = i < 3 ? 0.0F : 0.6F;

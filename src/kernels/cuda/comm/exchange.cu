@@ -7,7 +7,7 @@
 // kernels wrote. Kernels after this one see it in turn, because they start, or return from pdl_wait(), when
 // this one has ended.
 //
-// Counts only grow: a rank that is ahead has come to this exchange as well, and none can be ahead by more
+// Counts only grow: a rank that is ahead has reached this exchange, too, and none can be ahead by more
 // than one. When a wait has failed the rank has given up: it goes on signalling, so that the others do not
 // wait for it in vain, and waits no more.
 #include "kernels/cuda/comm/comm.h"

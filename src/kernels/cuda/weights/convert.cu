@@ -36,8 +36,8 @@ constexpr int kWarps = kThreads / 32;
 struct Scaling {
   float scale, inverse;
 };
-// Computes the scaling of a block or row from the largest magnitudes of all threads, which count as at least
-// kMinAmax; with int8 it is NaN if a thread has seen one.
+// Computes the scaling of a block or row from the largest magnitude that each thread has seen, which is at
+// least kMinAmax. With int8 the scale is NaN if a thread has seen a NaN.
 __device__ __forceinline__ Scaling scaling_of(float amax, bool has_nan, bool int8) {
   __shared__ float warp_amax[kWarps];
   for (int step = 16; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0U, amax, step));

@@ -286,13 +286,13 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     set_max_registers_up<kComputeRegisters>();
     if constexpr (kCluster > 1) cluster_wait_unaligned();
     pdl_wait();
-    pdl_launch_dependents();  // this grid leaves no room for the next one's blocks: they come as these end
+    pdl_launch_dependents();  // the next grid's blocks have no room until blocks of this one end
     compute<true, kFormat, kCluster>(args, part, first_row, shared);
   } else if (warpgroup == 1) {
     set_max_registers_up<kComputeRegisters>();
     if constexpr (kCluster > 1) cluster_wait_unaligned();
     pdl_wait();
-    pdl_launch_dependents();  // this grid leaves no room for the next one's blocks: they come as these end
+    pdl_launch_dependents();  // the next grid's blocks have no room until blocks of this one end
     compute<false, kFormat, kCluster>(args, part, first_row, shared);
   } else {
     set_max_registers_down<kLoadRegisters>();
