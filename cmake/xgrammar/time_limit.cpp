@@ -9,6 +9,7 @@ namespace hadal_xgrammar {
 namespace {
 
 constexpr uint32_t kLooks = 2048;  // a few microseconds
+constexpr int64_t kStackBytes = 1 << 20;
 
 __thread double limit_s = 0.0;  // on this thread's clock of processor time; 0: none
 
@@ -21,6 +22,7 @@ double thread_seconds() {
 }  // namespace
 
 __thread uint32_t looks_left = kLooks;
+__thread const void* deepest_allowed = nullptr;
 
 void look_at_clock() {
   looks_left = kLooks;
@@ -29,13 +31,19 @@ void look_at_clock() {
   throw TimeLimitError("it takes too long to work with");
 }
 
+void leave_deep_stack() {
+  throw StackLimitError();  // it allocates nothing, because an allocation looks at the stack as well
+}
+
 TimeLimit::TimeLimit(double seconds) {
   looks_left = kLooks;
   limit_s = thread_seconds() + seconds;
+  deepest_allowed = static_cast<const char*>(__builtin_frame_address(0)) - kStackBytes;
 }
 
 TimeLimit::~TimeLimit() {
   limit_s = 0.0;
+  deepest_allowed = nullptr;
 }
 
 }  // namespace hadal_xgrammar

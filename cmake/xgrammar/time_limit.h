@@ -1,6 +1,7 @@
-// Lets the work of xgrammar be given up after a while. The library calls no function of its caller, but has
-// debugging checks everywhere, also in its inner loops. Here each of them looks at the time instead. Such a
-// check may throw, so this may too.
+// Lets the work of xgrammar be given up after a while, and before a function that calls itself has used up
+// the stack. The library calls no function of its caller, but has debugging checks everywhere, also in its
+// inner loops. Here each of them looks at the time and at the stack instead. Such a check may throw, so this
+// may too.
 //
 // The library's warnings are changed as well: its own class allocates memory in a destructor that must not
 // throw, so that running out of memory there would end the process.
@@ -24,7 +25,7 @@
 namespace hadal_xgrammar {
 
 // While an object lives, the library's work in this thread ends once the thread has used this much processor
-// time, with std::runtime_error("it takes too long …").
+// time, with TimeLimitError, and once it has used a mebibyte of stack below the object, with StackLimitError.
 class TimeLimit {
  public:
   explicit TimeLimit(double seconds);
@@ -50,10 +51,13 @@ class Warning {
 #endif
 
 void look_at_clock();
-extern __thread uint32_t looks_left;  // until the clock is looked at
+[[noreturn]] void leave_deep_stack();
+extern __thread uint32_t looks_left;          // until the clock is looked at
+extern __thread const void* deepest_allowed;  // address on the stack, which grows towards lower ones
 
 inline void look() {
   if (--looks_left == 0) look_at_clock();
+  if (__builtin_frame_address(0) < deepest_allowed) leave_deep_stack();
 }
 
 }  // namespace hadal_xgrammar

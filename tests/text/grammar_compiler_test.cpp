@@ -95,6 +95,52 @@ TEST_F(GrammarTest, ErrorsTellTheValueAndWhatIsAllowed) {
             "f: at /format/min is -2; must be an integer of -1 to 1024");
 }
 
+// The library's functions call themselves for each level, and without end where a rule repeats itself.
+TEST_F(GrammarTest, WhatWouldOverflowTheStackIsAnError) {
+  const auto error = [&](GrammarKind kind, const std::string& text) {
+    const auto compiled = compiler_->compile({.kind = kind, .text = text, .field = "f"});
+    return compiled.ok() ? std::string("it compiles") : compiled.status().message;
+  };
+  for (const char* rules : {"root ::= root{2}", "root ::= (root){0,2}", "root ::= root{2,}",
+                            "root ::= \"a\"\nx ::= x{0,2}", "root ::= x{2}\nx ::= y\ny ::= root{2}"})
+    EXPECT_EQ(error(GrammarKind::kEbnf, rules),
+              "f: its parts are nested in each other too deeply, or without end")
+        << rules;
+  EXPECT_EQ(
+      error(GrammarKind::kStructuralTag,
+            R"({"type": "structural_tag", "format": {"type": "grammar", "grammar": "root ::= root{2}"}})"),
+      "f: its parts are nested in each other too deeply, or without end");
+
+  const auto repeated = [](std::string_view text, int count) {
+    std::string out;
+    for (int i = 0; i < count; ++i) out += text;
+    return out;
+  };
+  const auto pattern_error = [&](const std::string& pattern) {
+    const std::string schema = R"({"type": "string", "pattern": ")" + pattern + "\"}";
+    const std::string message = error(GrammarKind::kJsonSchema, schema);
+    return message.substr(std::min(message.size(), message.rfind(": ") + 2));
+  };
+  for (const char* modifier : {"*", "+", "?", "{1}", "{1,2}"})
+    EXPECT_EQ(pattern_error("a" + repeated(modifier, 20'000)),
+              "it has 20000 repetition modifiers in a row; at most 2 are allowed");
+  for (const auto& [open, close] : {std::pair("(", ")"), std::pair("(?:", ")*"), std::pair("(a|", ")")})
+    EXPECT_EQ(pattern_error(repeated(open, 15'000) + "a" + repeated(close, 15'000)),
+              "its groups are nested 15000 deep; at most 64 are allowed");
+  EXPECT_EQ(
+      error(GrammarKind::kJsonSchema,
+            R"({"type": "object", "patternProperties": {"a***": {"type": "string"}}})"),
+      R"(f: keyword "patternProperties" at the root is {"a***":{"type":"string"}}: it has 3 repetition modifiers )"
+      "in a row; at most 2 are allowed");
+  const auto is_refused = [&](const std::string& pattern) {
+    return pattern_error(pattern).find("modifiers in a row") != std::string::npos;
+  };
+  for (const char* pattern : {"a+?b", "[*+?{}]{2}", "a\\\\**", "a{,}", "(a*)*", "[^***]", "[\\\\]***]"})
+    EXPECT_FALSE(is_refused(pattern)) << pattern;
+  for (const char* pattern : {"a+?*", "\\\\[***", "[*]{1}{2}{3}", "a{1,}*?"})
+    EXPECT_TRUE(is_refused(pattern)) << pattern;
+}
+
 TEST_F(GrammarTest, WorkThatTakesTooLongIsAborted) {
   const auto hasty = GrammarCompiler::create(*tokenizer_, {.max_compile_seconds = 0.05}).value();
   std::string rules = "root ::= r0\n";

@@ -366,8 +366,9 @@ Result<std::vector<Shape>> read_shapes(const ParsedFlags& flags, const ModelConf
         const Shape shape{batch_size, input_len, output_len, speculation_width(flags)};
         if (shape.most_tokens() > config.max_position_embeddings) {
           return invalid_argument(
-              "--input-len {} and --output-len {}{} exceed {}, the model's max_position_embeddings", input_len,
-              output_len, shape.width > 1 ? fmt::format(" times {} tokens a step", shape.width) : "",
+              "--input-len {} and --output-len {}{} exceed {}, the model's max_position_embeddings",
+              input_len, output_len,
+              shape.width > 1 ? fmt::format(" times {} tokens a step", shape.width) : "",
               config.max_position_embeddings);
         }
         shapes.push_back(shape);
@@ -427,8 +428,8 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
     HADAL_RETURN_IF_ERROR(runs.run(prompt, std::min(shape.output_len, kWarmUpOutput), false, guard));
     HADAL_ASSIGN_OR_RETURN(const Measured measured, runs.run(prompt, shape.output_len, profile, guard));
     if (guard.interrupted()) return kExitInterrupted;
-    const nlohmann::ordered_json row =
-        make_row(flags.text_or("run-name", "default"), shape, measured, ceiling(), session->backend(), simulated);
+    const nlohmann::ordered_json row = make_row(flags.text_or("run-name", "default"), shape, measured,
+                                                ceiling(), session->backend(), simulated);
     print_row(row);
     if (shape.width > 0) write_stdout(speculation_text(shape, measured, simulated));
     if (measured.exchanges.count > 0) write_stdout(exchanges_text(session->options(), measured));

@@ -37,8 +37,9 @@ void append_speculation_rows(std::vector<Flag>& out) {
        .kind = kSwitch,
        .commands = kRuns | kBench,
        .group = "Speculation",
-       .text = "guess as many tokens for every step, even where they are not worth their cost; bench one-batch "
-               "always does"},
+       .text =
+           "guess as many tokens for every step, even where they are not worth their cost; bench one-batch "
+           "always does"},
       {.name = "speculative-eagle-topk",
        .kind = kInteger,
        .commands = kRuns | kBench,

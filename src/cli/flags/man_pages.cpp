@@ -103,9 +103,8 @@ std::string man_page() {
 std::string man_page(Command command) {
   const CommandInfo& info = info_of(command);
   std::string out = header(man_name(command), info.summary);
-  out +=
-      fmt::format(".SH SYNOPSIS\n.B hadal {}\n.RI [ flags ]\n.SH DESCRIPTION\nUse this command to {}.\n",
-                  escaped(info.name), escaped(info.summary));
+  out += fmt::format(".SH SYNOPSIS\n.B hadal {}\n.RI [ flags ]\n.SH DESCRIPTION\nUse this command to {}.\n",
+                     escaped(info.name), escaped(info.summary));
   out +=
       "Names of flags may be shortened as long as they stay unique, and written with _ instead of \\-.\n"
       ".SH OPTIONS\n";

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "base/printable.h"
+#include "text/grammar/expression_depth.h"
 #include "text/grammar/grammar_backend.h"
 #include "text/grammar/grammar_schema.h"
 #include "text/tokenizer/tokenizer.h"
@@ -18,7 +19,6 @@ namespace hadal {
 
 namespace {
 
-constexpr int kMaxNesting = 64;       // groups in a regex or a grammar
 constexpr size_t kMaxFailures = 256;  // failed grammars that are remembered, and the bytes of their texts
 constexpr int64_t kMaxFailureBytes = 8 << 20;
 constexpr size_t kMaxBlamed = 256;  // patterns of a schema that are tried one by one to find the broken one
@@ -26,22 +26,6 @@ constexpr size_t kMaxBlamed = 256;  // patterns of a schema that are tried one b
 const std::string& field_of(const GrammarSpec& spec, std::string& storage) {
   if (!spec.field.empty()) return spec.field;
   return storage = to_string(spec.kind);
-}
-
-// Returns how deep groups are nested in each other. Parentheses in classes and literals count too, because
-// this only bounds the depth and does not parse.
-int nesting_of(std::string_view text) {
-  int depth = 0;
-  int deepest = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\')
-      ++i;
-    else if (text[i] == '(')
-      deepest = std::max(deepest, ++depth);
-    else if (text[i] == ')' && depth > 0)
-      --depth;
-  }
-  return deepest;
 }
 
 Result<void> check_bounds(const GrammarSpec& spec, std::string_view field) {
@@ -53,10 +37,10 @@ Result<void> check_bounds(const GrammarSpec& spec, std::string_view field) {
   if (spec.kind != GrammarKind::kRegex && spec.kind != GrammarKind::kEbnf) return {};
   if (spec.text.empty())
     return invalid_argument("{}: it is empty; must have 1 to {} bytes", field, kMaxGrammarBytes);
-  const int nesting = nesting_of(spec.text);
-  if (nesting <= kMaxNesting) return {};
-  return invalid_argument("{}: its groups are nested {} deep; at most {} are allowed", field, nesting,
-                          kMaxNesting);
+  const std::string why = spec.kind == GrammarKind::kRegex ? why_regex_is_too_deep(spec.text)
+                                                           : why_groups_are_too_deep(spec.text);
+  if (!why.empty()) return invalid_argument("{}: {}", field, why);
+  return {};
 }
 
 // Returns a schema of any object that names the first levels apart, because each has an indentation of its

@@ -12,6 +12,7 @@
 
 #include "base/nearest_word.h"
 #include "base/printable.h"
+#include "text/grammar/expression_depth.h"
 #include "text/grammar/grammar_schema_keywords.h"
 #include "text/grammar/grammar_schema_numbers.h"
 #include "text/json_error.h"
@@ -390,10 +391,15 @@ Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, 
   if (alone != nullptr && alone->name == "$ref")
     refs_.emplace(at, std::string_view(members.at("$ref").get_string()));
   if (const json::value* pattern = members.if_contains("pattern")) {
-    patterns_.emplace_back(at, std::string_view(pattern->get_string()));
+    const std::string_view expression = pattern->get_string();
+    if (const std::string why = why_regex_is_too_deep(expression); !why.empty())
+      return error(at, "pattern", *pattern, why);
+    patterns_.emplace_back(at, expression);
   }
   if (const json::value* patterns = members.if_contains("patternProperties")) {
     for (const auto& [pattern, member] : patterns->get_object()) {
+      if (const std::string why = why_regex_is_too_deep(pattern); !why.empty())
+        return error(at, "patternProperties", *patterns, why);
       patterns_.emplace_back(at + "/patternProperties", std::string_view(pattern));
     }
   }
