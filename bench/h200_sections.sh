@@ -48,6 +48,14 @@ parse_options() {
 
 check_gpu() { "$1/hadal" info --device cuda --model-path models/hadal-tiny >/dev/null || exit 1; }
 
+# Builds the cuda-release preset unless --build-dir named a build.
+build_unless_told() {
+  [[ -z $build ]] || return 0
+  build=$root/build/cuda-release
+  if [[ ! -f $build/build.ninja ]]; then cmake --preset cuda-release >/dev/null; fi
+  cmake --build "$build" "$@"
+}
+
 # one_batch NAME ARGS…: rows of $out/NAME.jsonl, which it begins anew.
 one_batch() {
   local name=$1

@@ -6,7 +6,7 @@ import argparse
 import pathlib
 import sys
 
-from report_rows import NUMBER, POSITIVE, Table, add_pages_option, machine_of, rows_of, table, write_part
+from report_rows import NUMBER, POSITIVE, Table, add_pages_option, report_parts, rows_of, table
 
 PROGRAM = "bench/multi_gpu_report.py"
 PAGE = "multi-gpu.md"
@@ -120,17 +120,9 @@ def main():
     options = parser.parse_args()
     if not options.directory.is_dir():
         sys.exit(f"{PROGRAM}: {options.directory} is no directory")
-    machine = machine_of(options.directory)
-    parts = {"decode": decode_table(options.directory), "prefill": prefill_table(options.directory),
-             "serving": serving_table(options.directory), "comm": comm_table(options.directory),
-             "lone": lone_table(options.directory)}
-    for name, text in parts.items():
-        if text and options.pages:
-            write_part(PROGRAM, options.pages, PAGE, name, text, machine)
-        elif text:
-            print(f"## {name}\n\n{text}\n")
-    if not any(parts.values()):
-        sys.exit(f"{PROGRAM}: {options.directory} holds no results")
+    tables = {"decode": decode_table, "prefill": prefill_table, "serving": serving_table, "comm": comm_table, "lone": lone_table}
+    report_parts(PROGRAM, options.directory, PAGE, options.pages,
+                 {name: (make(options.directory), None) for name, make in tables.items()})
 
 
 if __name__ == "__main__":

@@ -98,6 +98,19 @@ def write_part(program, pages, page, name, text, machine, title=None):
                     encoding="utf-8")
 
 
+def report_parts(program, directory, page, pages, parts):
+    """Prints the parts of a report, {name: (text, title)}, or writes them into `page` of the directory `pages` if that is not None.
+    A part without text stays as it is; a title is that of write_part. Ends the program if no part has a text."""
+    machine = machine_of(directory)
+    for name, (text, title) in parts.items():
+        if text and pages:
+            write_part(program, pages, page, name, text, machine, title)
+        elif text:
+            print(f"## {name}\n\n{text}\n")
+    if not any(text for text, _ in parts.values()):
+        sys.exit(f"{program}: {directory} holds no results")
+
+
 def part_of(program, page, name):
     """Returns the text between the markers of a part, or below a heading up to the next one."""
     text = (PAGES / page).read_text(encoding="utf-8")

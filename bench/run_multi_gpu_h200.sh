@@ -13,11 +13,7 @@ has_quick=
 . "$(dirname "$0")/h200_sections.sh"
 parse_options "$root/build/multi-gpu" "$@"
 cd "$root"
-if [[ -z $build ]]; then
-  build=$root/build/cuda-release
-  if [[ ! -f $build/build.ninja ]]; then cmake --preset cuda-release >/dev/null; fi
-  cmake --build "$build"
-fi
+build_unless_told
 hadal=$build/hadal
 check_gpu "$build"
 mkdir -p "$out"

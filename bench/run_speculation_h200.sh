@@ -14,11 +14,7 @@ has_quick=1
 . "$(dirname "$0")/h200_sections.sh"
 parse_options "$root/build/speculation" "$@"
 cd "$root"
-if [[ -z $build ]]; then
-  build=$root/build/cuda-release
-  if [[ ! -f $build/build.ninja ]]; then cmake --preset cuda-release >/dev/null; fi
-  cmake --build "$build" --target hadal
-fi
+build_unless_told --target hadal
 hadal=$build/hadal
 check_gpu "$build"
 mkdir -p "$out"

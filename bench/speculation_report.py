@@ -5,7 +5,7 @@ import argparse
 import pathlib
 import sys
 
-from report_rows import NUMBER, POSITIVE, add_pages_option, machine_of, rows_of, table, write_part
+from report_rows import NUMBER, POSITIVE, add_pages_option, report_parts, rows_of, table
 
 PROGRAM = "bench/speculation_report.py"
 PAGE = "speculation.md"
@@ -72,16 +72,9 @@ def main():
     options = parser.parse_args()
     if not options.directory.is_dir():
         sys.exit(f"{PROGRAM}: {options.directory} is no directory")
-    machine = machine_of(options.directory)
-    parts = {"static": static_table(options.directory), "policy": policy_table(options.directory),
-             "serving": serving_table(options.directory)}
-    for name, text in parts.items():
-        if text and options.pages:
-            write_part(PROGRAM, options.pages, PAGE, name, text, machine, SERVER_TITLE if name == "serving" else None)
-        elif text:
-            print(f"## {name}\n\n{text}\n")
-    if not any(parts.values()):
-        sys.exit(f"{PROGRAM}: {options.directory} holds no results")
+    report_parts(PROGRAM, options.directory, PAGE, options.pages, {
+        "static": (static_table(options.directory), None), "policy": (policy_table(options.directory), None),
+        "serving": (serving_table(options.directory), SERVER_TITLE)})
 
 
 if __name__ == "__main__":
