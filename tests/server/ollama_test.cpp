@@ -11,6 +11,7 @@
 #include "server/generation/whole_calls.h"
 #include "server/ollama/ollama_request.h"
 #include "tests/server/dialect_fixture.h"
+#include "tests/source_dir.h"
 #include "text/chat/chat_template.h"
 
 namespace hadal::server {

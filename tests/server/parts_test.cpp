@@ -11,6 +11,7 @@
 #include "server/generation/chunk_router.h"
 #include "server/generation/request_registry.h"
 #include "tests/server/test_server.h"
+#include "tests/source_dir.h"
 
 namespace hadal::server {
 namespace {
