@@ -272,11 +272,15 @@ Result<std::vector<ProductSpec>> preset_products(std::span<const std::string> pr
   for (const std::string& preset : presets) {
     HADAL_ASSIGN_OR_RETURN(const std::string text, preset_config_json(preset));
     HADAL_ASSIGN_OR_RETURN(const ModelConfig config, parse_model_config(text, preset));
-    for (const int64_t tp : tp_sizes) {
-      HADAL_ASSIGN_OR_RETURN(auto dense, dense_products(config, LoadQuantization::kNone, {.tp = tp}));
-      HADAL_ASSIGN_OR_RETURN(auto experts, expert_products(config, LoadQuantization::kNone, {.tp = tp}));
-      append(preset, tp, std::move(dense));
-      append(preset, tp, std::move(experts));
+    std::vector<LoadQuantization> quantizations = {LoadQuantization::kNone};
+    if (!config.quantization) quantizations.push_back(LoadQuantization::kFp8);
+    for (const LoadQuantization quantization : quantizations) {
+      for (const int64_t tp : tp_sizes) {
+        HADAL_ASSIGN_OR_RETURN(auto dense, dense_products(config, quantization, {.tp = tp}));
+        HADAL_ASSIGN_OR_RETURN(auto experts, expert_products(config, quantization, {.tp = tp}));
+        append(preset, tp, std::move(dense));
+        append(preset, tp, std::move(experts));
+      }
     }
   }
   return products;
