@@ -33,7 +33,7 @@ class AbsorbedPrompt : public ::testing::TestWithParam<const char*> {
     return options;
   }
   static GenerateRequest long_prompt() {
-    GenerateRequest request = greedy_request(random_prompt(700, 3), 8);
+    GenerateRequest request = greedy_request(random_prompt(400, 3), 8);
     request.client = 2;
     request.logprobs = {.enabled = true, .start = 0, .top_num = 2};
     return request;

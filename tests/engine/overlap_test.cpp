@@ -30,7 +30,7 @@ class OverlapTest : public ::testing::Test {
 constexpr int64_t kTinyPool = 64 * 7;
 
 TEST_F(OverlapTest, BothLoopsGiveTheSameBits) {
-  for (const uint64_t seed : {1, 2, 3}) {
+  for (const uint64_t seed : {1, 2}) {
     SCOPED_TRACE(seed);
     EngineOptions options{.max_total_tokens = 16384, .max_running_requests = 32, .chunked_prefill_size = 96};
     options.overlap_schedule = false;
@@ -47,7 +47,7 @@ TEST_F(OverlapTest, BothLoopsGiveTheSameBits) {
 
 // Every mask is late at least once, so that constrained rows leave the steps and are computed again.
 TEST_F(OverlapTest, LateMasksChangeNothing) {
-  for (const uint64_t seed : {1, 4, 5}) {
+  for (const uint64_t seed : {1, 4}) {
     SCOPED_TRACE(seed);
     EngineOptions options{.max_total_tokens = 16384, .max_running_requests = 32, .chunked_prefill_size = 96};
     const MixResult in_time = run_mix(seed, options);

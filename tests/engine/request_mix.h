@@ -17,7 +17,7 @@ inline constexpr int kNumRequests = 24;
 inline GenerateRequest mixed_request(uint64_t seed, int i) {
   std::mt19937_64 random(seed * 1000 + i);
   const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
-  std::vector<int32_t> ids = random_prompt(1 + below(150), seed * 1000 + i);
+  std::vector<int32_t> ids = random_prompt(1 + below(100), seed * 1000 + i);
   if (below(3) == 0) {  // one of two shared beginnings
     const std::vector<int32_t> shared = random_prompt(100, seed * 7 + below(2));
     ids.insert(ids.begin(), shared.begin(), shared.end());

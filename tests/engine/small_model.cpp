@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kV3 = R"({
   "architectures": ["DeepseekV3ForCausalLM"], "hidden_size": 128, "intermediate_size": 256,
-  "moe_intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 2,
+  "moe_intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
   "q_lora_rank": 96, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
   "n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 4, "n_group": 4, "topk_group": 2,
   "scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": true, "routed_scaling_factor": 2.5,
@@ -37,7 +37,10 @@ std::unique_ptr<Model> make_small_model(const std::string& kind, ThreadPool& poo
   const std::string family = kind.substr(0, kind.find('+'));
   ModelConfig config =
       parse_model_config(family == "v2-lite" ? kV2Lite : kV3, kind, family == "v3.2" ? kIndexer : "").value();
-  config.num_nextn_predict_layers = has_nextn ? 1 : 0;
+  if (has_nextn) {
+    config.num_nextn_predict_layers = 1;
+    config.num_hidden_layers = 3;  // a draft must cost clearly less than a token
+  }
   WeightLoadOptions options;
   options.format = LoadFormat::kDummy;
   options.seed = seed;

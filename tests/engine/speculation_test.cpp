@@ -313,13 +313,13 @@ TEST_F(SpeculationTest, CountsAddUp) {
 
 // Which drafts are right has no influence then, so the counts follow from the chances alone.
 TEST_F(SpeculationTest, SimulatedAcceptanceHasTheChancesOfEachDepth) {
-  const auto counts = [&](std::vector<double> chances) {
+  const auto counts = [&](std::vector<double> chances, int64_t tokens) {
     EngineOptions options{.max_running_requests = 32, .speculation_width = 4};
     options.simulated_acceptance = std::move(chances);
     const CheckedEngine engine = make_engine(options);
     const auto sink = std::make_shared<testing::Collector>();
     for (int i = 0; i < 16; ++i) {
-      GenerateRequest request = greedy_request(random_prompt(20, i), 120);
+      GenerateRequest request = greedy_request(random_prompt(20, i), tokens);
       request.sampling.seed = 100 + i;
       request.sink = sink;
       EXPECT_TRUE(engine->submit(std::move(request)).ok());
@@ -328,12 +328,12 @@ TEST_F(SpeculationTest, SimulatedAcceptanceHasTheChancesOfEachDepth) {
     EXPECT_TRUE(engine->stats().acceptance_is_simulated);
     return engine->stats().speculation;
   };
-  EXPECT_EQ(counts({0.0, 1.0, 1.0}).accepted, 0);
-  const SpeculationCounts all = counts({1.0, 1.0, 1.0});
+  EXPECT_EQ(counts({0.0, 1.0, 1.0}, 20).accepted, 0);
+  const SpeculationCounts all = counts({1.0, 1.0, 1.0}, 20);
   EXPECT_EQ(all.accepted, all.drafts);
-  const SpeculationCounts first = counts({1.0});  // deeper drafts are never accepted
+  const SpeculationCounts first = counts({1.0}, 120);  // deeper drafts are never accepted
   EXPECT_NEAR(first.accept_length(), 2.0, 0.02) << "except for steps that have no draft at the end";
-  const SpeculationCounts some = counts({0.92, 0.72, 0.36}), again = counts({0.92, 0.72, 0.36});
+  const SpeculationCounts some = counts({0.92, 0.72, 0.36}, 120), again = counts({0.92, 0.72, 0.36}, 120);
   EXPECT_NEAR(some.accept_length(), 1.0 + 0.92 * (1.0 + 0.72 * (1.0 + 0.36)), 0.15);
   EXPECT_EQ(some.verifications, again.verifications);
   EXPECT_EQ(some.accepted, again.accepted);
