@@ -53,8 +53,8 @@ Result<std::vector<cuda::ExpertsShape>> expert_layer_shapes(const ModelConfig& c
 inline constexpr const char* kTunedPresets[] = {"v2-lite", "v2", "v3"};
 inline constexpr int64_t kTunedTpSizes[] = {8, 4, 2, 1};
 // Returns linears and experts of presets at every split (without expert parallelism), labelled with model and
-// split: in the checkpoint's types and, where these have 16 bits, with `--quantization fp8` too. Where several are
-// equal, it returns the first. The errors are an unknown preset, and those above.
+// split: in the checkpoint's types and, where these have 16 bits, with `--quantization fp8` too. Where
+// several are equal, it returns the first. The errors are an unknown preset, and those above.
 Result<std::vector<ProductSpec>> preset_products(std::span<const std::string> presets,
                                                  std::span<const int64_t> tp_sizes);
 
