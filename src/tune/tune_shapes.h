@@ -50,7 +50,7 @@ Result<std::vector<cuda::ExpertsShape>> expert_layer_shapes(const ModelConfig& c
 
 // Names the published models for which the program ships files, and their splits, the most used first. The
 // other presets in these formats have the same products.
-inline constexpr const char* kTunedPresets[] = {"v2-lite", "v2", "v3"};
+inline constexpr const char* kTunedPresets[] = {"v2-lite", "v2", "v3", "v3.2"};
 inline constexpr int64_t kTunedTpSizes[] = {8, 4, 2, 1};
 // Returns linears and experts of presets at every split (without expert parallelism), labelled with model and
 // split: in the checkpoint's types and, where these have 16 bits, with `--quantization fp8` too. Where

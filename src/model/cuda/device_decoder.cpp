@@ -355,7 +355,8 @@ DeviceRows DeviceForward::rows_for(const DeviceRows& x, const MatrixWeight& read
 }
 
 void DeviceForward::linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w,
-                           Value16* y, float* y_f32, int64_t m, const cuda::Choice* planned) {
+                           Value16* y, float* y_f32, int64_t m, const cuda::Choice* planned,
+                           const cuda::LengthGate& gate) {
   const double activations = static_cast<double>(m) * static_cast<double>(w.k + w.n) * 2.0;
   op(name, matrix_bytes(w) + activations, 2.0 * static_cast<double>(m * w.n) * static_cast<double>(w.k), [&] {
     const cuda::DenseLinearParams params{
@@ -367,7 +368,8 @@ void DeviceForward::linear(const char* name, const DeviceRows& x, int64_t x_stri
         .y_f32 = y_f32,
         .y_stride = w.n,
         .m = m,
-        .f16 = f16_};
+        .f16 = f16_,
+        .gate = gate};
     if (planned != nullptr) return cuda::launch_linear(*planned, params, exec_.gemm, launch_);
     cuda::linear(params, exec_.gemm, launch_, exec_.choices != nullptr ? &exec_.choices->linear : nullptr);
   });

@@ -70,7 +70,8 @@ class DeviceForward {
   cuda::QuantizedRows quantized_shape(int64_t m, int64_t n) const;
   // `planned` is the kernel that runs; if it is null, cuda::linear chooses.
   void linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w, Value16* y,
-              float* y_f32, int64_t m, const cuda::Choice* planned = nullptr);
+              float* y_f32, int64_t m, const cuda::Choice* planned = nullptr,
+              const cuda::LengthGate& gate = {});
   void quantize(const Value16* x, int64_t m, int64_t n, const cuda::QuantizedRows& y);
 
   // Computes residual += input; y = norm(residual), fused, or step by step with --disable-fusion.

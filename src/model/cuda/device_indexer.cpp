@@ -34,9 +34,18 @@ DeviceForward::IndexQueries DeviceForward::index_queries(const DeviceIndexer& in
   if (num_decode_ == 0 && step_.prefill->selecting_passes.empty()) return {};
   auto* q = arena_.array<Value16>(num_tokens_ * indexer.wq_b.n);
   auto* w = arena_.array<float>(num_tokens_ * indexer.num_heads);
-  linear("index_wq_b", q_latent, q_width, indexer.wq_b, q, nullptr, num_tokens_);
+  // The host knows which rows of prompts select, but in a graph only the device knows the lengths of decode
+  // rows.
+  cuda::LengthGate gate;
+  if (step_.prefill == nullptr || step_.prefill->selecting_passes.empty()) {
+    gate = {.lengths = step_.decode_kv_len,
+            .count = static_cast<int32_t>(num_decode_),
+            .limit = static_cast<int32_t>(config_.index_topk),
+            .settled = settled_};
+  }
+  linear("index_wq_b", q_latent, q_width, indexer.wq_b, q, nullptr, num_tokens_, nullptr, gate);
   linear("index_weights", {.x = x.x, .x_quantized = {}}, hidden_, indexer.weights_proj, nullptr, w,
-         num_tokens_);
+         num_tokens_, nullptr, gate);
   return {.q = q, .w = w};
 }
 

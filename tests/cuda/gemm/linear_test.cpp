@@ -191,5 +191,51 @@ TEST(Linear, RoutersIn16BitsMatchDoublePrecision) {
   }
 }
 
+// A product behind a gate is computed, with the same bits, if any of the lengths is above the limit, and
+// otherwise writes nothing. There are more lengths than a block has threads.
+TEST(LengthGate, DecidesWhetherAProductIsComputed) {
+  constexpr int32_t kLimit = 2048;
+  std::vector<int32_t> lengths(700, kLimit);
+  lengths[1] = 0;
+  const DeviceArray<int32_t> none(lengths);
+  lengths.back() = kLimit + 1;
+  const DeviceArray<int32_t> last(lengths);
+  const auto expect_gated = [&](LinearCase& c, const std::string& what, const auto& launch) {
+    SCOPED_TRACE(c.name() + " " + what);
+    cuda::DenseLinearParams params = c.params();
+    c.poison();
+    launch(params);
+    const std::vector<float> want = c.result();
+    const auto with = [&](const DeviceArray<int32_t>& some) {
+      c.poison();
+      params.gate.lengths = some.data();
+      params.gate.count = static_cast<int32_t>(some.size());
+      launch(params);
+      return c.result();
+    };
+    params.gate.limit = kLimit;
+    for (const bool settled : {false, true}) {
+      params.gate.settled = settled;
+      EXPECT_EQ(with(last), want);
+      for (const float value : with(none)) ASSERT_TRUE(std::isnan(value)) << "something was written";
+    }
+  };
+  uint64_t seed = 49000;
+  for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block, WeightType::kInt8Channel}) {
+    for (const int64_t m : {1, 16}) {
+      LinearCase c(type, m, 300, 1160, seed += 10, true);
+      expect_gated(c, "thin", [](const auto& p) { cuda::thin_linear(p, test_launch()); });
+      for (const int splits : {1, 3}) {
+        expect_gated(c, "skinny, splits " + std::to_string(splits), [&](const auto& p) {
+          cuda::skinny_linear(p, test_launch(),
+                              {.tokens = m == 1 ? 8 : 16, .groups = 1, .splits = splits, .stages = 4});
+        });
+      }
+      if (!has_scales(type))
+        expect_gated(c, "router", [](const auto& p) { cuda::router_linear(p, test_launch()); });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hadal::testing

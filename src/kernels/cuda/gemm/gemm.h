@@ -9,6 +9,7 @@
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/choice.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/length_gate.h"
 #include "kernels/params/linear.h"
 
 namespace hadal::cuda {
@@ -50,6 +51,8 @@ struct DenseLinearParams {
   int64_t y_stride = 0;
   int64_t m = 0;
   bool f16 = false;  // with kF32 weights: x and y are float16, not bf16
+  // The kernels for few rows (thin, skinny, router) heed it; the others compute y in any case.
+  LengthGate gate;
 };
 // Returns true if rows of 16 bits are float16.
 constexpr bool has_f16_rows(const DenseLinearParams& p) {

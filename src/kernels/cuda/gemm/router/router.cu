@@ -8,6 +8,7 @@
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/cp_async.cuh"
 #include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/length_gate.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/gemm/router/supports.h"
@@ -39,6 +40,7 @@ __device__ __forceinline__ void load_weights(const T* p, float (&w)[8]) {
 template <typename T, typename X, int kRows, int kTokens>
 __global__ void __launch_bounds__(kThreads) router_kernel(DenseLinearParams p) {
   __shared__ float sums[kThreads / 32][kRows * kTokens];
+  if (is_closed(p.gate)) return;
   const int64_t n0 = static_cast<int64_t>(blockIdx.x) * kRows;
   const int64_t m0 = static_cast<int64_t>(blockIdx.y) * kTokens;
   const T* w[kRows];

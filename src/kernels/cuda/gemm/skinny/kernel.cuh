@@ -29,6 +29,7 @@
 #include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/cp_async.cuh"
 #include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/length_gate.cuh"
 #include "kernels/cuda/common/matrix.cuh"
 #include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -69,6 +70,7 @@ struct Args {
   int num_blocks = 0;           // ceil(k_bytes / 128)
   int ring_bytes = 0;           // shared memory for slots
   const float* bias = nullptr;  // channels: [n], or null
+  LengthGate gate;              // one matrix
 };
 
 constexpr int slot_bytes(int tokens, int groups) {
@@ -600,6 +602,9 @@ __global__ void __launch_bounds__(kGroups * 128 + 32, (least_blocks<kType, kToke
                   const Args args) {
   extern __shared__ std::byte shared_raw[];
   std::byte* shared = shared_raw + (1024 - shared_address(shared_raw) % 1024) % 1024;
+  if constexpr (!kGrouped) {
+    if (is_closed(args.gate)) return;
+  }
   const int splits = static_cast<int>(gridDim.x);
   const int rank = static_cast<int>(blockIdx.x);
   Work work;

@@ -13,6 +13,7 @@ void linear_of(const DenseLinearParams& p, const Launch& launch, const Schedule&
   args.y_is_f32 = p.y_f32 != nullptr ? 1 : 0;
   args.y_stride = p.y_stride;
   args.bias = p.bias;
+  args.gate = p.gate;
   args.m = static_cast<int>(p.m);
   const auto run = [&]<int kTokens, int kGroups>() {
     launch_skinny<kType, kTokens, kGroups, false>(launch, p.w, 1, 0, 1, schedule, args);

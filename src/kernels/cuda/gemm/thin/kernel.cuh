@@ -19,6 +19,7 @@
 
 #include "kernels/cuda/common/cp_async.cuh"
 #include "kernels/cuda/common/launch.cuh"
+#include "kernels/cuda/common/length_gate.cuh"
 #include "kernels/cuda/common/matrix.cuh"
 #include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -72,6 +73,7 @@ struct ThinArgs {
   int64_t y_stride = 0;
   int m = 0, n = 0, k_bytes = 0;
   const float* bias = nullptr;  // channels: [n], or null
+  LengthGate gate;
 };
 
 // Computes one chunk's products: `low` and `high` are rows g and g + 8 of the 16-row side, `wide` has the
@@ -123,6 +125,7 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
   static_assert(kTokensAreRows || kRows == 16);
   static_assert(!kBlocks || kRows == 16, "the rows of a block share their scales");
   extern __shared__ __align__(16) std::byte shared[];
+  if (is_closed(args.gate)) return;
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
   const int g = lane / 4;
@@ -349,6 +352,7 @@ void linear_of(const DenseLinearParams& p, const Launch& launch) {
   args.x_scales = p.x_quantized.scales;
   args.x_scale_stride = p.x_quantized.scale_stride;
   args.bias = p.bias;
+  args.gate = p.gate;
   args.y = p.y;
   args.y_f32 = p.y_f32;
   args.y_stride = p.y_stride;
