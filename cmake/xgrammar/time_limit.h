@@ -26,9 +26,10 @@ namespace hadal_xgrammar {
 
 // While an object lives, the library's work in this thread ends once the thread has used this much processor
 // time, with TimeLimitError, and once it has used a mebibyte of stack below the object, with StackLimitError.
+// `check`, if not null, is called every few microseconds of the work, and may throw too.
 class TimeLimit {
  public:
-  explicit TimeLimit(double seconds);
+  explicit TimeLimit(double seconds, void (*check)() = nullptr);
   ~TimeLimit();
   TimeLimit(const TimeLimit&) = delete;
   TimeLimit& operator=(const TimeLimit&) = delete;

@@ -161,9 +161,12 @@ void Server::set_ready(double startup_seconds) {
 int64_t Server::drain(std::chrono::milliseconds timeout) {
   impl_->status.set(ServerPhase::kDraining);
   impl_->background.announce_stop();  // requests for which grammars are compiled would be refused
+  const auto last = std::chrono::steady_clock::now() + timeout;
   const int64_t aborted = impl_->context.engine.drain(timeout);
+  if (impl_->http != nullptr) impl_->http->stop_accepting();
+  impl_->parsers.wait_idle(last);
+  impl_->parsers.announce_stop();  // those that are left get their answers now
   if (impl_->http == nullptr) return aborted;
-  impl_->http->stop_accepting();
   const auto deadline = std::chrono::steady_clock::now() + kAnswerGrace;
   while (impl_->http->num_connections() > 0 && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -197,6 +197,44 @@ def drain():
     check("exit code", server.process.wait(60) == 0, server.text())
 
 
+def drain_of_workers():
+    """Bodies that take workers longer than a drain may last are cancelled, and answered, those too that wait behind others."""
+    call = "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    large = json.dumps({"text": call * 100000, "tools": tools, "tool_call_parser": "deepseekv31"}, ensure_ascii=False).encode()
+    properties = {f"p{i}": {} for i in range(100)}
+    slow = {**SHORT, "sampling_params": {"max_new_tokens": 4, "json_schema": json.dumps(
+        {"type": "object", "minProperties": 50, "maxProperties": 60, "properties": properties})}}
+    server = Server("--drain-timeout", "0.2", "--enable-metrics")
+    answers = []
+
+    def ask(path, body):
+        connection = server.connect()
+        connection.request("POST", path, body)
+        answer = connection.getresponse()
+        answers.append((path, answer.status, answer.headers["Retry-After"], answer.read()))
+        connection.close()
+
+    requests = [("/parse_function_call", large)] * 6 + [("/generate", json.dumps(slow))] * 2
+    threads = [threading.Thread(target=ask, args=request) for request in requests]
+    for thread in threads:
+        thread.start()
+
+    def body_bytes():
+        return int(re.search(r'request_memory_bytes\{[^}]*kind="body"\} (\d+)', server.request("GET", "/metrics")[2].decode())[1])
+
+    check("workers have work", wait_until(lambda: body_bytes() >= 5 * len(large)), body_bytes())
+    server.process.send_signal(signal.SIGTERM)
+    for thread in threads:
+        thread.join()
+    check("each is answered", len(answers) == len(requests), answers)
+    check("with 200, or 503 and Retry-After", all(status == 200 or status == 503 and retry for _, status, retry, _ in answers),
+          [(path, status, retry, text[:200]) for path, status, retry, text in answers])
+    check("some were cancelled", any(status == 503 for path, status, _, _ in answers if path != "/generate"), answers)
+    check("exit code with work on workers", server.process.wait(60) == 0, server.text()[-2000:])
+    check("nothing was unanswered", "http_request_unanswered" not in server.text(), server.text()[-2000:])
+
+
 def paused_drain():
     server = Server("--drain-timeout", "600")
     check("paused", server.post("/pause_generation", {})[0] == 200)
@@ -346,6 +384,7 @@ def main():
     schedules()
     queue_full()
     drain()
+    drain_of_workers()
     paused_drain()
     unread_stderr()
     full_disk()

@@ -1,8 +1,10 @@
 // Tests work beside the I/O threads: the pool of threads for it, and the grammars of requests, which it
 // compiles.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <memory>
 #include <optional>
@@ -11,13 +13,23 @@
 #include <utility>
 #include <vector>
 
+#include "base/cancel.h"
 #include "server/admission/request_memory.h"
 #include "server/generation/background_pool.h"
 #include "server/generation/grammar_task.h"
+#include "server/generation/parse_task.h"
 #include "tests/server/test_server.h"
 
 namespace hadal::server {
 namespace {
+
+// Returns a schema that takes seconds to compile: its properties may come in more ways than one can count.
+std::string slow_schema() {
+  std::string properties;
+  for (int i = 0; i < 100; ++i) properties += fmt::format("{}\"p{}\":{{}}", i == 0 ? "" : ",", i);
+  return fmt::format(R"({{"type":"object","minProperties":50,"maxProperties":60,"properties":{{{}}}}})",
+                     properties);
+}
 
 TEST(BackgroundPool, RunsTasksAndSurvivesOneThatThrows) {
   std::promise<void> done;  // used by tasks, so it must outlive the pool, here and below
@@ -117,6 +129,70 @@ TEST(BackgroundPool, TellsALongTaskThatItIsStopping) {
   EXPECT_FALSE(pool.stopping());
   pool.stop();
   EXPECT_TRUE(saw);
+}
+
+TEST(BackgroundPool, AfterTheAnnouncementTasksRunCancelledAndThePoolBecomesIdle) {
+  std::promise<void> started;
+  std::atomic<int> num_cancelled = 0;
+  BackgroundPool pool(1);
+  pool.post([&] {
+    started.set_value();
+    while (!is_cancelled()) std::this_thread::yield();
+    ++num_cancelled;
+  });
+  pool.post([&] { num_cancelled += is_cancelled() ? 1 : 0; });
+  started.get_future().wait();
+  EXPECT_FALSE(pool.wait_idle(std::chrono::steady_clock::now()));
+  pool.announce_stop();
+  EXPECT_TRUE(pool.wait_idle(std::chrono::steady_clock::time_point::max()));
+  EXPECT_EQ(num_cancelled, 2);
+  EXPECT_TRUE(pool.post([&] { ++num_cancelled; })) << "it has not stopped yet";
+  EXPECT_TRUE(pool.wait_idle(std::chrono::steady_clock::time_point::max()));
+  EXPECT_EQ(num_cancelled, 3);
+}
+
+// The work of these tests ends only when it is cancelled.
+class ParseWorkTest : public ::testing::Test {
+ protected:
+  // Sends work of a body that a worker parses, and waits until it runs.
+  std::shared_ptr<testing::TestExchange> send() {
+    HttpRequest request{.method = "POST", .path = "/generate", .client = "peer:test"};
+    request.body.assign(kInlineBodyBytes + 1, 'x');
+    auto exchange = std::make_shared<testing::TestExchange>(server_.io(), std::move(request));
+    run_parse_work(server_.server().context(), exchange, ErrorStyle::kOpenAi,
+                   [this](std::string_view) -> ParseDone {
+                     ++num_running_;
+                     for (;;) check_cancelled();
+                   });
+    return exchange;
+  }
+  void wait_running() {
+    while (num_running_ == 0) std::this_thread::yield();
+  }
+
+  std::atomic<int> num_running_ = 0;
+  testing::TestServer server_;
+};
+
+TEST_F(ParseWorkTest, EndsWhenItsClientHasGone) {
+  const auto exchange = send();
+  wait_running();
+  exchange->disconnect();
+  EXPECT_TRUE(server_.server().context().parsers.wait_idle(std::chrono::steady_clock::time_point::max()));
+  EXPECT_EQ(exchange->num_answers, 0);
+}
+
+TEST_F(ParseWorkTest, IsAnsweredAtTheEndOfADrainWhetherItRunsOrWaits) {
+  const auto running = send();
+  wait_running();
+  const auto waiting = send();  // behind it, because a client has all threads but one
+  const auto third = send();
+  server_.server().drain(std::chrono::milliseconds(0));
+  for (const auto& exchange : {running, waiting, third}) {
+    ASSERT_TRUE(server_.wait(*exchange));
+    EXPECT_EQ(exchange->response.status, 503) << exchange->response.body;
+    EXPECT_EQ(exchange->response.headers, (HeaderList{{"Retry-After", "1"}}));
+  }
 }
 
 class GrammarTask : public ::testing::Test {
@@ -222,6 +298,18 @@ TEST_F(GrammarTask, ADrainSkipsSpecsOfRequestsThatWouldBeRefused) {
   server_.server().drain(std::chrono::milliseconds(0));
   EXPECT_EQ(compile({regex("a+")}).status().code, StatusCode::kCancelled);
   EXPECT_EQ(compiler_->cache_stats().num_misses, 0);
+}
+
+// What is being compiled is given up, so that a drain need not wait for it.
+TEST_F(GrammarTask, ADrainCancelsTheCompileThatRuns) {
+  const auto slow = std::make_shared<const GrammarSpec>(
+      GrammarSpec{.kind = GrammarKind::kJsonSchema, .text = slow_schema(), .field = "json_schema"});
+  std::optional<Result<CompiledGrammars>> out;
+  compile_grammars(*context_, server_.io(), "peer:test", {slow},
+                   [&](Result<CompiledGrammars> compiled) { out = std::move(compiled); });
+  server_.server().drain(std::chrono::milliseconds(0));
+  EXPECT_TRUE(server_.io().run_until([&] { return out.has_value(); }));
+  EXPECT_EQ(out->status().code, StatusCode::kCancelled) << out->status().message;
 }
 
 // An operator's call does not wait for grammars.

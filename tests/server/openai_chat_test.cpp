@@ -218,7 +218,7 @@ TEST(OpenAiChat, ArgumentsStreamAsTheyAreMade) {
 }
 
 TEST(OpenAiChat, ACallThatIsCutOffBeforeItsNameIsContentWithoutMarkers) {
-  const Message message = ask(chat_body(std::string(testing::kChatTools) + R"(,"max_tokens":4)"), kCalls);
+  const Message message = ask(chat_body(fmt::format(R"({},"max_tokens":4)", testing::kChatTools)), kCalls);
   EXPECT_EQ(message.finish, "length");
   EXPECT_TRUE(message.calls.empty());
   EXPECT_EQ(message.content, "add");

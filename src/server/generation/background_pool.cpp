@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/cancel.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/memory_reserve.h"
@@ -61,7 +62,14 @@ void BackgroundPool::give_turn(Clients::value_type& entry) {
 }
 
 void BackgroundPool::forget_if_idle(Clients::iterator entry) {
-  if (entry->second.running == 0 && entry->second.tasks.empty()) clients_.erase(entry);
+  if (entry->second.running != 0 || !entry->second.tasks.empty()) return;
+  clients_.erase(entry);
+  if (clients_.empty()) idle_.notify_all();
+}
+
+bool BackgroundPool::wait_idle(std::chrono::steady_clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  return idle_.wait_until(lock, deadline, [this] { return clients_.empty(); });
 }
 
 void BackgroundPool::stop() {
@@ -102,6 +110,7 @@ void BackgroundPool::work() {
     lock.unlock();
     try {
       const MemoryReserve::Pause own;
+      const CancelScope scope(stopping_);
       task();
     } catch (const std::exception& error) {
       log_error("background task failed error=\"{}\"", error.what());

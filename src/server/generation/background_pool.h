@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -45,12 +46,16 @@ class BackgroundPool {
   // false, and does nothing, if there is no such task.
   bool drop(uint64_t number, const std::string& client = {});
 
-  // Finishes running tasks and drops waiting ones. Repeated calls do nothing.
+  // Finishes running tasks, which are cancelled (base/cancel.h), and drops waiting ones. Repeated calls do
+  // nothing.
   void stop();
-  // Announces that stop() will follow: tasks that check stopping() may return early. The others still run.
+  // Announces that stop() will follow: from now on every task is cancelled, those too that have not begun.
+  // They still run, so that each can answer its request.
   void announce_stop() { stopping_ = true; }
-  // Returns true if the end has been announced or has begun; a long task may check it to end early.
+  // Returns true if the end has been announced or has begun.
   bool stopping() const { return stopping_; }
+  // Waits until no task waits or runs. Returns false if the deadline comes first.
+  bool wait_idle(std::chrono::steady_clock::time_point deadline);
 
  private:
   struct Client {
@@ -67,7 +72,8 @@ class BackgroundPool {
   const Options options_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  Clients clients_;  // those with a task that waits or runs
+  std::condition_variable idle_;  // clients_ may have become empty
+  Clients clients_;               // those with a task that waits or runs
   std::deque<Clients::value_type*> turns_;
   size_t num_queued_ = 0;
   uint64_t last_number_ = 0;

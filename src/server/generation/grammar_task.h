@@ -21,8 +21,8 @@ using GrammarSpecs = std::vector<std::shared_ptr<const GrammarSpec>>;
 // is called on `io`: immediately if nothing has to be compiled, otherwise later. The errors are that of the
 // first failing spec (see GrammarCompiler::compile); kInvalidArgument without a compiler; kResourceExhausted
 // when too many are waiting, or too many of `client` (HttpRequest::client), or there is no memory; and
-// kCancelled when the background threads stop before all are compiled. Clients take turns, and a client's
-// grammars are compiled one after another.
+// kCancelled when the background threads stop before all are compiled; what is being compiled is given up
+// then. Clients take turns, and a client's grammars are compiled one after another.
 //
 // Returns a function that says, on `io`, that nobody waits for the result any more. From then on `done` is
 // not called, and what has not begun is skipped: work that waits for its turn is dropped with everything that

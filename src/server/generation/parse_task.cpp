@@ -1,11 +1,13 @@
 #include "server/generation/parse_task.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
 
+#include "base/cancel.h"
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "server/generation/background_pool.h"
@@ -18,6 +20,7 @@ struct Task {
   std::string body;
   std::shared_ptr<const void> charge;  // of the body
   std::string path;
+  std::atomic<bool> is_left = false;  // the client has gone
 };
 
 void finish(const std::shared_ptr<HttpExchange>& exchange, ErrorStyle style, const std::string& path,
@@ -70,7 +73,13 @@ void run_parse_work(ServerContext& context, std::shared_ptr<HttpExchange> exchan
       [task, exchange, style, &io, work = std::move(work)] {
         ParseDone done;
         try {
+          const CancelScope scope(task->is_left);
+          check_cancelled();
           done = work(task->body);
+        } catch (const CancelledError&) {  // the client has gone, or the server stops
+          done = [style](const std::shared_ptr<HttpExchange>& cancelled) {
+            cancelled->respond(error_response(style, 503, "the server is shutting down"));
+          };
         } catch (const std::exception& error) {
           const MemoryReserve::Scope reserve;
           log_error("request failed path={} error=\"{}\"", task->path, error.what());
@@ -90,8 +99,10 @@ void run_parse_work(ServerContext& context, std::shared_ptr<HttpExchange> exchan
         error_response(style, 503, "too many requests are waiting to be parsed; try again later"));
   }
   // This thread alone calls back, so neither a departure nor what was parsed has come before.
-  exchange->on_disconnect(
-      [&context, posted, client = request.client] { context.parsers.drop(posted, client); });
+  exchange->on_disconnect([&context, task, posted, client = request.client] {
+    task->is_left = true;
+    context.parsers.drop(posted, client);
+  });
 }
 
 }  // namespace hadal::server

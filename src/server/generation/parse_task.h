@@ -33,8 +33,9 @@ using ParseWork = std::function<ParseDone(std::string_view body)>;
 
 // Calls work(body) and then, on the exchange's I/O thread, the function that it returned. The body leaves the
 // request and stays charged until `work` has ended. If the client goes, work that has not begun is dropped at
-// once, with the body, and the returned function is not called either. Whatever is thrown answers this
-// request with a 500; a full queue answers it with a 503.
+// once, with the body, work that runs is cancelled (base/cancel.h), and the returned function is not called
+// either. When the server stops, such work is cancelled too and answered with a 503, as is one for which the
+// queue is full. Whatever else is thrown answers this request with a 500.
 void run_parse_work(ServerContext& context, std::shared_ptr<HttpExchange> exchange, ErrorStyle style,
                     ParseWork work);
 

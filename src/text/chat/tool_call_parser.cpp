@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "base/cancel.h"
 #include "text/chat/tool_call_parser_scan.h"
 
 namespace hadal {
@@ -90,8 +91,7 @@ class ToolCallParser::Impl {
       return piece;
     }
     buffer_ += text;
-    while (point_ < buffer_.size() && step(at_end, piece)) {
-    }
+    while (point_ < buffer_.size() && step(at_end, piece)) check_cancelled();
     if (at_end) release_to(buffer_.size(), piece);
     buffer_.erase(0, begin_);
     point_ -= begin_;

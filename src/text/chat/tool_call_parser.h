@@ -90,7 +90,8 @@ class ToolCallParser {
   ToolCallParser(ToolCallParser&&) noexcept;
   ToolCallParser& operator=(ToolCallParser&&) noexcept;
 
-  // Adds a piece of text and returns what is decided now.
+  // Adds a piece of text and returns what is decided now. Throws CancelledError (base/cancel.h); the parser
+  // must not be used after that.
   Piece append(std::string_view text);
   // Ends the text, whose undecided rest is content. Nothing may be appended afterwards.
   Piece finish();

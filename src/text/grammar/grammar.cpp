@@ -9,6 +9,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "base/cancel.h"
 #include "base/printable.h"
 #include "text/grammar/expression_depth.h"
 #include "text/grammar/grammar_backend.h"
@@ -266,6 +267,9 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::Pending::compile_and_keep
   } catch (const std::exception& error) {
     compiled = make_status(StatusCode::kInternal, "the grammar was not compiled: {}", error.what());
   }
+  // What the library throws when it is cancelled may have become any error on its way here.
+  if (!compiled.ok() && is_cancelled())
+    compiled = make_status(StatusCode::kCancelled, "the grammar is no longer needed");
   const std::lock_guard lock(impl_.mutex);
   if (compiled.ok()) {
     impl_.keep(*entry_, *compiled.value());

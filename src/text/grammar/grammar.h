@@ -110,8 +110,9 @@ class GrammarCompiler {
   // The error is kInvalidArgument with one line that names the field and the problem, which is one of these:
   // not JSON, a schema keyword that cannot be enforced (with its JSON pointer), a broken regex or grammar,
   // text over the limits (256 KiB, depth 64), and a grammar beyond the limits of time and memory. The last
-  // failures are remembered. The error is kInternal if the library has failed. Throws std::bad_alloc where
-  // there is no memory, also to threads that waited for this compile. Such a failure is not remembered, so
+  // failures are remembered. The error is kInternal if the library has failed, and kCancelled if this
+  // thread's work was cancelled (base/cancel.h) while it compiled. Throws std::bad_alloc where there is no
+  // memory. Other threads that waited for this compile get its error too. The last two are not remembered, so
   // the next call compiles again.
   Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec);
 

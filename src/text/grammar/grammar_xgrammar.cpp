@@ -10,6 +10,7 @@
 #include <mutex>
 #include <new>
 
+#include "base/cancel.h"
 #include "text/grammar/grammar_backend.h"
 #include "text/grammar/grammar_schema.h"
 #include "text/grammar/grammar_structural.h"
@@ -311,7 +312,7 @@ Result<xgrammar::Grammar> XgrammarBackend::convert(const GrammarSpec& spec, cons
 
 Result<void> XgrammarBackend::check_regex(const std::string& regex, std::string_view field) {
   try {
-    const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds);
+    const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds, check_cancelled);
     const MemoryLimit memory(vocabulary_->memory.compile_bytes, hadal_xgrammar::look);
     std::vector<std::string> warnings;
     const WarningCollector collector(warnings);
@@ -340,7 +341,7 @@ Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const Gra
   }
   try {
     const Tokenizer tokenizer = tokenizer_for(tag.literals, hides_control);
-    const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds);
+    const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds, check_cancelled);
     const MemoryLimit memory(vocabulary_->memory.compile_bytes, hadal_xgrammar::look);
     HADAL_ASSIGN_OR_RETURN(const xgrammar::Grammar grammar, convert(spec, tag, tokenizer));
     // The caller's thread does all the work, because an exception in a worker of the library would end the

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "base/cancel.h"
 #include "base/mapped_file.h"
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/bpe.h"
@@ -304,12 +305,14 @@ std::vector<int32_t> Tokenizer::encode(std::string_view utf8, bool add_special_t
   SplitBudget budget(utf8.size());
   std::vector<AddedTokenMatcher::Piece> pieces;
   split_around(*impl_->added, utf8, literal, pieces);
+  uint32_t num_words = 0;
   for (const auto& piece : pieces) {
     if (ids.size() > max_tokens) return ids;
     if (piece.id >= 0)
       ids.push_back(piece.id);
     else
       impl_->pre_tokenizer->for_each_word(piece.text, budget, [&](std::string_view word) {
+        if (++num_words % 256 == 0) check_cancelled();
         if (ids.size() <= max_tokens) impl_->bpe->encode(word, ids);
       });
   }

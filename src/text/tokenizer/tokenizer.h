@@ -43,7 +43,7 @@ class Tokenizer {
   // section 3.9, U+FFFD substitution of maximal subparts: the rule of Python's decode(errors="replace")).
   // Time is O(n log n) in the length of the longest word and linear in everything else. Throws
   // PatternLimitError (text/tokenizer/splitter.h) only where the file has a pattern for which there is no
-  // linear splitter, and that takes too long on the text.
+  // linear splitter, and that takes too long on the text; and CancelledError (base/cancel.h).
   //
   // `max_tokens` bounds the time, whatever the text: only the first max_tokens + 1 times
   // longest_token_bytes() bytes are read, which certainly are more than max_tokens tokens, and merging stops
