@@ -1,14 +1,9 @@
 // Tests prompts that are cut while another client's stream runs, and therefore take the absorbed path in
 // part: what they compute is what they compute alone, up to rounding.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "engine/engine.h"
+#include "tests/engine/recorded_plans.h"
 #include "tests/engine/small_model.h"
 #include "tests/engine/test_requests.h"
 
@@ -63,20 +58,12 @@ class AbsorbedPrompt : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<Model> model_ = testing::make_small_model(GetParam(), pool_);
 };
 
-std::string text_of(const std::filesystem::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
 TEST_P(AbsorbedPrompt, ComputesWhatTheUnabsorbedPathDoes) {
-  const std::filesystem::path record =
-      std::filesystem::temp_directory_path() / fmt::format("hadal-absorbed-{}-{}", GetParam(), getpid());
+  const testing::RecordedPlans plans;
   EngineOptions options = options_of(/*max_prefill_ms=*/1);
-  options.record_plans = record.string();
+  options.record_plans = plans.path();
   const Finished cut = beside_a_stream(options);
-  EXPECT_NE(text_of(record).find("\"kind\":\"absorbed\""), std::string::npos) << "no chunk was absorbed";
-  std::filesystem::remove(record);
+  EXPECT_GT(plans.count("\"kind\":\"absorbed\""), 0) << "no chunk was absorbed";
 
   const Finished whole = alone(options);
   ASSERT_EQ(cut.prompt_logprobs.size(), whole.prompt_logprobs.size());
@@ -89,7 +76,11 @@ TEST_P(AbsorbedPrompt, ComputesWhatTheUnabsorbedPathDoes) {
 TEST_P(AbsorbedPrompt, IsNotUsedWherePromptsAlwaysTakeTheSamePath) {
   EngineOptions options = options_of(/*max_prefill_ms=*/1);
   options.cache_generated_tokens = false;
+  const testing::RecordedPlans plans;
+  options.record_plans = plans.path();
   const Finished cut = beside_a_stream(options);
+  EXPECT_EQ(plans.count("\"kind\":\"absorbed\""), 0);
+  EXPECT_GE(plans.count("\"kind\":\"prefill\""), 1 + 400 / 64) << "the prompt was not cut";
   testing::expect_same(cut, alone(options));
 }
 

@@ -90,11 +90,13 @@ class RankEngine : public RankTest, public ::testing::WithParamInterface<Kind> {
     return testing::make_small_ranks(GetParam().model, GetParam().split, pool_);
   }
 
+  static std::vector<int32_t> prompt_of(int i) { return random_prompt(3 + 19 * i, 40 + i); }
+
   // Runs prompts of many lengths at once.
   static std::vector<Finished> answers(Engine& engine) {
     std::vector<RequestId> ids;
     for (int i = 0; i < 12; ++i) {
-      GenerateRequest request = greedy_request(random_prompt(3 + 29 * i, 40 + i), 12);
+      GenerateRequest request = greedy_request(prompt_of(i), 12);
       request.logprobs = {.enabled = true, .start = -1, .top_num = 2};
       if (i % 3 == 0) {
         request.sampling.temperature = 0.8F;
@@ -130,7 +132,7 @@ TEST_P(RankEngine, BitsDependOnNeitherLoopNorNeighbours) {
   const CheckedEngine plain(make_engine(ranks(), {.chunked_prefill_size = 64, .overlap_schedule = false}));
   const std::vector<Finished> other = answers(*plain);
   for (size_t i = 0; i < together.size(); ++i) testing::expect_same(together[i], other[i]);
-  GenerateRequest request = greedy_request(random_prompt(3 + 29 * 4, 44), 12);
+  GenerateRequest request = greedy_request(prompt_of(4), 12);
   request.logprobs = {.enabled = true, .start = -1, .top_num = 2};
   testing::expect_same(testing::run(*overlapped, std::move(request)), together[4]);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <random>
 #include <vector>
@@ -47,34 +48,40 @@ inline GenerateRequest mixed_request(uint64_t seed, int i) {
   return request;
 }
 
-inline bool is_aborted(uint64_t seed, int i) {
-  return (seed + i) % 6 == 0;
+// Four requests of a mix are aborted.
+inline bool is_aborted(uint64_t seed, int i, int num_requests = kNumRequests) {
+  return (seed + i) % (num_requests / 4) == 0;
 }
 
 struct MixResult {
   std::vector<Finished> finished;
   EngineStats stats;
+  int64_t num_late_masks = 0;  // only where a test has counted them
 };
 
-// If with_aborts, some requests are aborted, each after its own number of tokens.
-inline MixResult run_mix(CheckedEngine engine, uint64_t seed, bool with_aborts = false) {
+// Runs the first requests of a mix. If with_aborts, some are aborted, each after its own number of tokens.
+// Masks take mask_delay.
+inline MixResult run_mix(CheckedEngine engine, uint64_t seed, bool with_aborts = false,
+                         int num_requests = kNumRequests, std::chrono::milliseconds mask_delay = {}) {
   const auto sink = std::make_shared<Collector>();
   std::vector<RequestId> ids;
-  for (int i = 0; i < kNumRequests; ++i) {
+  for (int i = 0; i < num_requests; ++i) {
     GenerateRequest request = mixed_request(seed, i);
+    if (request.constraint != nullptr)
+      request.constraint = std::make_unique<ChainConstraint>(/*modulus=*/5, mask_delay);
     request.sink = sink;
     ids.push_back(engine->submit(std::move(request)).value());
-    if (i == kNumRequests / 2) sink->wait_tokens(ids[0], 1);  // the second half arrives at a busy engine
+    if (i == num_requests / 2) sink->wait_tokens(ids[0], 1);  // the second half arrives at a busy engine
   }
   if (with_aborts) {
-    for (int i = 0; i < kNumRequests; ++i) {
-      if (!is_aborted(seed, i)) continue;
+    for (int i = 0; i < num_requests; ++i) {
+      if (!is_aborted(seed, i, num_requests)) continue;
       sink->wait_tokens(ids[i], i % 5);
       engine->abort(ids[i]);
       engine->check_integrity();
     }
   }
-  sink->wait_finished(kNumRequests);
+  sink->wait_finished(num_requests);
   MixResult result;
   for (const RequestId id : ids) result.finished.push_back(sink->result(id));
   result.stats = engine->stats();
@@ -82,7 +89,8 @@ inline MixResult run_mix(CheckedEngine engine, uint64_t seed, bool with_aborts =
 }
 
 inline void expect_same_mix(const MixResult& a, const MixResult& b) {
-  for (int i = 0; i < kNumRequests; ++i) {
+  ASSERT_EQ(a.finished.size(), b.finished.size());
+  for (size_t i = 0; i < a.finished.size(); ++i) {
     SCOPED_TRACE(i);
     expect_same(a.finished[i], b.finished[i]);
     EXPECT_EQ(a.finished[i].last.finish_reason, b.finished[i].last.finish_reason);
@@ -92,9 +100,11 @@ inline void expect_same_mix(const MixResult& a, const MixResult& b) {
 }
 
 // Expects that the answers of aborted requests in `cut` begin those of `whole`, and that the others are
-// equal.
-inline void expect_beginnings(uint64_t seed, const MixResult& whole, const MixResult& cut) {
-  for (int i = 0; i < kNumRequests; ++i) {
+// equal. Adds to num_cut the requests that an abort has really ended.
+inline void expect_beginnings(uint64_t seed, const MixResult& whole, const MixResult& cut, int& num_cut) {
+  ASSERT_EQ(whole.finished.size(), cut.finished.size());
+  const auto num_requests = static_cast<int>(whole.finished.size());
+  for (int i = 0; i < num_requests; ++i) {
     SCOPED_TRACE(i);
     const Finished& all = whole.finished[i];
     const Finished& part = cut.finished[i];
@@ -102,7 +112,8 @@ inline void expect_beginnings(uint64_t seed, const MixResult& whole, const MixRe
       expect_same(all, part);
       continue;
     }
-    EXPECT_TRUE(is_aborted(seed, i));
+    ++num_cut;
+    EXPECT_TRUE(is_aborted(seed, i, num_requests));
     ASSERT_LE(part.ids.size(), all.ids.size());
     for (size_t k = 0; k < part.ids.size(); ++k) EXPECT_EQ(part.ids[k], all.ids[k]);
     for (size_t k = 0; k < part.logprobs.size(); ++k) {

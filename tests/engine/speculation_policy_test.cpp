@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMaxWidth = 4;
 constexpr DeviceRates kGpu{.products_per_byte = 70.0};
-constexpr DeviceRates kCpu{.products_per_byte = 2.0, .keeps_hidden = true};
+constexpr DeviceRates kCpu{.products_per_byte = 2.0};
 
 // These are the sizes of models/hadal-tiny, over V3's.
 constexpr const char* kTiny =

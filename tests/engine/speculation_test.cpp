@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "engine/backend.h"
 #include "engine/cpu/cpu_executor.h"
 #include "engine/cpu/rank_runner.h"
 #include "tests/engine/fake_executor.h"
+#include "tests/engine/recorded_plans.h"
 #include "tests/engine/request_mix.h"
 #include "tests/engine/small_model.h"
 
@@ -78,6 +80,9 @@ class GuessableModel final : public Model {
 
 constexpr int64_t kTinyPool = 64 * 7;
 
+// Where a mix runs in many variants, it has half the requests, which are far more than the tiny pool holds.
+constexpr int kFewRequests = kNumRequests / 2;
+
 // A step waits for its masks however long they take, so that no draft is dropped because the machine is busy.
 constexpr double kWaits = std::numeric_limits<double>::infinity();
 
@@ -88,8 +93,15 @@ class SpeculationTest : public ::testing::Test {
     if (options.max_total_tokens == 0) options.max_total_tokens = 16384;
     return CheckedEngine(Engine::create(model_, pool_, options).value());
   }
-  MixResult run_mix(uint64_t seed, const EngineOptions& options, bool with_aborts = false) {
-    return testing::run_mix(make_engine(options), seed, with_aborts);
+  MixResult run_mix(uint64_t seed, EngineOptions options, int num_requests = kNumRequests,
+                    bool with_aborts = false) {
+    // Where steps do not wait for masks, masks are never made in time.
+    const std::chrono::milliseconds mask_delay(options.mask_wait_share == 0.0 ? 2 : 0);
+    const testing::RecordedPlans plans;
+    options.record_plans = plans.path();
+    MixResult result = testing::run_mix(make_engine(options), seed, with_aborts, num_requests, mask_delay);
+    result.num_late_masks = plans.count("\"call\":\"defer\"");
+    return result;
   }
 
   ThreadPool pool_{2};
@@ -101,7 +113,7 @@ TEST_F(SpeculationTest, EveryWidthAndBothLoopsGiveTheSameBits) {
     SCOPED_TRACE(seed);
     EngineOptions options{.max_total_tokens = 16384, .max_running_requests = 32, .chunked_prefill_size = 96};
     options.overlap_schedule = false;
-    const MixResult oracle = run_mix(seed, options);
+    const MixResult oracle = run_mix(seed, options, kFewRequests);
     for (const int64_t width : seed == 1 ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{1, 9}) {
       for (const bool overlap : {false, true}) {
         if (seed == 2 && !overlap) continue;
@@ -109,7 +121,7 @@ TEST_F(SpeculationTest, EveryWidthAndBothLoopsGiveTheSameBits) {
         options.speculation_width = width;
         options.overlap_schedule = overlap;
         options.mask_wait_share = kWaits;
-        const MixResult speculated = run_mix(seed, options);
+        const MixResult speculated = run_mix(seed, options, kFewRequests);
         expect_same_mix(oracle, speculated);
         EXPECT_EQ(oracle.stats.generation_tokens, speculated.stats.generation_tokens);
         const SpeculationCounts& counts = speculated.stats.speculation;
@@ -128,13 +140,13 @@ TEST_F(SpeculationTest, EveryWidthAndBothLoopsGiveTheSameBits) {
 }
 
 TEST_F(SpeculationTest, RetractionTheCacheAndLateMasksChangeNothing) {
-  int64_t retractions = 0;
-  for (const uint64_t seed : {4}) {
+  for (const uint64_t seed : {5}) {
     SCOPED_TRACE(seed);
     EngineOptions options{.max_total_tokens = 16384, .max_running_requests = 32};
     options.overlap_schedule = false;
     options.enable_radix_cache = false;
-    const MixResult oracle = run_mix(seed, options);
+    const MixResult oracle = run_mix(seed, options, kFewRequests);
+    EXPECT_EQ(oracle.stats.scheduler.total_retractions, 0);
     options.max_total_tokens = kTinyPool;
     options.schedule_conservativeness = 0.05;  // admits too many on purpose
     options.speculation_width = 4;
@@ -144,30 +156,35 @@ TEST_F(SpeculationTest, RetractionTheCacheAndLateMasksChangeNothing) {
         options.overlap_schedule = overlap;
         options.enable_radix_cache = cache;
         options.mask_wait_share = cache ? 0.0 : kWaits;
-        const MixResult squeezed = run_mix(seed, options);
+        const MixResult squeezed = run_mix(seed, options, kFewRequests);
         expect_same_mix(oracle, squeezed);
-        retractions += squeezed.stats.scheduler.total_retractions;
+        EXPECT_GT(squeezed.stats.scheduler.total_retractions, 0);
+        EXPECT_GT(squeezed.stats.speculation.accepted, 0);
+        if (cache) {
+          EXPECT_GT(squeezed.num_late_masks, 0);
+        }
       }
     }
   }
-  EXPECT_GT(retractions, 0);
 }
 
 TEST_F(SpeculationTest, AbortsAtAnyMomentLeaveTheOthersAlone) {
+  int num_cut = 0;
   for (const uint64_t seed : {6}) {
     SCOPED_TRACE(seed);
     EngineOptions options{.max_total_tokens = 16384, .max_running_requests = 32};
     options.overlap_schedule = false;
-    const MixResult oracle = run_mix(seed, options);
+    const MixResult oracle = run_mix(seed, options, kFewRequests);
     options.speculation_width = 4;
     for (const int64_t tokens : {int64_t{16384}, kTinyPool}) {
       options.max_total_tokens = tokens;
       options.schedule_conservativeness = tokens == kTinyPool ? 0.05 : 1.0;
       options.overlap_schedule = true;
-      const MixResult cut = run_mix(seed, options, /*with_aborts=*/true);
-      expect_beginnings(seed, oracle, cut);
+      const MixResult cut = run_mix(seed, options, kFewRequests, /*with_aborts=*/true);
+      expect_beginnings(seed, oracle, cut, num_cut);
     }
   }
+  EXPECT_GT(num_cut, 0);
 }
 
 // The masks after drafts are made while the step runs, and drafts without one wait for the next step.
@@ -196,16 +213,17 @@ TEST_F(SpeculationTest, RequestsWithGrammarsVerifyDraftsToo) {
 
 // Each request either fails with the step's reason, or is as it is alone.
 TEST_F(SpeculationTest, FailedStepsEndTheirRequestsAlone) {
+  EngineOptions options{.max_total_tokens = 16384, .max_running_requests = 4};
+  options.overlap_schedule = false;
+  const MixResult oracle = run_mix(8, options, kFewRequests);
+  options.speculation_width = 4;
+  model_.fails_at = 23;
   for (const bool overlap : {false, true}) {
-    EngineOptions options{.max_total_tokens = 16384, .max_running_requests = 4};
+    SCOPED_TRACE(::testing::Message() << "overlap " << overlap);
     options.overlap_schedule = overlap;
-    model_.fails_at = 0;
-    const MixResult oracle = run_mix(8, options);
-    options.speculation_width = 4;
-    model_.fails_at = 23;
-    const MixResult result = run_mix(8, options);
+    const MixResult result = run_mix(8, options, kFewRequests);
     int num_failed = 0;
-    for (int i = 0; i < kNumRequests; ++i) {
+    for (int i = 0; i < kFewRequests; ++i) {
       SCOPED_TRACE(i);
       if (result.finished[i].last.finish_reason == FinishReason::kAbort) {
         EXPECT_EQ(result.finished[i].last.matched, "this step fails");
@@ -215,7 +233,7 @@ TEST_F(SpeculationTest, FailedStepsEndTheirRequestsAlone) {
       }
     }
     EXPECT_GT(num_failed, 0);
-    EXPECT_LT(num_failed, kNumRequests);
+    EXPECT_LT(num_failed, kFewRequests);
   }
 }
 
@@ -313,27 +331,31 @@ TEST_F(SpeculationTest, CountsAddUp) {
 
 // Which drafts are right has no influence then, so the counts follow from the chances alone.
 TEST_F(SpeculationTest, SimulatedAcceptanceHasTheChancesOfEachDepth) {
-  const auto counts = [&](std::vector<double> chances, int64_t tokens) {
+  const auto counts = [&](std::vector<double> chances, int num_requests, int64_t tokens) {
     EngineOptions options{.max_running_requests = 32, .speculation_width = 4};
     options.simulated_acceptance = std::move(chances);
     const CheckedEngine engine = make_engine(options);
     const auto sink = std::make_shared<testing::Collector>();
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < num_requests; ++i) {
       GenerateRequest request = greedy_request(random_prompt(20, i), tokens);
       request.sampling.seed = 100 + i;
       request.sink = sink;
       EXPECT_TRUE(engine->submit(std::move(request)).ok());
     }
-    sink->wait_finished(16);
+    sink->wait_finished(num_requests);
     EXPECT_TRUE(engine->stats().acceptance_is_simulated);
     return engine->stats().speculation;
   };
-  EXPECT_EQ(counts({0.0, 1.0, 1.0}, 20).accepted, 0);
-  const SpeculationCounts all = counts({1.0, 1.0, 1.0}, 20);
+  const SpeculationCounts none = counts({0.0, 1.0, 1.0}, 4, 20);
+  EXPECT_GT(none.drafts, 0);
+  EXPECT_EQ(none.accepted, 0);
+  const SpeculationCounts all = counts({1.0, 1.0, 1.0}, 4, 20);
+  EXPECT_GT(all.drafts, 0);
   EXPECT_EQ(all.accepted, all.drafts);
-  const SpeculationCounts first = counts({1.0}, 120);  // deeper drafts are never accepted
+  const SpeculationCounts first = counts({1.0}, 4, 120);  // deeper drafts are never accepted
   EXPECT_NEAR(first.accept_length(), 2.0, 0.02) << "except for steps that have no draft at the end";
-  const SpeculationCounts some = counts({0.92, 0.72, 0.36}, 120), again = counts({0.92, 0.72, 0.36}, 120);
+  const SpeculationCounts some = counts({0.92, 0.72, 0.36}, 16, 120);
+  const SpeculationCounts again = counts({0.92, 0.72, 0.36}, 16, 120);
   EXPECT_NEAR(some.accept_length(), 1.0 + 0.92 * (1.0 + 0.72 * (1.0 + 0.36)), 0.15);
   EXPECT_EQ(some.verifications, again.verifications);
   EXPECT_EQ(some.accepted, again.accepted);

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -114,9 +115,11 @@ class StopAfter final : public StopCondition {
 // The allowed tokens depend on all earlier ones, so a mask made too early or for another row is wrong.
 class ChainConstraint final : public TokenConstraint {
  public:
-  // One in `modulus` tokens is allowed.
-  explicit ChainConstraint(uint32_t modulus = 5) : modulus_(modulus) {}
+  // One in `modulus` tokens is allowed. Each mask takes `delay`, but no processor time.
+  explicit ChainConstraint(uint32_t modulus = 5, std::chrono::milliseconds delay = {})
+      : modulus_(modulus), delay_(delay) {}
   void fill_mask(std::span<uint32_t> allowed) override {
+    if (delay_.count() > 0) std::this_thread::sleep_for(delay_);
     for (uint32_t token = 0; token < kVocab; ++token) {
       if (allows(token)) allowed[token / 32] |= 1U << (token % 32);
     }
@@ -134,6 +137,7 @@ class ChainConstraint final : public TokenConstraint {
  private:
   bool allows(uint32_t token) const { return token % modulus_ == states_.back() % modulus_; }
   const uint32_t modulus_;
+  const std::chrono::milliseconds delay_;
   std::vector<uint32_t> states_ = {0};
 };
 

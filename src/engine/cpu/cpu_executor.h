@@ -35,7 +35,7 @@ class CpuExecutor final : public StepExecutor {
   bool takes_absorbed_prompts() const override { return true; }
   bool speculates() const override { return speculation_.has_value(); }
   // With the bundled model two cores read 23 GB/s, and reach about 45 G multiply-adds per second.
-  DeviceRates rates() const override { return {.products_per_byte = 2.0, .keeps_hidden = true}; }
+  DeviceRates rates() const override { return {.products_per_byte = 2.0}; }
 
  private:
   static constexpr int64_t kMaxInFlight = 2;

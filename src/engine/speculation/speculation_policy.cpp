@@ -114,7 +114,7 @@ double StepCosts::step(const StepLoad& load, int64_t width, double tokens) const
   const auto rows = static_cast<double>(width);
   const auto prompt_rows = static_cast<double>(load.num_prompt_tokens);
   double total = cost(target_, load, rows, requests * rows, prompt_rows);
-  if (width > 1 || !rates_.keeps_hidden) {
+  if (width > 1) {
     total += cost(nextn_, load, tokens, requests, prompt_rows);
   } else if (prompt_rows > 0.0) {
     total += cost(nextn_, {}, 0.0, 0.0, prompt_rows);
@@ -170,8 +170,8 @@ SpeculationPolicy::Choice SpeculationPolicy::choose(const StepLoad& load, int64_
 
   const double best_cost = costs_.step(loaded, best, expected_tokens(acceptance, best));
   const double more = costs_.step(loaded, hoped, expected_tokens(acceptance, hoped)) - best_cost;
-  double probe_cost = static_cast<double>(steps_of_probe(loaded)) * more;
-  if (costs_.keeps_hidden()) probe_cost += costs_.catch_up(loaded, std::min(num_resting_, kMaxWaitingRows));
+  const double probe_cost = static_cast<double>(steps_of_probe(loaded)) * more +
+                            costs_.catch_up(loaded, std::min(num_resting_, kMaxWaitingRows));
   if (budget_ < probe_cost) return {.width = best, .budget = kShareOfProbes * best_cost};
   return {.width = hoped, .probes = true, .num_probe_steps = steps_of_probe(loaded), .budget = -probe_cost};
 }

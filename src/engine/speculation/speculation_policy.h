@@ -66,7 +66,6 @@ class StepCosts {
   double step(const StepLoad& load, int64_t width, double tokens) const;
   // Returns the cost of NextN's pass over rows that have waited, `num_rows` of each request.
   double catch_up(const StepLoad& load, int64_t num_rows) const;
-  bool keeps_hidden() const { return rates_.keeps_hidden; }
 
  private:
   struct Pass {
