@@ -136,8 +136,8 @@ struct DeviceRates {
   // Multiply-adds that take as long as reading a byte of weights.
   double products_per_byte = 1.0;
 };
-// A step that verifies no drafts leaves NextN out: the hidden states of up to this many tokens of each request
-// wait until there are drafts again.
+// A step that verifies no drafts leaves NextN out: the hidden states of up to this many tokens of each
+// request wait until there are drafts again.
 inline constexpr int64_t kMaxWaitingRows = 32;
 
 class StepExecutor {
