@@ -21,6 +21,7 @@ MODELS = [(("lite-bf16", "lite-bf16.4k"), "V2-Lite, bf16", "lite-bf16"),
           (("v2",), "V2's dims, `--quantization fp8`, FP8 cache", None),
           (("v3-22",), "V3 cut to 22 layers, FP8", None)]
 PREFILLS = [("prefill.lite-bf16", "V2-Lite, bf16"), ("prefill.v3-fp8", "V3 cut to six layers, FP8")]
+SPECULATIONS = [("lite-bf16", "V2-Lite, bf16, `--tp-size 2`"), ("lone", "V3, FP8, a lone rank of `--tp-size 8`")]
 BANDWIDTH, EXCHANGE_S, LINK = 4.3e12, 3e-6, 400e9
 RANKS = 2
 
@@ -57,6 +58,26 @@ def lone_table(directory):
         ms, exchanges = 1e3 * row["median_decode_gpu_latency"], 1e3 * row["decode_exchange_latency_modelled"]
         out.append([f"{row['batch_size']} × {row['input_len']}", f"{ms:.2f}", f"{exchanges:.2f}", f"{ms + exchanges:.2f}"])
     return table(["batch × context", "GPU ms of the lone rank", "exchanges, modelled, ms", "sum, a projection, ms"], out) if out else ""
+
+
+def speculation_table(directory):
+    """A lone rank exchanges with nobody, so what that would take is added to its steps."""
+    out = []
+    for name, title in SPECULATIONS:
+        steps = {}
+        for drafts, fields in ((0, DECODE), (3, {**DECODE, "accept_length": POSITIVE})):
+            for row in rows_of(PROGRAM, directory / f"speculation.{name}.{drafts}.jsonl", fields):
+                modelled = row["decode_exchange_latency_modelled"] if name == "lone" else 0
+                ms = 1e3 * (row["median_decode_gpu_latency"] + modelled)
+                steps.setdefault((row["batch_size"], row["input_len"]), {})[drafts] = (ms, row.get("accept_length", 1.0))
+        for (batch, context), found in steps.items():
+            if len(found) < 2:
+                continue
+            (without, _), (ms, tokens) = found[0], found[3]
+            out.append([title, f"{batch} × {context}", f"{without:.3f}", f"{ms:.3f}", f"{tokens:.2f}",
+                        f"{batch * tokens / ms * 1e3:,.0f}", f"{tokens * without / ms:.2f}"])
+    return table(["model", "batch × context", "without: ms a step", "3 drafts: ms a step", "tokens a step", "tok/s", "ratio"],
+                 out) if out else ""
 
 
 def prefill_table(directory):
@@ -120,7 +141,8 @@ def main():
     options = parser.parse_args()
     if not options.directory.is_dir():
         sys.exit(f"{PROGRAM}: {options.directory} is no directory")
-    tables = {"decode": decode_table, "prefill": prefill_table, "serving": serving_table, "comm": comm_table, "lone": lone_table}
+    tables = {"decode": decode_table, "prefill": prefill_table, "serving": serving_table, "comm": comm_table, "lone": lone_table,
+              "speculation": speculation_table}
     report_parts(PROGRAM, options.directory, PAGE, options.pages,
                  {name: (make(options.directory), None) for name, make in tables.items()})
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Measures several H200s of one machine: collectives beside those of NCCL and torch, decode and prefill with --tp-size 2, and on
-# one GPU a lone rank of V3 at tp 8, whose collectives are modelled. Builds the cuda-release preset unless told where a build is.
+# one GPU a lone rank of V3 at tp 8, whose collectives are modelled; the section speculation does both with NextN and without. Builds the cuda-release preset unless told where a build is.
 #   bench/run_multi_gpu_h200.sh [--build-dir DIR] [--out DIR] [SECTION …]
-# Sections: comm peers lite-bf16 v3-fp8 v2 v3-22 prefill serving lone; all of them unless some are named. Results stay in --out
+# Sections: comm peers lite-bf16 v3-fp8 v2 v3-22 prefill serving lone speculation; all of them unless some are named. Results stay in --out
 # (build/multi-gpu), and "bench/multi_gpu_report.py build/multi-gpu" prints their tables.
 set -euo pipefail
 
-all_sections=(comm peers lite-bf16 v3-fp8 v2 v3-22 prefill serving lone)
+all_sections=(comm peers lite-bf16 v3-fp8 v2 v3-22 prefill serving lone speculation)
 script=bench/run_multi_gpu_h200.sh
 has_quick=
 # shellcheck source=bench/h200_sections.sh
@@ -46,6 +46,18 @@ for section in "${sections[@]}"; do
     lone)
       decode lone "${v3[@]}" --json-model-override-args "$(layers 61)" --tp-size 8 --lone-rank 0 --batch-size 1 4 16 64 \
         --input-len 1024 ;;
+    speculation)
+      for drafts in 0 3; do
+        flags=(--input-len 1024)
+        if [[ $drafts -gt 0 ]]; then
+          flags+=(--speculative-algorithm NEXTN --speculative-num-steps "$drafts" --speculative-simulate-acceptance 0.92,0.72,0.36)
+        fi
+        decode "speculation.lite-bf16.$drafts" "${lite[@]}" --json-model-override-args '{"num_nextn_predict_layers": 1}' \
+          "${two[@]}" --batch-size 1 16 64 "${flags[@]}"
+        decode "speculation.lone.$drafts" "${v3[@]}" \
+          --json-model-override-args '{"num_hidden_layers": 61, "num_nextn_predict_layers": 1}' --tp-size 8 --lone-rank 0 \
+          --batch-size 1 4 16 64 "${flags[@]}"
+      done ;;
   esac
 done
 finish

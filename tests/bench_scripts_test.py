@@ -137,6 +137,12 @@ def test_multi_gpu_report(work):
     one_gpu = first_row("lite-bf16").split(" | ")[1]
     for name in ("lite-bf16", "v2", "lone"):
         (work / f"{name}.jsonl").write_text(json.dumps(MULTI_GPU) + "\n")
+    # The lone rank's steps take 2.5 and 5 ms with their exchanges, and the longer ones give three tokens.
+    for name in ("lite-bf16", "lone"):
+        (work / f"speculation.{name}.0.jsonl").write_text(json.dumps(MULTI_GPU) + "\n")
+    wide = {**MULTI_GPU, "median_decode_gpu_latency": 0.0045, "accept_length": 3.0}
+    (work / "speculation.lone.3.jsonl").write_text(json.dumps(wide) + "\n")
+    speculation = "| V3, FP8, a lone rank of `--tp-size 8` | 1 × 1024 | 2.500 | 5.000 | 3.00 | 600 | 1.50 |"
     (work / "prefill.v3-fp8.jsonl").write_text(json.dumps({**MULTI_GPU, "batch_size": 4, "input_len": 4096}) + "\n")
     serving = {"max_concurrency": 64, "output_throughput": 9000.0, "median_ttft_ms": 14.4, "median_tpot_ms": 1.5}
     (work / "serving.jsonl").write_text(json.dumps(serving) + "\n")
@@ -150,10 +156,10 @@ def test_multi_gpu_report(work):
     decode = [f"| V2-Lite, bf16 | 1 × 1024 | 2.000 | 500 | 0.94 | 47% | {float(one_gpu):.2f} | {float(one_gpu) / 2:.2f} |",
               "| V2's dims, `--quantization fp8`, FP8 cache | 1 × 1024 | 2.000 | 500 | 0.94 | 47% | does not fit |  |"]
     lone, comm = "| 1 × 1024 | 2.00 | 0.50 | 2.50 |", "| 14,336 | 2.50 / 6.70 | 5.30 / 15.90 | 4.80 / 9.80 | 3.40 / 9.20 | 4.90 / 10.60 |"
-    expect("multi-GPU report", command, 0, [*decode, lone, comm, "| 4 × 4096 | 100.0 | 10,240 |", "| 64 | 9,000 |"], on_stdout=True)
+    expect("multi-GPU report", command, 0, [*decode, lone, comm, speculation, "| 4 × 4096 | 100.0 | 10,240 |", "| 64 | 9,000 |"], on_stdout=True)
     pages = copy_of_pages(work)
     expect("multi-GPU pages", [*command, "--pages", pages], 0, [], on_stdout=True)
-    has_parts("multi-gpu.md", pages, ["measured on 2 NVIDIA H200 of one host with driver 580", *decode, lone, comm])
+    has_parts("multi-gpu.md", pages, ["measured on 2 NVIDIA H200 of one host with driver 580", *decode, lone, comm, speculation])
     (work / "comm.txt").unlink()
     (work / "lite-bf16.jsonl").write_text(json.dumps({**MULTI_GPU, "batch_size": 3}) + "\n")
     expect("multi-GPU row that one GPU has not", command, 1, ["decode.md, lite-bf16: no row '3 × 1024'"])

@@ -165,7 +165,7 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
     options.split = {.tp = flags.integer("tp-size").value_or(1), .ep = flags.integer("ep-size").value_or(1)};
     HADAL_RETURN_IF_ERROR(resolve_gpus(flags, options));
   }
-  HADAL_RETURN_IF_ERROR(check_speculation_flags(flags, options));
+  HADAL_RETURN_IF_ERROR(check_speculation_flags(flags));
   if (flags.text_or("kernels", "auto") == "reference") options.kernels = KernelSet::kReference;
   options.random_seed = static_cast<uint64_t>(flags.integer("random-seed").value_or(42));
   return options;

@@ -35,7 +35,7 @@ Result<std::vector<double>> simulated_acceptance(const ParsedFlags& flags) {
   return chances;
 }
 
-Result<void> check_speculation_flags(const ParsedFlags& flags, const ModelOptions& options) {
+Result<void> check_speculation_flags(const ParsedFlags& flags) {
   for (const char* name : {"speculative-draft-load-format", "speculative-draft-model-quantization"}) {
     if (flags.has(name) && !flags.has("speculative-draft-model-path")) {
       return invalid_argument(
@@ -57,7 +57,6 @@ Result<void> check_speculation_flags(const ParsedFlags& flags, const ModelOption
         flags.command() == Command::kLogits ? "--nextn" : "--speculative-algorithm");
   }
   HADAL_RETURN_IF_ERROR(simulated_acceptance(flags));
-  HADAL_RETURN_IF_ERROR(check_nextn_ranks(options.device, options.split, "--speculative-algorithm"));
   if (const auto topk = flags.integer("speculative-eagle-topk"); topk.value_or(1) > 1) {
     log_warning("draft trees are not built, but chains topk={} tokens_a_step={}", *topk,
                 speculation_width(flags));

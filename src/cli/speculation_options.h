@@ -21,9 +21,8 @@ int64_t speculation_width(const ParsedFlags& flags);
 // what is allowed.
 Result<std::vector<double>> simulated_acceptance(const ParsedFlags& flags);
 
-// Checks the flags against each other and against the device. The errors (kInvalidArgument, kUnsupported)
-// name the flag.
-Result<void> check_speculation_flags(const ParsedFlags& flags, const ModelOptions& options);
+// Checks the flags against each other. The errors (kInvalidArgument) name the flag.
+Result<void> check_speculation_flags(const ParsedFlags& flags);
 
 // Checks that the model has a NextN layer, if options.load_nextn. The error is kInvalidArgument.
 Result<void> check_has_nextn(const ModelOptions& options, const ModelConfig& config);

@@ -87,10 +87,6 @@ struct BackendOptions {
 // ranks. The errors (kInvalidArgument) name the flag, its value, the number of GPUs and what is allowed.
 Result<void> check_ranks(DeviceType device, ModelSplit split, const GpuRanks& gpus, int num_gpus);
 
-// Checks that the ranks can run the NextN layer, for which `flag` asks: several GPUs cannot in this version.
-// The error is kUnsupported and names the flag.
-Result<void> check_nextn_ranks(DeviceType device, ModelSplit split, std::string_view flag);
-
 // Loads the weights. `pool` must outlive the backend. The errors are those of load_weights, and kUnsupported
 // for a device that this build or machine does not have or for GPUs that differ.
 Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::filesystem::path& model_dir,

@@ -115,6 +115,12 @@ struct StepExchanges {
 };
 
 struct StepOutput {
+  StepExchanges& operator+=(const StepExchanges& other) {
+    count += other.count;
+    bytes_received += other.bytes_received;
+    modelled_s += other.modelled_s;
+    return *this;
+  }
   int64_t step = 0;
   std::vector<SampledToken> samples;  // in the order of StagedStep::samples
   std::vector<std::pair<int32_t, TokenLogprob>>

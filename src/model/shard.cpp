@@ -13,7 +13,7 @@ static_assert(kScaleBlockSize == kFp8BlockSize, "windows of matrices are cut whe
 
 namespace {
 
-constexpr int64_t kVocabularyUnit = 64;
+constexpr int64_t kGatheredUnit = 64;
 constexpr int64_t kPlainMlpUnit = 16;
 
 // Returns the common divisors of `sizes`, ascending.
@@ -76,7 +76,11 @@ Range heads_of(const ModelConfig& config, ModelSplit split, int64_t rank) {
 }
 
 Range vocabulary_of(const ModelConfig& config, ModelSplit split, int64_t rank) {
-  return part_of(config.vocab_size, kVocabularyUnit, split.tp, rank);
+  return part_of(config.vocab_size, kGatheredUnit, split.tp, rank);
+}
+
+Range joined_rows_of(const ModelConfig& config, ModelSplit split, int64_t rank) {
+  return part_of(config.hidden_size, kGatheredUnit, split.tp, rank);
 }
 
 Range experts_of(const ModelConfig& config, ModelSplit split, int64_t rank) {

@@ -52,6 +52,8 @@ bool shared_is_apart(const ModelConfig& config, ModelSplit split, WeightType typ
 Range heads_of(const ModelConfig& config, ModelSplit split, int64_t rank);
 // The vocabulary is cut at multiples of 64.
 Range vocabulary_of(const ModelConfig& config, ModelSplit split, int64_t rank);
+// Returns the rank's rows of NextN's eh_proj on a GPU, cut at multiples of 64. On the CPU every rank has all.
+Range joined_rows_of(const ModelConfig& config, ModelSplit split, int64_t rank);
 // Returns the rank's routed experts; tp / ep neighbouring ranks have the same.
 Range experts_of(const ModelConfig& config, ModelSplit split, int64_t rank);
 // Returns the rank's part of the intermediate size of each of its experts.

@@ -79,17 +79,6 @@ TEST(SpeculationFlags, TheWidthFollowsFromStepsAndTopK) {
             3);
 }
 
-TEST(SpeculationFlags, SeveralGpusAreRefusedInOneLine) {
-  const ParsedFlags flags = parse(Command::kGenerate, "--speculative-algorithm NEXTN");
-  EXPECT_TRUE(check_speculation_flags(flags, {.device = DeviceType::kCpu}).ok());
-  EXPECT_TRUE(check_speculation_flags(flags, {.device = DeviceType::kCuda}).ok());
-  const Status status =
-      check_speculation_flags(flags, {.split = {.tp = 2}, .device = DeviceType::kCuda}).status();
-  EXPECT_EQ(status.code, StatusCode::kUnsupported);
-  EXPECT_THAT(status.message, HasSubstr("several GPUs (--tp-size 2) do not speculate"));
-  EXPECT_THAT(status.message, ::testing::Not(HasSubstr("\n")));
-}
-
 TEST(PublishedCommandLines, BenchLinesResolve) {
   const char* one_batch =
       "--batch-size 1 --input 256 --output 32 --torch-compile-max-bs 1 --cuda-graph-max-bs 1 "

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares logits and greedy continuations of several ranks (--tp-size, --ep-size) with those of one rank on a GPU. The ranks
 take turns on one GPU; where there are as many GPUs as ranks, they are compared on GPUs of their own as well. This is done for the
-goldens of every family that a GPU runs, for the bundled model, and for random models whose parts are uneven. Ranks add sums that
+goldens of every family that a GPU runs, for the bundled model (with NextN, too), and for random models whose parts are uneven. Ranks add sums that
 were rounded to 16 bits, so logits may differ as much as those of a GPU and a CPU (e2e_logits.py); greedy tokens must agree
 wherever the two best logits are further apart than ten times the measured error.
 
@@ -21,6 +21,30 @@ NEW_TOKENS = 12
 
 def rank_flags(tp, ep, step):
     return (*gpu.GPU, "--tp-size", tp, "--ep-size", ep, "--gpu-id-step", step)
+
+
+def check_speculation(step, directory):
+    """Compares greedy tokens of the bundled model with speculation, in graphs where ranks have GPUs of their own, and without.
+    A prompt's last bits do not depend on speculation, and a verified row's do, so the rule of the two best logits holds."""
+    ranks = rank_flags(2, 1, step)
+    flags = (*ranks, "--temperature", 0, "--ignore-eos", "--max-new-tokens", 48, *gpu.SMALL_CACHE)
+    nextn = ("--speculative-algorithm", "NEXTN", "--speculative-num-steps", 3, "--speculative-fixed")
+    ids = [0, 1525, 1524, 265, 1273, 643, 420, 265, 1685, 786, 569, 675, 265, 1192, 16, 223]
+    output = pathlib.Path(directory) / f"speculation-{step}.safetensors"
+    values = {}
+    for mode in ("prefill", "decode"):
+        gpu.run(gpu.HADAL, "logits", "--model-path", gpu.TINY, "--input-ids", gpu.ids_text(ids), "--output", output, "--nextn",
+                "--mode", mode, *ranks)
+        values[mode] = [gpu.read_f32(output, name) for name in ("logits", "nextn_logits")]
+    errors = [gpu.LogitError(one, other, gpu.MAX_RELATIVE_ERROR) for one, other in zip(*values.values())]
+    assert all(error.relative <= gpu.MAX_RELATIVE_ERROR for error in errors), [str(error) for error in errors]
+    plain, got = (gpu.generate(gpu.TINY, ids, *flags, *more) for more in ((), nextn))
+    equal, excuse = gpu.compare_greedy(plain, got, errors[0].rms)
+    report = json.loads(gpu.run(gpu.HADAL, "eval", "--model-path", gpu.TINY, *ranks, "--limit", 8, "--data",
+                                gpu.TINY / "eval/copy.jsonl", "--json", *nextn, *gpu.SMALL_CACHE))
+    length = report["tasks"]["copy"]["accept_length"]
+    assert length > 1.5, report
+    return f"{equal} of 48 greedy tokens equal" + (f" ({excuse})" if excuse else "") + f", {length:.2f} tokens a verification"
 
 
 class Case:
@@ -105,8 +129,10 @@ def main():
     with tempfile.TemporaryDirectory(prefix="hadal-gpu-ranks-") as directory:
         found = cases(directory)
         share = lambda: gpu.check_equal_share(sum(case.equal for case in found), sum(case.new_tokens for case in found))
-        return gpu.main([(case.name, lambda case=case: case.check(directory)) for case in found],
-                        after=[("greedy tokens of all cases", share)])
+        checks = [(case.name, lambda case=case: case.check(directory)) for case in found]
+        for step in (0, 1) if gpu.num_gpus() >= 2 else (0,):
+            checks.append((f"speculation of two ranks, --gpu-id-step {step}", lambda step=step: check_speculation(step, directory)))
+        return gpu.main(checks, after=[("greedy tokens of all cases", share)])
 
 
 if __name__ == "__main__":

@@ -265,6 +265,39 @@ TEST(JoinOutputs, RanksThatSampleDifferentTokensAreAFatalError) {
   EXPECT_TRUE(join_outputs({output_of({4}), output_of({4, 5})}).fatal);
 }
 
+TEST(JoinOutputs, RanksThatAcceptDifferentDraftsAreAFatalError) {
+  const auto output = [](int32_t num_drafts, const std::vector<int32_t>& accepted) {
+    StepOutput one = output_of({4});
+    one.samples[0].num_drafts = num_drafts;
+    for (const int32_t token : accepted) one.samples[0].further.push_back({.token = token});
+    return one;
+  };
+  const StepOutput expected = output(3, {7, 8});
+  EXPECT_EQ(join_outputs({expected, expected}).error, "");
+  for (const StepOutput& other : {output(2, {7, 8}), output(3, {7}), output(3, {7, 9}), output(3, {})}) {
+    const StepOutput joined = join_outputs({expected, expected, other});
+    EXPECT_THAT(joined.error, HasSubstr("rank 2 has verified")) << other.samples[0].further.size();
+    EXPECT_TRUE(joined.fatal);
+  }
+}
+
+TEST(RankGroup, SpeculatesAsItsRanksDo) {
+  class Speculating final : public StepExecutor {
+   public:
+    void launch(StagedStep) override {}
+    void set_masks(int64_t, std::vector<uint32_t>) override {}
+    StepOutput wait() override { return {}; }
+    bool speculates() const override { return true; }
+    DeviceRates rates() const override { return {.products_per_byte = 7.0}; }
+  };
+  const RankGroupExecutor group(kRanks, kPatient, [](int, Communicator&) -> std::unique_ptr<StepExecutor> {
+    return std::make_unique<Speculating>();
+  });
+  EXPECT_TRUE(group.speculates());
+  EXPECT_EQ(group.rates().products_per_byte, 7.0);
+  EXPECT_FALSE(RankGroupExecutor(kRanks, kPatient, fakes([](int) { return Hooks{}; })).speculates());
+}
+
 TEST(JoinOutputs, AnErrorThatNamesItsRankKeepsThatName) {
   StepOutput failed;
   failed.error = "rank 2: the GPU has failed";

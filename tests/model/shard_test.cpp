@@ -51,12 +51,14 @@ std::vector<Range> parts_of(int64_t num_ranks, const PartOf& part_of_rank) {
   return parts;
 }
 
-TEST(Shard, HeadsVocabularyAndMlpsAreTiledByTheRanks) {
+TEST(Shard, HeadsVocabularyMlpsAndJoinedRowsAreTiledByTheRanks) {
   for_each_split([](const ModelConfig& config, ModelSplit split) {
     const auto heads = parts_of(split.tp, [&](int64_t r) { return heads_of(config, split, r); });
     expect_tiles(heads, config.num_attention_heads, config.num_attention_heads / split.tp);
     expect_tiles(parts_of(split.tp, [&](int64_t r) { return vocabulary_of(config, split, r); }),
                  config.vocab_size, 64);
+    expect_tiles(parts_of(split.tp, [&](int64_t r) { return joined_rows_of(config, split, r); }),
+                 config.hidden_size, 64);
     for (const int64_t size :
          {config.intermediate_size, config.n_shared_experts * config.moe_intermediate_size}) {
       for (const int64_t unit : {16, 128}) {

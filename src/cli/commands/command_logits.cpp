@@ -26,8 +26,6 @@ Result<int> run_logits(const ParsedFlags& flags, const Environment& environment)
     return make_status(StatusCode::kResourceExhausted, "cannot write {}: it is a directory", *output);
   }
   HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kNone));
-  if (const ModelOptions& options = session->options(); options.load_nextn)
-    HADAL_RETURN_IF_ERROR(check_nextn_ranks(options.device, options.split, "--nextn"));
   HADAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, read_input_ids(flags));
   HADAL_RETURN_IF_ERROR(check_ids(flags, ids, session->config(), session->config().max_position_embeddings));
   const auto num_tokens = static_cast<int64_t>(ids.size());

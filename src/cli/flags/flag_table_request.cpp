@@ -299,7 +299,7 @@ void append_request_rows(std::vector<Flag>& out) {
        .commands = kLogits,
        .group = "Output",
        .text = "write the logits of the NextN layer, too: row t of `nextn_logits` has seen token t + 1 and "
-               "predicts token t + 2 (not with several GPUs)"},
+               "predicts token t + 2"},
       {.name = "answers",
        .kind = kOne,
        .commands = kEval,

@@ -20,8 +20,7 @@ void append_speculation_rows(std::vector<Flag>& out) {
        .commands = kRuns | kBench,
        .group = "Speculation",
        .choices = "NEXTN|EAGLE",
-       .text = "guess tokens with the model's NextN layer, and verify several of them in one step (not with "
-               "several GPUs). The "
+       .text = "guess tokens with the model's NextN layer, and verify several of them in one step. The "
                "tokens are those without it; both values mean the same"},
       {.name = "speculative-num-steps",
        .kind = kInteger,

@@ -111,13 +111,6 @@ std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, Kernel
   return std::make_unique<CpuBackend>(std::move(one), model.weights(), pool, kernels);
 }
 
-Result<void> check_nextn_ranks(DeviceType device, ModelSplit split, std::string_view flag) {
-  if (device == DeviceType::kCpu || split.is_whole()) return {};
-  return unsupported(
-      "{}: several GPUs (--tp-size {}) do not speculate in this version; leave one of both flags out", flag,
-      split.tp);
-}
-
 Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::filesystem::path& model_dir,
                                               const ModelConfig& config, const BackendOptions& options,
                                               ThreadPool& pool) {

@@ -158,8 +158,6 @@ class CudaBackend final : public Backend {
   }
   Result<void> check_speculation(const EngineOptions& options) const {
     if (options.speculation_width == 0) return {};
-    HADAL_RETURN_IF_ERROR(
-        check_nextn_ranks(DeviceType::kCuda, ranks_[0]->weights.split, "--speculative-algorithm"));
     if (!ranks_[0]->decoder.has_nextn())
       return invalid_argument("speculation: {} has no NextN layer", to_string(config().architecture));
     return {};

@@ -387,12 +387,11 @@ void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
       speculation_->sample(pass, pending.logits, masks_.as<uint32_t>());
       speculation_->follow(pass);
     } else {
-      begin_turn();
       sample(pending.view, pending.logits, true);
-      end_turn();
     }
     StepEvents& events = this->events(pending.step_idx);
     events.end.record(stream_.handle());
+    begin_turn();
     fetch(pending, true);
   } catch (const std::exception& error) {
     fail(pending, error.what());
@@ -403,6 +402,8 @@ void CudaExecutor::fail(Pending& pending, const std::string& why) {
   pending.error = why;
   pending.awaits_masks = false;
   if (end_.device != nullptr) {
+    end_turn();
+    pending.exchanges += exchanges();
     broken_ = true;
     end_.device->fail(why);
     throw Error(why);

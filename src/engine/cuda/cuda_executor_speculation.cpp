@@ -31,6 +31,7 @@ CudaSpeculation::Pass CudaExecutor::pass_of(const Pending& pending, DeviceExec& 
 }
 
 void CudaExecutor::run_speculating(Pending& pending, OpObserver* observer) {
+  begin_turn();
   DeviceStep step = feed(pending.view);
   step.decode_settled = false;  // rows of a verification are keys of those after them
   DeviceExec exec = exec_of(observer);
@@ -45,6 +46,7 @@ void CudaExecutor::run_speculating(Pending& pending, OpObserver* observer) {
   speculation_->sample(pass, pending.logits, nullptr);
   score(pending);
   if (!pending.awaits_masks) speculation_->follow(pass);
+  end_turn();
 }
 
 // NaN after an accepted draft is found by the next step, which computes that row again.

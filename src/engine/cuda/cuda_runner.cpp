@@ -45,22 +45,23 @@ DeviceStep CudaRunner::begin(const ForwardBatch& batch) {
   return view.step;
 }
 
-DeviceExec CudaRunner::exec() {
-  return {.launch = model_.launch(stream_.handle()),
-          .gemm = model_.gemm,
-          .workspace = workspace_,
-          .choices = model_.measured_choices(),
-          .comm = end_.device,
-          .fusion = model_.fusion};
+template <typename Pass>
+void CudaRunner::run(const Pass& pass) {
+  DeviceExec exec{.launch = model_.launch(stream_.handle()),
+                  .gemm = model_.gemm,
+                  .workspace = workspace_,
+                  .choices = model_.measured_choices(),
+                  .comm = end_.device,
+                  .fusion = model_.fusion};
+  if (end_.host != nullptr) end_.host->barrier();
+  if (end_.device != nullptr) end_.device->begin_step();
+  pass(exec);
+  if (end_.device != nullptr) end_.device->end_step(exec.launch);
 }
 
 std::span<const float> CudaRunner::forward(const ForwardBatch& batch) {
   const DeviceStep step = begin(batch);
-  DeviceExec exec = this->exec();
-  if (end_.host != nullptr) end_.host->barrier();  // memory has been reserved on all ranks
-  if (end_.device != nullptr) end_.device->begin_step();
-  model_.decoder.forward(step, cache_, {.logits = logits_.as<float>()}, exec);
-  if (end_.device != nullptr) end_.device->end_step(exec.launch);
+  run([&](DeviceExec& exec) { model_.decoder.forward(step, cache_, {.logits = logits_.as<float>()}, exec); });
   return hand_over(step.num_logit_rows, 0).logits;
 }
 
@@ -68,11 +69,12 @@ ForwardRows CudaRunner::forward_with_hidden(const ForwardBatch& batch) {
   HADAL_CHECK(has_nextn(), "the NextN layer is not loaded");
   const DeviceStep step = begin(batch);
   hidden_.reserve(static_cast<size_t>(hidden_bytes(step.num_tokens)));
-  DeviceExec exec = this->exec();
-  model_.decoder.forward(
-      step, cache_,
-      {.logits = logits_.as<float>(), .rows = DeviceOutputs::Hidden::kAllRows, .hidden = hidden_.data()},
-      exec);
+  run([&](DeviceExec& exec) {
+    model_.decoder.forward(
+        step, cache_,
+        {.logits = logits_.as<float>(), .rows = DeviceOutputs::Hidden::kAllRows, .hidden = hidden_.data()},
+        exec);
+  });
   return hand_over(step.num_logit_rows, step.num_tokens);
 }
 
@@ -87,11 +89,12 @@ ForwardRows CudaRunner::forward_nextn(const ForwardBatch& batch, std::span<const
   hidden_.reserve(static_cast<size_t>(hidden_bytes(step.num_logit_rows)));
   copy_to_device(input_.data(), host_hidden_.data(), host_hidden_.size() * sizeof(uint16_t),
                  stream_.handle());
-  DeviceExec exec = this->exec();
-  model_.decoder.forward_nextn(
-      step, {.hidden = input_.data()}, cache_,
-      {.logits = logits_.as<float>(), .rows = DeviceOutputs::Hidden::kLogitRows, .hidden = hidden_.data()},
-      exec);
+  run([&](DeviceExec& exec) {
+    model_.decoder.forward_nextn(
+        step, {.hidden = input_.data()}, cache_,
+        {.logits = logits_.as<float>(), .rows = DeviceOutputs::Hidden::kLogitRows, .hidden = hidden_.data()},
+        exec);
+  });
   return hand_over(step.num_logit_rows, step.num_logit_rows);
 }
 

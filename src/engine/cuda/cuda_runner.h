@@ -22,15 +22,16 @@ class CudaRunner final : public ModelRunner {
   ~CudaRunner() override;
 
   std::span<const float> forward(const ForwardBatch& batch) override;
-  // With several ranks the NextN layer is not run.
-  bool has_nextn() const override { return model_.decoder.has_nextn() && end_.device == nullptr; }
+  bool has_nextn() const override { return model_.decoder.has_nextn(); }
   ForwardRows forward_with_hidden(const ForwardBatch& batch) override;
   ForwardRows forward_nextn(const ForwardBatch& batch, std::span<const float> hidden) override;
 
  private:
   // Copies the batch's inputs to the device and reserves memory for its logits.
   DeviceStep begin(const ForwardBatch& batch);
-  DeviceExec exec();
+  // Calls pass(exec), which launches a forward pass, once all ranks have reserved their memory.
+  template <typename Pass>
+  void run(const Pass& pass);
   // Copies logits and `num_hidden` hidden states to the host, and waits.
   ForwardRows hand_over(int64_t num_logits, int64_t num_hidden);
   int64_t hidden_bytes(int64_t num_rows) const;

@@ -31,9 +31,21 @@ std::string contradiction(const StepOutput& first, const StepOutput& other, size
   for (size_t i = 0; i < first.samples.size(); ++i) {
     const SampledToken& expected = first.samples[i];
     const SampledToken& token = other.samples[i];
-    if (token.error.empty() == expected.error.empty() && token.token == expected.token) continue;
-    return fmt::format("rank {} has sampled token {} in slot {}, rank 0 token {}: their states differ", rank,
-                       token.token, token.slot, expected.token);
+    if (token.error.empty() != expected.error.empty() || token.token != expected.token) {
+      return fmt::format("rank {} has sampled token {} in slot {}, rank 0 token {}: their states differ",
+                         rank, token.token, token.slot, expected.token);
+    }
+    const auto same_token = [](const ChosenToken& a, const ChosenToken& b) { return a.token == b.token; };
+    if (token.num_drafts == expected.num_drafts &&
+        std::equal(token.further.begin(), token.further.end(), expected.further.begin(),
+                   expected.further.end(), same_token))
+      continue;
+    return fmt::format(
+        "rank {} has verified {} drafts in slot {} and accepted {}, rank 0 {} and {}, or their tokens "
+        "differ: "
+        "their states differ",
+        rank, token.num_drafts, token.slot, token.further.size(), expected.num_drafts,
+        expected.further.size());
   }
   return "";
 }
@@ -66,6 +78,11 @@ RankGroupExecutor::RankGroupExecutor(int num_ranks, std::chrono::milliseconds de
   exchange_->steps.resize(num_ranks);
   exchange_->masks.resize(num_ranks);
   exchange_->outputs.resize(num_ranks);
+  group_.run([exchange = exchange_](int rank, StepExecutor& executor) {
+    if (rank > 0) return;
+    exchange->speculates = executor.speculates();
+    exchange->rates = executor.rates();
+  });
 }
 
 template <typename Body>

@@ -31,6 +31,9 @@ class RankGroupExecutor final : public StepExecutor {
   void set_masks(int64_t step, std::vector<uint32_t> masks) override;
   // Fails the step if ranks disagree about a sampled token, too.
   StepOutput wait() override;
+  // These are rank 0's, like those of every other rank.
+  bool speculates() const override { return exchange_->speculates; }
+  DeviceRates rates() const override { return exchange_->rates; }
 
  private:
   struct Pending {
@@ -42,6 +45,8 @@ class RankGroupExecutor final : public StepExecutor {
     std::vector<StagedStep> steps;             // [num_ranks]
     std::vector<std::vector<uint32_t>> masks;  // [num_ranks]
     std::vector<StepOutput> outputs;           // [num_ranks]
+    bool speculates = false;                   // of rank 0's executor, and so are these
+    DeviceRates rates;
   };
 
   // Calls body(rank, executor) on all ranks; makes what they throw the error of `pending` and of all later
@@ -57,7 +62,7 @@ class RankGroupExecutor final : public StepExecutor {
 
 // Returns the output of the group, given those of the ranks for one step: rank 0's, which took as long as the
 // slowest rank's. It is an error, and fatal, if only some of the ranks failed or if a rank has sampled
-// another token than rank 0.
+// other tokens than rank 0, or verified another number of drafts.
 StepOutput join_outputs(std::vector<StepOutput> outputs);
 
 }  // namespace hadal

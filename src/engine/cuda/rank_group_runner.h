@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "engine/cuda/rank_group.h"
 #include "engine/model_runner.h"
@@ -16,23 +17,52 @@ class RankGroupRunner final : public ModelRunner {
   using MakeRank = RankGroup<ModelRunner>::Make;
 
   RankGroupRunner(int num_ranks, std::chrono::milliseconds deadline, MakeRank make_rank)
-      : group_(num_ranks, deadline, std::move(make_rank)), shared_(std::make_shared<Shared>()) {}
-
-  // It throws what the first rank that failed has thrown, and RankLost once a rank is lost.
-  std::span<const float> forward(const ForwardBatch& batch) override {
-    shared_->batch = batch;
+      : group_(num_ranks, deadline, std::move(make_rank)), shared_(std::make_shared<Shared>()) {
     group_.run([shared = shared_](int rank, ModelRunner& runner) {
-      const std::span<const float> logits = runner.forward(shared->batch);
-      if (rank == 0) shared->logits = logits;
+      if (rank == 0) shared->has_nextn = runner.has_nextn();
     });
-    return shared_->logits;
+  }
+
+  // It throws what the first rank that failed has thrown, and RankLost once a rank is lost; the same holds
+  // for the other passes.
+  std::span<const float> forward(const ForwardBatch& batch) override {
+    return run(batch, {},
+               [](ModelRunner& runner, const Shared& in) {
+                 return ForwardRows{.logits = runner.forward(in.batch), .hidden = {}};
+               })
+        .logits;
+  }
+  bool has_nextn() const override { return shared_->has_nextn; }
+  ForwardRows forward_with_hidden(const ForwardBatch& batch) override {
+    return run(batch, {},
+               [](ModelRunner& runner, const Shared& in) { return runner.forward_with_hidden(in.batch); });
+  }
+  ForwardRows forward_nextn(const ForwardBatch& batch, std::span<const float> hidden) override {
+    return run(batch, hidden, [](ModelRunner& runner, const Shared& in) {
+      return runner.forward_nextn(in.batch, in.hidden);
+    });
   }
 
  private:
   struct Shared {
-    ForwardBatch batch;  // a copy, because a lost rank may read it after the caller's is gone
-    std::span<const float> logits;
+    // Copies, because a lost rank may read them after the caller's are gone.
+    ForwardBatch batch;
+    std::vector<float> hidden;
+    ForwardRows rows;
+    bool has_nextn = false;
   };
+  // Calls pass(runner, inputs) on all ranks, and returns what rank 0's gave.
+  template <typename Pass>
+  ForwardRows run(const ForwardBatch& batch, std::span<const float> hidden, Pass pass) {
+    shared_->batch = batch;
+    shared_->hidden.assign(hidden.begin(), hidden.end());
+    group_.run([shared = shared_, pass](int rank, ModelRunner& runner) {
+      const ForwardRows rows = pass(runner, *shared);
+      if (rank == 0) shared->rows = rows;
+    });
+    return shared_->rows;
+  }
+
   RankGroup<ModelRunner> group_;
   std::shared_ptr<Shared> shared_;
 };

@@ -175,7 +175,7 @@ void DeviceForward::run(const DeviceOutputs& outputs) {
 }
 
 void DeviceForward::run_nextn(const NextnInput& input, const DeviceOutputs& outputs) {
-  HADAL_CHECK(weights_.nextn.has_value() && exec_.comm == nullptr, "the NextN layer of one rank is needed");
+  HADAL_CHECK(weights_.nextn.has_value(), "the NextN layer is not loaded");
   const DeviceNextn& nextn = *weights_.nextn;
   const LayerRun run{.layers = {&nextn.layer, 1},
                      .first_cache_layer = config_.num_hidden_layers,
@@ -199,8 +199,12 @@ void DeviceForward::run_nextn(const NextnInput& input, const DeviceOutputs& outp
                          .f16 = f16_},
                         launch_);
     });
-    linear("eh_proj", {.x = joined, .x_quantized = {}}, 2 * hidden_, nextn.eh_proj, nullptr, residual_,
-           num_tokens_);
+    dealt_linear({.name = "eh_proj",
+                  .gather_name = "gather_hidden",
+                  .w = nextn.eh_proj,
+                  .n = hidden_,
+                  .part = joined_rows_of},
+                 joined, num_tokens_, residual_);
   });
 }
 
@@ -285,12 +289,12 @@ void DeviceForward::run_layers(const LayerRun& run, const DeviceOutputs& outputs
              last_residual);
     for_head = x.x;
   }
-  if (exec_.comm == nullptr) {
-    linear("lm_head", {.x = for_head, .x_quantized = {}}, hidden_, *run.lm_head, nullptr, outputs.logits,
-           num_logits);
-  } else {
-    gather_logits(for_head, num_logits, outputs.logits);
-  }
+  dealt_linear({.name = "lm_head",
+                .gather_name = "gather_logits",
+                .w = *run.lm_head,
+                .n = config_.vocab_size,
+                .part = vocabulary_of},
+               for_head, num_logits, outputs.logits);
 }
 
 Value16* DeviceForward::partial_rows(int64_t m) {
@@ -309,24 +313,22 @@ cuda::NormInput DeviceForward::exchanged(int64_t m) {
   return parts;
 }
 
-void DeviceForward::gather_logits(Value16* x, int64_t num_rows, float* logits) {
-  const int num_ranks = exec_.comm->num_ranks();
+void DeviceForward::dealt_linear(const DealtProduct& product, Value16* x, int64_t m, float* y) {
+  const MatrixWeight& w = product.w;
+  if (exec_.comm == nullptr) return linear(product.name, {.x = x, .x_quantized = {}}, w.k, w, nullptr, y, m);
   std::vector<int64_t> widths;  // in bytes
-  for (int rank = 0; rank < num_ranks; ++rank)
-    widths.push_back(vocabulary_of(config_, weights_.split, rank).size() * int64_t{sizeof(float)});
+  for (int rank = 0; rank < exec_.comm->num_ranks(); ++rank)
+    widths.push_back(product.part(config_, weights_.split, rank).size() * int64_t{sizeof(float)});
   // Rank 0 has the most columns. All ranks must cut the rows alike.
-  const int64_t most_rows = std::max<int64_t>(kMostLogitPartBytes / widths[0], 1);
-  for (int64_t first = 0; first < num_rows; first += most_rows) {
-    const int64_t rows = std::min(most_rows, num_rows - first);
+  const int64_t most_rows = std::max<int64_t>(kMostGatheredPartBytes / widths[0], 1);
+  for (int64_t first = 0; first < m; first += most_rows) {
+    const int64_t rows = std::min(most_rows, m - first);
     auto* mine = static_cast<float*>(exec_.comm->partial(rows * widths[0]));
-    if (weights_.lm_head.n > 0) {
-      linear("lm_head", {.x = x + first * hidden_, .x_quantized = {}}, hidden_, weights_.lm_head, nullptr,
-             mine, rows);
-    }
+    if (w.n > 0) linear(product.name, {.x = x + first * w.k, .x_quantized = {}}, w.k, w, nullptr, mine, rows);
     if (exec_.measure_only) exec_.comm->exchange(launch_, 0);  // launches nothing
-    op("gather_logits", static_cast<double>(rows * config_.vocab_size) * 8.0, 0.0, [&] {
-      gather_columns(*exec_.comm, rows, widths, nullptr, logits + first * config_.vocab_size,
-                     config_.vocab_size * int64_t{sizeof(float)}, launch_);
+    op(product.gather_name, static_cast<double>(rows * product.n) * 8.0, 0.0, [&] {
+      gather_columns(*exec_.comm, rows, widths, nullptr, y + first * product.n,
+                     product.n * int64_t{sizeof(float)}, launch_);
     });
   }
 }

@@ -175,8 +175,9 @@ class DeviceDecoder {
   void forward(const DeviceStep& step, const DeviceKvCache& cache, const DeviceOutputs& outputs,
                DeviceExec& exec) const;
 
-  // Runs the NextN layer, which must be loaded, with one rank: the logits are those of the token at t + 2,
-  // and the records go to the cache's layer num_hidden_layers (Model::forward_nextn).
+  // Runs the NextN layer, which must be loaded: the logits are those of the token at t + 2, and the records
+  // go to the cache's layer num_hidden_layers (Model::forward_nextn). With several ranks, each computes its
+  // columns of eh_proj's product, too, and gathers those of the others.
   void forward_nextn(const DeviceStep& step, const NextnInput& input, const DeviceKvCache& cache,
                      const DeviceOutputs& outputs, DeviceExec& exec) const;
   bool has_nextn() const { return weights_.nextn.has_value(); }
@@ -201,9 +202,9 @@ class DeviceDecoder {
   int64_t num_moe_layers_ = 0;
 };
 
-// Ranks gather the logits of as many rows at once as give a part of at most this size, but of one row at
-// least.
-inline constexpr int64_t kMostLogitPartBytes = int64_t{64} << 20;
+// Ranks gather the columns of as many rows at once, of logits for example, as give a part of at most this
+// size, but of one row at least.
+inline constexpr int64_t kMostGatheredPartBytes = int64_t{64} << 20;
 
 // A prefill pass has at most this many keys, which bounds the expanded keys and values ([keys, heads, 256] of
 // 16 bits).

@@ -160,8 +160,17 @@ class DeviceForward {
   // and exchanged those of all ranks, once this rank's have been launched.
   Value16* partial_rows(int64_t m);
   cuda::NormInput exchanged(int64_t m);
-  // Computes this rank's columns of the logits of x [num_rows, hidden], and gathers those of all ranks.
-  void gather_logits(Value16* x, int64_t num_rows, float* logits);
+  // Describes a product whose outputs are dealt to the ranks: w has this rank's rows, part(rank).
+  struct DealtProduct {
+    const char* name = nullptr;
+    const char* gather_name = nullptr;  // of the op that gathers
+    const MatrixWeight& w;
+    int64_t n = 0;  // outputs of all ranks
+    Range (*part)(const ModelConfig& config, ModelSplit split, int64_t rank) = nullptr;
+  };
+  // Computes y [m, n] for x [m, w.k]. With several ranks each computes its columns, and gathers those of the
+  // others.
+  void dealt_linear(const DealtProduct& product, Value16* x, int64_t m, float* y);
   friend class ExpertsRun;  // runs one layer's plan
   // Returns true if the kernel that computes the heads' outputs of decode rows also quantises them: a head is
   // one group of e4m3.

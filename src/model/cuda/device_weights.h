@@ -24,7 +24,8 @@
 // - Its part of every MLP, cut at multiples of 128, so that at most the last part of an MLP is padded. Ranks
 //   may have different parts; a rank that has none has DeviceMlp::intermediate 0.
 // - Its routed experts, and its part of their intermediate size.
-// - Its rows of the head. Ranks may have different numbers of rows, and none are added.
+// - Its rows of the head, and of NextN's eh_proj. Ranks may have different numbers of rows, and none are
+// added.
 // - All of embedding, norms, q_a, kv_a, routers and the indexer.
 // Where the model is quantised at load, a rank has the codes and scales that one GPU would have, with one
 // exception: a shared MLP that is apart because of ep has one scale for each whole row of down, where one GPU
@@ -107,7 +108,7 @@ struct DeviceNextn {
   const float* enorm = nullptr;             // [hidden]
   const float* hnorm = nullptr;             // [hidden]
   const float* shared_head_norm = nullptr;  // [hidden]
-  MatrixWeight eh_proj;                     // [hidden, 2 · hidden] in 16 bits
+  MatrixWeight eh_proj;  // [rows, 2 · hidden] in 16 bits: joined_rows_of(rank); no data with 0
   DeviceLayer layer;
   MatrixWeight embedding;  // its own copy if the checkpoint has one that differs, otherwise the target's
   MatrixWeight lm_head;    // likewise; the rank's rows of it

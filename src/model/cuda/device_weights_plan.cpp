@@ -410,7 +410,8 @@ class PlanBuilder {
     weights.hnorm = vector(prefix + "hnorm.weight");
     weights.shared_head_norm = vector(prefix + "shared_head.norm.weight");
     const TensorSource& joined = source(prefix + "eh_proj.weight");
-    weights.eh_proj = dense(joined, plain_dtype_, {0, joined.rows});
+    weights.eh_proj = dense(joined, plain_dtype_, joined_rows_of(config_, split_, rank_));
+    if (weights.eh_proj.n == 0) weights.eh_proj.data = nullptr;
     weights.layer = layer(config_.num_hidden_layers);
     if (sources_.contains(embedding))
       weights.embedding = dense(source(embedding), plain_dtype_, {0, config_.vocab_size});

@@ -3,7 +3,6 @@
 // all ranks were equal throughout.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <limits>
 
 #include "tests/cuda/engine/tiny_model_test.h"
@@ -17,6 +16,7 @@ using testing::Collector;
 using testing::Finished;
 using testing::greedy_request;
 using testing::random_prompt;
+using testing::relative_error;
 
 constexpr int64_t kPromptLen = 150;
 // The sums of ranks are rounded to 16 bits, and close calls of the router then send a token elsewhere.
@@ -55,17 +55,6 @@ class RanksTest : public testing::TinyModelTest, public ::testing::WithParamInte
     const std::span<const float> again = runner->forward(batch);
     EXPECT_TRUE(std::equal(first.begin(), first.end(), again.begin(), again.end())) << "other bits again";
     return first;
-  }
-
-  static double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
-    EXPECT_EQ(got.size(), want.size());
-    double difference = 0.0;
-    double norm = 0.0;
-    for (size_t i = 0; i < want.size(); ++i) {
-      difference += std::pow(static_cast<double>(got[i]) - want[i], 2);
-      norm += std::pow(static_cast<double>(want[i]), 2);
-    }
-    return std::sqrt(difference / norm);
   }
 
   static EngineOptions options() {

@@ -1,130 +1,42 @@
-// Runs speculation on the GPU over the bundled model, which has the NextN layer. A row's bits depend on the
-// number of rows beside it, so tokens with and without it are compared by the rule of the two best logits.
+// Runs speculation on the GPU over the bundled model, which has the NextN layer.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "tests/cuda/engine/tiny_model_test.h"
-#include "tests/engine/request_mix.h"
+#include "tests/cuda/engine/speculating_model_test.h"
 
 namespace hadal {
 namespace {
 
 using testing::CheckedEngine;
-using testing::Collector;
-using testing::expect_same_mix;
 using testing::Finished;
 using testing::greedy_request;
 using testing::kNumRequests;
+using testing::kPrompts;
 using testing::MixResult;
 using testing::random_prompt;
+using testing::relative_error;
 
-// Prompts in the model's own language: an addition, a story and a list to sort.
-const std::vector<std::vector<int32_t>> kPrompts = {
-    {0, 739, 1214, 223, 20, 19, 25, 20, 23, 22, 348, 223, 26, 21, 24, 24, 16},
-    {0, 1525, 1524, 265, 1273, 643, 420, 265, 1685, 786, 569, 675, 265, 1192, 16, 223},
-    {0,  747, 627, 2563, 28, 223, 19, 25, 14,  223, 22, 14, 223, 27, 27,
-     14, 223, 20,  21,   14, 223, 26, 14, 223, 24,  19, 14, 223, 23, 16}};
-
-class SpeculationTest : public testing::TinyModelTest {
+class SpeculationTest : public testing::SpeculatingModelTest {
  protected:
-  static void SetUpTestSuite() {
-    pool_ = std::make_unique<ThreadPool>(2);
-    backend_ = load({}, KernelSet::kOptimised, /*with_nextn=*/true);
-  }
-
-  static EngineOptions options_of(int64_t width, bool overlap = true) {
-    EngineOptions options;
-    options.max_total_tokens = 16384;
-    options.max_running_requests = 32;
-    options.chunked_prefill_size = 96;
-    options.context_length = 1024;
-    options.decode_log_interval = 0;
-    options.speculation_width = width;
-    options.overlap_schedule = overlap;
-    return options;
-  }
   static CheckedEngine make_engine(const EngineOptions& options) {
-    return CheckedEngine(Engine::create(*backend_, options).value());
+    return SpeculatingModelTest::make_engine(*backend_, options);
   }
-  // Runs requests that are all queued before the first step, and of which request i has been made by
-  // make(i).
   template <typename Make>
   static std::vector<Finished> run_all(const EngineOptions& options, int count, const Make& make) {
-    const CheckedEngine engine = make_engine(options);
-    const auto sink = std::make_shared<Collector>();
-    std::vector<RequestId> ids;
-    engine->pause();
-    for (int i = 0; i < count; ++i) {
-      GenerateRequest request = make(i);
-      request.sampling.seed = request.sampling.seed.value_or(7);
-      request.sink = sink;
-      ids.push_back(engine->submit(std::move(request)).value());
-    }
-    engine->resume();
-    sink->wait_finished(count);
-    std::vector<Finished> finished;
-    for (const RequestId id : ids) finished.push_back(sink->result(id));
-    return finished;
+    return SpeculatingModelTest::run_all(*backend_, options, count, make);
   }
   static std::vector<Finished> run_prompts(const EngineOptions& options) {
-    return run_all(options, 9, [](int i) {
-      std::vector<int32_t> ids = kPrompts[i % 3];
-      if (i >= 3) ids.insert(ids.end() - 1, 300 + i);
-      if (i >= 6) {
-        const std::vector<int32_t> before = random_prompt(90, i);
-        ids.insert(ids.begin(), before.begin(), before.end());
-      }
-      GenerateRequest request = greedy_request(std::move(ids), 60);
-      request.logprobs = {.enabled = true, .top_num = 2};
-      return request;
-    });
+    return SpeculatingModelTest::run_prompts(*backend_, options);
   }
 };
-
-double gap_of(const TokenLogprob& logprob) {
-  return static_cast<double>(logprob.top.at(0).second) - logprob.top.at(1).second;
-}
-
-// Expects equal greedy tokens wherever the gap of the expected ones exceeds ten times the error of the gaps,
-// and returns how many are equal.
-int64_t expect_greedy(const std::vector<Finished>& expected, const std::vector<Finished>& got) {
-  double squares = 0.0;
-  int64_t num_compared = 0;
-  std::vector<std::pair<size_t, size_t>> differences;  // request, position
-  int64_t num_equal = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_EQ(got[i].ids.size(), expected[i].ids.size()) << i;
-    EXPECT_EQ(got[i].logprobs.size(), got[i].ids.size()) << i;
-    for (size_t k = 0; k < std::min(expected[i].ids.size(), got[i].ids.size()); ++k) {
-      const TokenLogprob& a = expected[i].logprobs.at(k);
-      const TokenLogprob& b = got[i].logprobs.at(k);
-      EXPECT_EQ(b.token_id, got[i].ids[k]);
-      if (a.token_id != b.token_id) {
-        differences.emplace_back(i, k);
-        break;
-      }
-      ++num_equal;
-      if (a.top.at(1).first != b.top.at(1).first) continue;
-      squares += std::pow(gap_of(a) - gap_of(b), 2);
-      ++num_compared;
-    }
-  }
-  EXPECT_GT(num_compared, 20);
-  const double error = std::sqrt(squares / static_cast<double>(std::max<int64_t>(num_compared, 1)));
-  std::printf("gaps differ by %.2e, %d requests continue differently\n", error,
-              static_cast<int>(differences.size()));
-  for (const auto& [i, k] : differences)
-    EXPECT_LE(gap_of(expected[i].logprobs[k]), 10.0 * error) << "request " << i << ", token " << k;
-  return num_equal;
-}
 
 TEST_F(SpeculationTest, GreedyTokensAreThoseWithoutIt) {
   const std::vector<Finished> expected = run_prompts(options_of(0));
   for (const int64_t width : {1, 2, 4}) {
     SCOPED_TRACE(width);
     const std::vector<Finished> got = run_prompts(options_of(width));
-    const int64_t num_equal = expect_greedy(expected, got);
+    const int64_t num_equal = testing::expect_greedy(expected, got);
     EXPECT_GT(num_equal, 9 * 60 / 2);
     for (const Finished& finished : got) {
       const SpeculationCounts& counts = finished.last.speculation;
@@ -153,60 +65,12 @@ TEST_F(SpeculationTest, DraftsAreAcceptedAsOnTheCpu) {
 TEST_F(SpeculationTest, TheNextnLayersLogitsAreTheCpus) {
   const auto cpu = load({}, KernelSet::kOptimised, true, DeviceType::kCpu);
   // This is text, because close calls of the router would be many among random tokens.
-  const std::vector<int32_t>& ids = kPrompts[2];
-  const int64_t num_rows = std::ssize(ids) - 1;
-  const KvLayout layout{.format = KvFormat::kBF16};
-  // A prompt, and decode rows of one sequence.
-  for (const int64_t num_prefill : {num_rows, num_rows - 6}) {
-    SCOPED_TRACE(num_prefill);
-    ForwardBatch batch;
-    for (int32_t i = 0; i < num_rows; ++i) {
-      batch.token_ids.push_back(ids[i]);
-      batch.positions.push_back(i);
-      batch.slots.push_back(i);
-      batch.logit_rows.push_back(i);
-      if (i < num_prefill) continue;
-      batch.decode_seq_idx.push_back(0);
-      batch.decode_kv_len.push_back(i + 1);
-    }
-    const auto q_len = static_cast<int32_t>(num_prefill);
-    batch.segments = {{.seq_idx = 0, .q_begin = 0, .q_len = q_len, .kv_len = q_len}};
-    batch.num_prefill_tokens = num_prefill;
-    batch.page_table = {0};
-    batch.page_table_stride = 1;
-    std::vector<float> logits[2], nextn[2];
-    Backend* const backends[] = {cpu.get(), backend_.get()};
-    for (int device = 0; device < 2; ++device) {
-      const auto runner = backends[device]->make_runner(2, num_rows, layout).value();
-      ASSERT_TRUE(runner->has_nextn());
-      const ForwardRows rows = runner->forward_with_hidden(batch);
-      logits[device].assign(rows.logits.begin(), rows.logits.end());
-      const std::vector<float> hidden(rows.hidden.begin(), rows.hidden.end());
-      ForwardBatch next = batch;
-      next.token_ids.assign(ids.begin() + 1, ids.end());
-      const ForwardRows drafts = runner->forward_nextn(next, hidden);
-      nextn[device].assign(drafts.logits.begin(), drafts.logits.end());
-      EXPECT_EQ(std::ssize(drafts.hidden), num_rows * backend_->config().hidden_size);
-      if (device == 1) {  // the same pass without hidden states gives the same logits
-        const std::span<const float> plain = runner->forward(batch);
-        double most = 0.0;
-        for (size_t i = 0; i < plain.size(); ++i)
-          most = std::max(most, std::abs(static_cast<double>(plain[i]) - logits[1][i]));
-        EXPECT_LE(most, 1e-3) << "all rows have logits, so that both passes compute the same rows";
-      }
-    }
-    const auto relative_error = [](const std::vector<float>& got, const std::vector<float>& want) {
-      double difference = 0.0;
-      double norm = 0.0;
-      EXPECT_EQ(got.size(), want.size());
-      for (size_t i = 0; i < want.size(); ++i) {
-        difference += std::pow(static_cast<double>(got[i]) - want[i], 2);
-        norm += std::pow(static_cast<double>(want[i]), 2);
-      }
-      return std::sqrt(difference / norm);
-    };
-    const double of_target = relative_error(logits[1], logits[0]);
-    const double of_nextn = relative_error(nextn[1], nextn[0]);
+  for (const int64_t num_decoded : {0, 6}) {
+    SCOPED_TRACE(num_decoded);
+    const NextnLogits want = nextn_logits(*cpu, num_decoded);
+    const NextnLogits got = nextn_logits(*backend_, num_decoded);
+    const double of_target = relative_error(got.target, want.target);
+    const double of_nextn = relative_error(got.nextn, want.nextn);
     std::printf("relative error: target %.2e, NextN %.2e\n", of_target, of_nextn);
     EXPECT_LE(of_target, 0.2);  // the GPU quantises activations, too
     EXPECT_LE(of_nextn, 0.2);
@@ -478,8 +342,6 @@ TEST_F(SpeculationTest, WhatCannotSpeculateSaysSo) {
   };
   const auto without = load({});
   EXPECT_NE(message_of(*without).find("no NextN layer"), std::string::npos) << message_of(*without);
-  const auto ranks = load({.tp = 2});
-  EXPECT_NE(message_of(*ranks).find("several GPUs"), std::string::npos) << message_of(*ranks);
 }
 
 // The NextN layer needs a layer of the cache, so the same memory has room for fewer tokens.

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/mapped_file.h"
 #include "base/thread_pool.h"
@@ -13,6 +15,18 @@
 #include "tests/source_dir.h"
 
 namespace hadal::testing {
+
+// Returns |got − want| / |want|.
+inline double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
+  EXPECT_EQ(got.size(), want.size());
+  double difference = 0.0;
+  double norm = 0.0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    difference += std::pow(static_cast<double>(got[i]) - want[i], 2);
+    norm += std::pow(static_cast<double>(want[i]), 2);
+  }
+  return std::sqrt(difference / norm);
+}
 
 class TinyModelTest : public ::testing::Test {
  protected:
