@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,6 +50,8 @@ struct VerifyItem {
   int32_t seq_idx = 0;       // row of batch.page_table
   int32_t max_rows = 0;      // ≥ 1
   int64_t end_position = 0;  // the last token that the request may generate is never computed
+  // No row sees more keys than this: the request has no more pages.
+  int64_t most_keys = std::numeric_limits<int64_t>::max();
 };
 
 // PromptScore is a prompt row whose token's log-probability is wanted.
@@ -112,15 +115,15 @@ struct StepExchanges {
   int64_t count = 0;
   int64_t bytes_received = 0;
   double modelled_s = 0.0;
-};
-
-struct StepOutput {
   StepExchanges& operator+=(const StepExchanges& other) {
     count += other.count;
     bytes_received += other.bytes_received;
     modelled_s += other.modelled_s;
     return *this;
   }
+};
+
+struct StepOutput {
   int64_t step = 0;
   std::vector<SampledToken> samples;  // in the order of StagedStep::samples
   std::vector<std::pair<int32_t, TokenLogprob>>

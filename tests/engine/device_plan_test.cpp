@@ -44,7 +44,7 @@ TEST(GraphBuckets, PadABatchByAnEighthAtMost) {
 
 TEST(GraphShapes, AreTheBucketsWithoutSpeculation) {
   const std::vector<int64_t> buckets = graph_buckets({}, 4096).value();
-  const std::vector<GraphShape> shapes = graph_shapes(buckets, {});
+  const std::vector<GraphShape> shapes = graph_shapes(buckets, {}, false);
   ASSERT_EQ(shapes.size(), buckets.size());
   for (size_t i = 0; i < shapes.size(); ++i) EXPECT_EQ(shapes[i], (GraphShape{buckets[i], 1}));
 }
@@ -53,7 +53,7 @@ TEST(GraphShapes, HaveEveryNarrowWidthAndAFewWideOnes) {
   const auto widths_of = [](int64_t width, bool adapts) {
     std::set<int64_t> widths;
     for (const GraphShape& shape :
-         graph_shapes({1, 2, 4}, {.speculation_width = width, .speculation_adapts = adapts}))
+         graph_shapes({1, 2, 4}, {.speculation_width = width, .speculation_adapts = adapts}, false))
       widths.insert(shape.width);
     return widths;
   };
@@ -67,11 +67,11 @@ TEST(GraphShapes, HoldEveryStepOfVerificationsWithAtMostHalfAsManyRequestsMore) 
   const std::vector<int64_t> buckets = graph_buckets({}, 4096).value();
   for (const int64_t greatest : {2, 4, 64}) {
     const std::vector<GraphShape> shapes =
-        graph_shapes(buckets, {.speculation_width = greatest, .speculation_adapts = true});
+        graph_shapes(buckets, {.speculation_width = greatest, .speculation_adapts = true}, false);
     EXPECT_LE(shapes.size(), 160U) << "each is captured at the start";
     for (int64_t width = 1; width <= std::min<int64_t>(greatest, 4); ++width) {
       for (int64_t items = 1; items * width <= kMaxVerifiedRows; ++items) {
-        const GraphShape shape = choose_shape(shapes, items, width, true);
+        const GraphShape shape = choose_shape(shapes, items, width, false, true);
         // The last few may be more than the largest bucket that has at most kMaxVerifiedRows rows.
         if (shape.items == 0 && items * width * 9 > kMaxVerifiedRows * 8) continue;
         ASSERT_GE(shape.items, items) << width;
@@ -85,12 +85,29 @@ TEST(GraphShapes, HoldEveryStepOfVerificationsWithAtMostHalfAsManyRequestsMore) 
 
 TEST(GraphShapes, TheNarrowestThatFitsIsChosen) {
   const std::vector<GraphShape> shapes = {{1, 2}, {2, 2}, {1, 4}, {2, 4}};
-  EXPECT_EQ(choose_shape(shapes, 1, 1, true), (GraphShape{1, 2}));
-  EXPECT_EQ(choose_shape(shapes, 2, 3, true), (GraphShape{2, 4}));
-  EXPECT_EQ(choose_shape(shapes, 2, 3, false).items, 0);
-  EXPECT_EQ(choose_shape(shapes, 2, 4, false), (GraphShape{2, 4}));
-  EXPECT_EQ(choose_shape(shapes, 3, 1, true).items, 0);
-  EXPECT_EQ(choose_shape(shapes, 1, 5, true).items, 0);
+  EXPECT_EQ(choose_shape(shapes, 1, 1, false, true), (GraphShape{1, 2}));
+  EXPECT_EQ(choose_shape(shapes, 2, 3, false, true), (GraphShape{2, 4}));
+  EXPECT_EQ(choose_shape(shapes, 2, 3, false, false).items, 0);
+  EXPECT_EQ(choose_shape(shapes, 2, 4, false, false), (GraphShape{2, 4}));
+  EXPECT_EQ(choose_shape(shapes, 3, 1, false, true).items, 0);
+  EXPECT_EQ(choose_shape(shapes, 1, 5, false, true).items, 0);
+}
+
+TEST(GraphShapes, OfAModelWithAnIndexerAllSelectAndTheSmallOnesAreThereWithoutToo) {
+  const std::vector<int64_t> buckets = graph_buckets({}, 4096).value();
+  for (const EngineOptions& options :
+       {EngineOptions{}, EngineOptions{.speculation_width = 4, .speculation_adapts = true}}) {
+    const std::vector<GraphShape> plain = graph_shapes(buckets, options, false);
+    const std::vector<GraphShape> shapes = graph_shapes(buckets, options, true);
+    EXPECT_LE(shapes.size() * 10, plain.size() * 14) << "each is captured at the start";
+    for (const GraphShape& size : plain) {
+      const bool is_small = size.rows() <= kMostRowsWithoutSelecting;
+      for (const bool selects : {false, true}) {
+        const GraphShape chosen = choose_shape(shapes, size.items, size.width, selects, true);
+        EXPECT_EQ(chosen, (GraphShape{size.items, size.width, selects || !is_small}));
+      }
+    }
+  }
 }
 
 TEST(RunningRequests, FollowTheCacheByDefault) {

@@ -180,7 +180,8 @@ class BatchRun {
       staged.verifies.push_back({.sample = slot,
                                  .seq_idx = slot,
                                  .max_rows = static_cast<int32_t>(shape_.width),
-                                 .end_position = shape_.most_tokens()});
+                                 .end_position = shape_.most_tokens(),
+                                 .most_keys = shape_.most_tokens()});
       staged.samples.push_back({.slot = slot});
     }
     staged.profile = profile;

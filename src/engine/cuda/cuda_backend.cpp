@@ -263,7 +263,7 @@ class CudaBackend final : public Backend {
       plan.weight_bytes = rank->weights.bytes;
       plan.workspace_bytes = static_cast<int64_t>(bytes.workspace);
       plan.state_bytes = CudaExecutor::state_bytes(*rank, options);
-      plan.graph_bytes = std::ssize(graph_shapes(buckets, options)) * kGraphBytes;
+      plan.graph_bytes = std::ssize(graph_shapes(buckets, options, config().has_indexer())) * kGraphBytes;
     }
     size_t smallest = 0;
     for (size_t i = 0; i < plans.size(); ++i) {

@@ -49,7 +49,7 @@ CudaExecutor::CudaExecutor(CudaModel& model, const EngineOptions& options,
     : model_(model),
       end_(end),
       sizes_(ExecutorSizes::of(options)),
-      shapes_(graph_shapes(buckets, options)),
+      shapes_(graph_shapes(buckets, options, model.config.has_indexer())),
       pad_(options.device.pad_graphs),
       launch_(model.launch(stream_.handle())),
       inputs_(input_limits(sizes_, model.prefill_paths(options.kv_layout))),
@@ -97,6 +97,7 @@ void CudaExecutor::capture_graphs(bool use_graphs) {
   for (auto shape = shapes_.rbegin(); use_graphs && shape != shapes_.rend(); ++shape) {
     Pending step;  // of padding alone
     step.view = inputs_.upload({}, {}, shape->rows(), 0, stream_.handle());
+    step.view.step.may_select = shape->selects;
     step.logits = logits_.as<float>();
     if (speculation_) speculation_->begin({}, step.view, results_, slots_, 0, *shape, stream_.handle());
     run(step, nullptr);
@@ -163,6 +164,15 @@ void CudaExecutor::describe(StagedStep& step, Pending& pending) {
   for (const VerifyItem& item : step.verifies) pending.samples[item.sample].verifies = true;
 }
 
+bool CudaExecutor::may_select(const StagedStep& step) const {
+  if (!model_.config.has_indexer()) return false;
+  const auto exceeds = [topk = model_.config.index_topk](int64_t keys) { return keys > topk; };
+  const std::vector<int32_t>& lengths = step.batch.decode_kv_len;
+  return std::any_of(lengths.begin(), lengths.end(), exceeds) ||
+         std::any_of(step.verifies.begin(), step.verifies.end(),
+                     [&](const VerifyItem& item) { return exceeds(item.most_keys); });
+}
+
 void CudaExecutor::start(StagedStep& step, Pending& pending) {
   const NvtxRange range("launch");
   slots_.start(step.slots, pending.step_idx, launch_);
@@ -175,8 +185,10 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
     score_top.push_back(top_num);
   }
   // Without graphs, too, a decode step is padded, so that it computes the same.
-  const GraphShape shape = padded_shape(step);
+  const bool selects = may_select(step);
+  const GraphShape shape = padded_shape(step, selects);
   pending.view = inputs_.upload(step, score_top, shape.rows(), pending.step_idx, stream_.handle());
+  pending.view.step.may_select = shape.items > 0 ? shape.selects : selects;
   pending.awaits_masks = pending.view.num_constrained > 0;
   if (speculation_) {
     pending.shape =
@@ -381,6 +393,7 @@ void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
     copy_to_device(masks_.data(), staged, bytes, mask_stream_.handle());
     masks_copied_.record(mask_stream_.handle());
     stream_.wait(masks_copied_);
+    begin_turn();
     if (speculation_) {
       DeviceExec exec = exec_of(nullptr);
       const CudaSpeculation::Pass pass = pass_of(pending, exec);
@@ -389,9 +402,10 @@ void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
     } else {
       sample(pending.view, pending.logits, true);
     }
+    end_turn();
+    pending.exchanges += exchanges();
     StepEvents& events = this->events(pending.step_idx);
     events.end.record(stream_.handle());
-    begin_turn();
     fetch(pending, true);
   } catch (const std::exception& error) {
     fail(pending, error.what());
@@ -402,8 +416,6 @@ void CudaExecutor::fail(Pending& pending, const std::string& why) {
   pending.error = why;
   pending.awaits_masks = false;
   if (end_.device != nullptr) {
-    end_turn();
-    pending.exchanges += exchanges();
     broken_ = true;
     end_.device->fail(why);
     throw Error(why);

@@ -88,8 +88,10 @@ class CudaExecutor final : public StepExecutor {
   };
 
   void capture_graphs(bool use_graphs);
+  // Tells whether a decode row may see more keys than index_topk.
+  bool may_select(const StagedStep& step) const;
   // Returns the size to which a decode step is padded; no items: it runs as it is, and is no graph.
-  GraphShape padded_shape(const StagedStep& step) const;
+  GraphShape padded_shape(const StagedStep& step, bool selects) const;
   void start(StagedStep& step, Pending& pending);
   void describe(StagedStep& step, Pending& pending);
   void keep_busy();

@@ -8,17 +8,17 @@ namespace hadal {
 
 // Rows with a grammar are sampled later, and rows of prompts or of tokens that are computed again differ from
 // step to step.
-GraphShape CudaExecutor::padded_shape(const StagedStep& step) const {
+GraphShape CudaExecutor::padded_shape(const StagedStep& step, bool selects) const {
   const ForwardBatch& batch = step.batch;
   if (batch.num_prefill_tokens > 0) return {};
-  if (!speculation_) return choose_shape(shapes_, batch.num_tokens(), 1, pad_);
+  if (!speculation_) return choose_shape(shapes_, batch.num_tokens(), 1, selects, pad_);
   if (!CudaSpeculation::verifies_alone(step) || !step.scores.empty()) return {};
   int64_t width = 1;
   for (const SampleSpec& spec : step.samples) {
     if (spec.constrained) return {};
     width = std::max<int64_t>(width, spec.num_rows);
   }
-  return choose_shape(shapes_, std::ssize(step.samples), width, pad_);
+  return choose_shape(shapes_, std::ssize(step.samples), width, selects, pad_);
 }
 
 CudaSpeculation::Pass CudaExecutor::pass_of(const Pending& pending, DeviceExec& exec) const {

@@ -206,6 +206,7 @@ void CudaSpeculation::draft(const Pass& pass, DeviceStep step, const NextnInput&
   step.page_table_stride = step_.page_table_stride;
   step.num_logit_rows = step_.num_items;
   step.most_keys = pass.view.step.most_keys;
+  step.may_select = pass.view.step.may_select;
   model_.decoder.forward_nextn(
       step, input, pass.cache,
       {.logits = pass.logits, .rows = DeviceOutputs::Hidden::kLogitRows, .hidden = arrays_.next_hidden},

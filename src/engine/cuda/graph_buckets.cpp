@@ -39,7 +39,8 @@ int64_t choose_bucket(const std::vector<int64_t>& buckets, int64_t num_rows, boo
   return *at;
 }
 
-std::vector<GraphShape> graph_shapes(const std::vector<int64_t>& buckets, const EngineOptions& options) {
+std::vector<GraphShape> graph_shapes(const std::vector<int64_t>& buckets, const EngineOptions& options,
+                                     bool has_indexer) {
   const int64_t greatest = std::max<int64_t>(options.speculation_width, 1);
   std::vector<GraphShape> shapes;
   for (int64_t width = 1; width <= greatest; ++width) {
@@ -48,21 +49,25 @@ std::vector<GraphShape> graph_shapes(const std::vector<int64_t>& buckets, const 
     if (width < greatest && (!options.speculation_adapts || !is_common)) continue;
     int64_t kept = 0;
     for (size_t i = 0; i < buckets.size(); ++i) {
-      const GraphShape shape{.items = buckets[i], .width = width};
+      GraphShape shape{.items = buckets[i], .width = width};
       if (options.speculation_width > 0) {
         if (shape.rows() > kMaxVerifiedRows) break;
         const bool is_last = i + 1 == buckets.size() || buckets[i + 1] * width > kMaxVerifiedRows;
         if (!is_last && 4 * shape.items < 5 * kept) continue;
       }
       kept = shape.items;
-      shapes.push_back(shape);
+      if (!has_indexer || shape.rows() <= kMostRowsWithoutSelecting) shapes.push_back(shape);
+      shape.selects = true;
+      if (has_indexer) shapes.push_back(shape);
     }
   }
   return shapes;
 }
 
-GraphShape choose_shape(const std::vector<GraphShape>& shapes, int64_t num_items, int64_t width, bool pad) {
+GraphShape choose_shape(const std::vector<GraphShape>& shapes, int64_t num_items, int64_t width, bool selects,
+                        bool pad) {
   for (const GraphShape& shape : shapes) {
+    if (selects && !shape.selects) continue;
     const bool is_exact = shape.items == num_items && shape.width == width;
     if (is_exact || (pad && shape.items >= num_items && shape.width >= width)) return shape;
   }

@@ -20,10 +20,12 @@ Result<std::vector<int64_t>> graph_buckets(const DeviceOptions& device, int64_t 
 int64_t choose_bucket(const std::vector<int64_t>& buckets, int64_t num_rows, bool pad);
 
 // The size of a decode step: `items` requests with up to `width` rows each. Without speculation the width is
-// 1. No items: there is no such size.
+// 1. No items: there is no such size. `selects`: an indexer chooses keys for rows that see more of them than
+// index_topk; otherwise the step must have no such row.
 struct GraphShape {
   int64_t items = 0;
   int64_t width = 1;
+  bool selects = false;
 
   int64_t rows() const { return items * width; }
   auto operator<=>(const GraphShape&) const = default;
@@ -33,11 +35,19 @@ struct GraphShape {
 // speculation_width is 0) they are the buckets. With it they have every width up to 4 and then 6, 8, 12, 16,
 // 24 and so on, or the greatest alone if the width does not adapt, and at most kMaxVerifiedRows rows. As
 // there are several widths, of the buckets only those are kept that are at least a quarter larger than the
-// one before, and the largest.
-std::vector<GraphShape> graph_shapes(const std::vector<int64_t>& buckets, const EngineOptions& options);
+// one before, and the largest. With an indexer every size selects, and those of up to
+// kMostRowsWithoutSelecting rows are there twice, first without.
+std::vector<GraphShape> graph_shapes(const std::vector<int64_t>& buckets, const EngineOptions& options,
+                                     bool has_indexer);
+
+// In a graph of a small step, the kernels of the indexer take several percent of the time even if no row
+// selects: each ends at once, but they run one after the other. In a large step they take less than one
+// percent.
+inline constexpr int64_t kMostRowsWithoutSelecting = 32;
 
 // Returns the narrowest of `shapes`, and of these the smallest, that holds num_items requests with `width`
-// rows each. Without padding only the shape of exactly these numbers.
-GraphShape choose_shape(const std::vector<GraphShape>& shapes, int64_t num_items, int64_t width, bool pad);
+// rows each, and that selects if `selects`. Without padding only a shape of exactly these numbers.
+GraphShape choose_shape(const std::vector<GraphShape>& shapes, int64_t num_items, int64_t width, bool selects,
+                        bool pad);
 
 }  // namespace hadal

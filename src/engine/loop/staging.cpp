@@ -172,7 +172,8 @@ void Staging::add_verify(const Slot& slot, const WorkItem& item, StagedStep& sta
       {.sample = static_cast<int32_t>(staged.samples.size()),
        .seq_idx = static_cast<int32_t>(staged.batch.page_table.size() / staged.batch.page_table_stride),
        .max_rows = item.num_tokens,
-       .end_position = sequence.prompt_len + sequence.request.sampling.max_new_tokens - 1});
+       .end_position = sequence.prompt_len + sequence.request.sampling.max_new_tokens - 1,
+       .most_keys = static_cast<int64_t>(slot.pages.size()) * kPageSize});
   const bool constrained = sequence.mask != nullptr;
   staged.samples.push_back({.slot = item.slot, .constrained = constrained});
   record.samples.push_back(slot.sequence);

@@ -57,7 +57,7 @@ void DeviceForward::plan_attention() {
   if (num_decode_ > 0) {
     cuda::MlaPlanShape shape = plan_shape(num_decode_, 1, step_.most_keys);
     shape.in_step = true;
-    shape.index_topk = static_cast<int>(config_.index_topk);
+    shape.index_topk = step_.may_select ? static_cast<int>(config_.index_topk) : 0;
     plan_ = make_plan(shape, step_.decode_kv_len);
   }
   if (num_prefill_ == 0) return;
@@ -147,7 +147,7 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
     const Value16* decode_q = q + num_prefill_ * q_stride;
     Value16* decode_out = heads_out.x == nullptr ? nullptr : heads_out.x + num_prefill_ * heads_width;
     cuda::DeviceSelection selection;
-    if (indexed) {
+    if (indexed && step_.may_select) {
       selection = select_keys(weights.indexer, index_pool, queries, num_prefill_, num_decode_,
                               step_.decode_seq_idx, step_.decode_kv_len, false);
     }

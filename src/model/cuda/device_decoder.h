@@ -124,6 +124,9 @@ struct DeviceStep {
   const int32_t* num_valid = nullptr;       // [1] rows that are not padding; null: all
   const int32_t* decode_seq_idx = nullptr;  // [num_tokens − num_prefill_tokens]
   const int32_t* decode_kv_len = nullptr;   // [num_tokens − num_prefill_tokens]
+  // On the host: a decode row may see more keys than index_topk. If not, no kernel looks for such rows, which
+  // changes no bits.
+  bool may_select = true;
   // Every key of a decode row but the last was in the cache before this step.
   bool decode_settled = false;
   const int32_t* page_table = nullptr;  // [·, page_table_stride]

@@ -1,7 +1,8 @@
 // Implements V3.2's indexer in a layer's forward pass (kernels/params/indexer.h has the numerics): it stores
-// an index key for every token, and selects the keys of rows that see more than index_topk of them. Decode
-// rows are all given to the kernels, which find those that select by their lengths, so that a graph serves
-// any lengths; of prompt rows the plan names those that select (prefill_plan.h).
+// an index key for every token, and selects the keys of rows that see more than index_topk of them. If a
+// decode row may do that, all decode rows are given to the kernels, which find those that select by their
+// lengths, so that a graph serves any lengths; of prompt rows the plan names those that select
+// (prefill_plan.h).
 #include "model/cuda/device_forward.h"
 
 namespace hadal {
@@ -31,13 +32,13 @@ void DeviceForward::write_index_keys(const DeviceIndexer& indexer, std::byte* in
 
 DeviceForward::IndexQueries DeviceForward::index_queries(const DeviceIndexer& indexer, const DeviceRows& x,
                                                          const DeviceRows& q_latent, int64_t q_width) {
-  if (num_decode_ == 0 && step_.prefill->selecting_passes.empty()) return {};
+  const bool prompts_select = step_.prefill != nullptr && !step_.prefill->selecting_passes.empty();
+  if (!prompts_select && (num_decode_ == 0 || !step_.may_select)) return {};
   auto* q = arena_.array<Value16>(num_tokens_ * indexer.wq_b.n);
   auto* w = arena_.array<float>(num_tokens_ * indexer.num_heads);
-  // The host knows which rows of prompts select, but in a graph only the device knows the lengths of decode
-  // rows.
+  // The host knows which rows of prompts select, but in a graph only the device knows which decode rows do.
   cuda::LengthGate gate;
-  if (step_.prefill == nullptr || step_.prefill->selecting_passes.empty()) {
+  if (!prompts_select) {
     gate = {.lengths = step_.decode_kv_len,
             .count = static_cast<int32_t>(num_decode_),
             .limit = static_cast<int32_t>(config_.index_topk),

@@ -204,13 +204,13 @@ TEST_P(DeviceSparseAttention, ChunksAndDecodeRowsAgreeWithAWholePrompt) {
 
 TEST_P(DeviceSparseAttention, GraphsGiveTheBitsOfKernelsOneByOne) {
   const auto gpu = load(DeviceType::kCuda);
-  const auto answers = [&](bool use_graphs) {
+  const auto answers = [&](bool use_graphs, const std::vector<int64_t>& lengths) {
     EngineOptions options = engine_options(*gpu);
     options.device.use_graphs = use_graphs;
     const CheckedEngine engine(Engine::create(*gpu, options).value());
     engine->pause();
     std::vector<RequestId> ids;
-    for (const int64_t length : {20, 50, 62, 64, 150}) {
+    for (const int64_t length : lengths) {
       GenerateRequest request = greedy_request(random_prompt(length, length), 24);
       request.logprobs = {.enabled = true, .start = -1, .top_num = 2};
       ids.push_back(engine->submit(std::move(request)).value());
@@ -220,13 +220,70 @@ TEST_P(DeviceSparseAttention, GraphsGiveTheBitsOfKernelsOneByOne) {
     for (const RequestId id : ids) finished.push_back(testing::drain(*engine, id));
     return finished;
   };
-  const std::vector<Finished> graphed = answers(true);
-  const std::vector<Finished> eager = answers(false);
-  for (size_t i = 0; i < graphed.size(); ++i) {
-    SCOPED_TRACE(i);
-    EXPECT_EQ(graphed[i].ids.size(), 24U) << graphed[i].last.matched;
-    testing::expect_same(graphed[i], eager[i]);
+  // With the second lengths no row selects at first, so both kinds of graphs run.
+  for (const std::vector<int64_t>& lengths :
+       {std::vector<int64_t>{20, 50, 62, 64, 150}, std::vector<int64_t>{20, 30, 45, 50, 54}}) {
+    const std::vector<Finished> graphed = answers(true, lengths);
+    const std::vector<Finished> eager = answers(false, lengths);
+    for (size_t i = 0; i < graphed.size(); ++i) {
+      SCOPED_TRACE(::testing::Message() << lengths[0] << " to " << lengths.back() << ", request " << i);
+      EXPECT_EQ(graphed[i].ids.size(), 24U) << graphed[i].last.matched;
+      testing::expect_same(graphed[i], eager[i]);
+    }
   }
+}
+
+// The row that does not select has at most one page of keys, so the row beside it does not change how its
+// keys are cut.
+TEST_P(DeviceSparseAttention, TheIndexerRunsOnlyIfARowMaySelectAndChangesNoOtherRow) {
+  const auto gpu = load(DeviceType::kCuda);
+  const auto run = [&](int64_t neighbour_length) {
+    const auto executor = gpu->make_executor(engine_options(*gpu)).value();
+    const int64_t lengths[] = {50, neighbour_length};
+    for (int32_t slot = 0; slot < 2; ++slot) {
+      StagedStep prompt;
+      prompt.step = slot + 1;
+      prompt.batch = empty_batch();
+      SlotStart& start = prompt.slots.emplace_back();
+      start.slot = slot;
+      start.sampling.temperature = 0.0F;
+      start.logprobs = {.enabled = true, .top_num = 5};
+      add_segment(prompt.batch, slot, random_prompt(lengths[slot], 7 + slot), 0, lengths[slot]);
+      prompt.batch.logit_rows = {static_cast<int32_t>(lengths[slot]) - 1};
+      prompt.samples = {{.slot = slot, .position = lengths[slot]}};
+      executor->launch(std::move(prompt));
+      EXPECT_EQ(executor->wait().error, "");
+    }
+    StagedStep decode;
+    decode.step = 3;
+    decode.batch = empty_batch();
+    decode.profile = true;
+    for (int32_t slot = 0; slot < 2; ++slot) {
+      decode.feeds.push_back({.row = slot, .slot = slot});
+      add_decode_row(decode.batch, slot, std::vector<int32_t>(1024, 0), lengths[slot]);
+      decode.samples.push_back({.slot = slot, .logit_row = slot, .position = lengths[slot] + 1});
+    }
+    executor->launch(std::move(decode));
+    return executor->wait();
+  };
+  const StepOutput without = run(40);
+  const StepOutput with = run(100);
+  const auto runs = [](const StepOutput& output, const char* name) {
+    return std::any_of(output.ops.begin(), output.ops.end(),
+                       [&](const OpTiming& op) { return op.name == name; });
+  };
+  for (const char* name : {"index_wq_b", "index_weights", "index_query", "index_select"}) {
+    EXPECT_FALSE(runs(without, name)) << name;
+    EXPECT_TRUE(runs(with, name)) << name;
+  }
+  EXPECT_TRUE(runs(without, "index_write"));
+  ASSERT_EQ(without.error + with.error, "");
+  const SampledToken& expected = without.samples.at(0);
+  const SampledToken& got = with.samples.at(0);
+  EXPECT_EQ(got.token, expected.token);
+  ASSERT_TRUE(expected.logprob && got.logprob);
+  EXPECT_EQ(got.logprob->logprob, expected.logprob->logprob);
+  EXPECT_EQ(got.logprob->top, expected.logprob->top);
 }
 
 // The prefix ends inside a page, so its index keys are copied with its records.
