@@ -14,6 +14,7 @@
 #include "engine/cuda/table_mirror.h"
 #include "engine/speculation/speculation_policy.h"
 #include "kernels/cuda/elementwise/elementwise.h"
+#include "kernels/cuda/padding.h"
 #include "kernels/cuda/sampling/sampling.h"
 #include "kernels/params/kv_layout.h"
 
@@ -31,6 +32,19 @@ TEST(GraphBuckets, AreDenseWhereBatchesAreSmallAndEndAtTheLargest) {
   const std::vector<int64_t> many = graph_buckets({.graph_max_bs = 600}, 1000).value();
   EXPECT_THAT(many, ::testing::IsSupersetOf({240, 248, 256, 272, 512, 544, 600}));
   EXPECT_TRUE(std::is_sorted(many.begin(), many.end()));
+}
+
+TEST(GraphBuckets, NoneIsLargerThanTheBatchesWhoseKernelsFollowFromThePaddedSize) {
+  EXPECT_EQ(graph_buckets({}, 16'384).value().back(), cuda::kMostGraphTokens);
+  EXPECT_EQ(graph_buckets({.graph_max_bs = 5000}, 16'384).value().back(), cuda::kMostGraphTokens);
+  EXPECT_THAT(graph_buckets({.graph_bs = {8, cuda::kMostGraphTokens}}, 16'384).value(), ElementsAre(8, 4096));
+  const Status refused = graph_buckets({.graph_bs = {8, 4097}}, 16'384).status();
+  EXPECT_EQ(refused.code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.message, "--cuda-graph-bs contains 4097; allowed: 1 to 4096");
+  EXPECT_EQ(kMostDefaultRequests, cuda::kMostGraphTokens) << "every batch that runs by default has a graph";
+  // A batch that no graph holds has the kernels of its exact size.
+  EXPECT_EQ(cuda::finely_padded_tokens(4096), 4096);
+  EXPECT_EQ(cuda::finely_padded_tokens(4500), 4500);
 }
 
 TEST(GraphBuckets, PadABatchByAnEighthAtMost) {

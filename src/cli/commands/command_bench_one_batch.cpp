@@ -20,6 +20,7 @@
 #include "cli/terminal.h"
 #include "engine/speculation/weight_traffic.h"
 #include "engine/step_executor.h"
+#include "kernels/cuda/padding.h"
 
 namespace hadal::cli {
 namespace {
@@ -218,7 +219,8 @@ class BatchRun {
   double wall_s_ = 0.0;  // time of the last step
 };
 
-// Makes an executor with room for the shape and with one graph, for its decode steps.
+// Makes an executor with room for the shape and with one graph, for its decode steps, unless they are larger
+// than any graph.
 Result<std::unique_ptr<StepExecutor>> make_executor(const ParsedFlags& flags, Session& session,
                                                     const KvLayout& layout, const Shape& shape) {
   EngineOptions options;
@@ -233,6 +235,7 @@ Result<std::unique_ptr<StepExecutor>> make_executor(const ParsedFlags& flags, Se
   options.max_total_tokens = StaticBatch(shape.batch_size, options.context_length).num_pages() * kPageSize;
   HADAL_ASSIGN_OR_RETURN(options.device, resolve_device_options(flags));
   options.device.mem_fraction_static = 1.0;
+  options.device.use_graphs = options.device.use_graphs && shape.batch_size <= cuda::kMostGraphTokens;
   options.device.graph_bs = {shape.batch_size};
   HADAL_RETURN_IF_ERROR(session.backend().size_cache(options));
   return session.backend().make_executor(options);

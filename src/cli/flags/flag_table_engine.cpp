@@ -214,7 +214,8 @@ void append_engine_rows(std::vector<Flag>& out) {
        .max = 65536,
        .gpu_only = true,
        .default_text = "the value of --max-running-requests",
-       .text = "GPU: largest batch size whose decode steps are launched as a CUDA graph"},
+       .text = "GPU: largest batch size whose decode steps are launched as a CUDA graph; larger values than "
+               "4096 mean 4096"},
       {.name = "cuda-graph-bs-decode",
        .kind = kList,
        .commands = kRuns,
@@ -224,8 +225,8 @@ void append_engine_rows(std::vector<Flag>& out) {
        .max = 65536,
        .gpu_only = true,
        .default_text = "1 2 4 8 12, then multiples of 8",
-       .text = "GPU: batch sizes for which a CUDA graph is captured; a batch of another size runs in the "
-               "next larger graph"},
+       .text = "GPU: batch sizes for which a CUDA graph is captured, at most 4096; a batch of another size "
+               "runs in the next larger graph"},
       {.name = "disable-cuda-graph",
        .commands = kRuns | kBench,
        .group = "Running",
@@ -255,7 +256,8 @@ void append_engine_rows(std::vector<Flag>& out) {
        .max = 65536,
        .default_text =
            "64; GPU: at most 4096, fewer if the KV cache or the memory for their state is too small",
-       .text = "largest number of requests that generate at the same time; GPU: at most 16384"},
+       .text = "largest number of requests that generate at the same time; GPU: at most 16384, and "
+               "steps of more than 4096 run without CUDA graphs"},
       {.name = "chunked-prefill-size",
        .kind = kInteger,
        .commands = kRuns,

@@ -19,12 +19,15 @@ Result<std::vector<int64_t>> graph_buckets(const DeviceOptions& device, int64_t 
   if (!device.use_graphs) return buckets;
   if (!device.graph_bs.empty()) {
     for (const int64_t rows : device.graph_bs) {
-      if (rows < 1) return invalid_argument("cuda-graph-bs contains {}; allowed: 1 or more", rows);
+      if (rows < 1 || rows > cuda::kMostGraphTokens) {
+        return invalid_argument("--cuda-graph-bs contains {}; allowed: 1 to {}", rows,
+                                cuda::kMostGraphTokens);
+      }
       if (rows <= max_running_requests) buckets.push_back(rows);
     }
   } else {
-    const int64_t most =
-        device.graph_max_bs > 0 ? std::min(device.graph_max_bs, max_running_requests) : max_running_requests;
+    int64_t most = std::min(max_running_requests, cuda::kMostGraphTokens);
+    if (device.graph_max_bs > 0) most = std::min(most, device.graph_max_bs);
     for (int64_t rows = 1; rows < most; rows = cuda::next_graph_size(rows)) buckets.push_back(rows);
     buckets.push_back(most);
   }

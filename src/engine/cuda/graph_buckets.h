@@ -11,9 +11,10 @@
 namespace hadal {
 
 // Returns the sizes, ascending, each at most max_running_requests: device.graph_bs if given, otherwise the
-// series of next_graph_size (kernels/cuda/padding.h) up to device.graph_max_bs (0: max_running_requests),
-// which is always included. Padding to a size of the series adds at most an eighth to a batch of 64 or more.
-// The result is empty without graphs. A size below 1 is an error.
+// series of next_graph_size (kernels/cuda/padding.h) up to the smallest of device.graph_max_bs (if not 0),
+// max_running_requests and kMostGraphTokens, which is always included. Padding to a size of the series adds
+// at most an eighth to a batch of 64 or more. The result is empty without graphs. A size of device.graph_bs
+// below 1 or above kMostGraphTokens is an error.
 Result<std::vector<int64_t>> graph_buckets(const DeviceOptions& device, int64_t max_running_requests);
 
 // Returns the smallest bucket of at least num_rows, or −1. Without padding it returns num_rows itself or −1.

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "base/result.h"
+#include "kernels/cuda/padding.h"
 
 namespace hadal {
 
@@ -30,8 +31,9 @@ struct DeviceMemoryPlan {
 // default_running_requests is the number of requests that run together when no flag sets it, before memory
 // for their state is considered. This is SGLang's rule, by the number of requests of the longest context that
 // the cache holds: clamp(tokens / context · 512, 2,048, kMostDefaultRequests), at least 1, but at most one
-// for each page, because every running request has its own page.
-inline constexpr int64_t kMostDefaultRequests = 4096;
+// for each page, because every running request has its own page. So every batch that runs by default has a
+// graph.
+inline constexpr int64_t kMostDefaultRequests = cuda::kMostGraphTokens;
 int64_t default_running_requests(int64_t max_total_tokens, int64_t context_length);
 
 // By default the state of the requests' slots (logits, sampling values, page tables) may use this much device

@@ -8,7 +8,7 @@
 
 namespace hadal::cuda {
 
-// A decode step has at most this many tokens, because --max-running-requests allows no more. Larger batches
+// A graph has at most this many tokens (engine/cuda/graph_buckets.h). No graph is larger, so larger batches
 // are never padded.
 inline constexpr int64_t kMostGraphTokens = 4096;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda/mla/prefill/fitted.h"
 
 namespace hadal {
 namespace {
@@ -86,26 +87,25 @@ void PrefillPlan::clear() {
   selecting_passes.clear();
 }
 
-// Compares the microseconds of both paths on one H200 (bench/cuda/mla_extend_bench.cpp; the page has the
-// table).
+// Compares the times of both paths by the numbers of kernels/cuda/mla/prefill/fitted.h.
 bool prefill_absorbed(int64_t q_len, int64_t kv_len, const PrefillPaths& paths) {
   if (paths.num_heads == 0 || q_len <= 0 || kv_len - q_len < kPageSize) return false;
   const auto keys = static_cast<double>(kv_len);
   const double heads = paths.num_heads;
-  // The un-absorbed path gathers and expands the keys and computes tiles of 128 queries over all of them; up
-  // to 132 tiles run side by side.
-  const double expand = paths.fp8_weights ? 0.33e-3 : 0.43e-3;  // per key and head
-  const double waves = std::max(1.0, static_cast<double>(q_len) * heads / (128.0 * 132.0));
-  const double unabsorbed = 10.0 + keys * (heads * expand + 14e-3 * waves);
-  // These cover launches, a group's own products and its start, and the tensor cores' rate over rows that
-  // fill their tiles.
+  const cuda::fitted::UnabsorbedTimes& plain = cuda::fitted::kUnabsorbed;
+  const double expand = paths.fp8_weights ? plain.expand_fp8 : plain.expand_16_bit;
+  const double waves =
+      std::max(1.0, static_cast<double>(q_len) * heads / (plain.tile_queries * plain.tiles_at_once));
+  const double unabsorbed = plain.launches + keys * (heads * expand + plain.key_of_wave * waves);
+  const cuda::fitted::AbsorbedTimes& times = cuda::fitted::kAbsorbed;
   const int64_t group = absorbed_group_rows(paths.num_heads);
   const auto groups = static_cast<double>((q_len + group - 1) / group);
   const double rows = groups * static_cast<double>(group) * heads;
   const bool widened =
       paths.layout.format == KvFormat::kFp8E4M3 && paths.layout.scales != KvScales::kPerToken;
-  const double flop_a_us = widened ? 230e6 : 560e6;
-  const double absorbed = 22.0 + 0.35 * rows / 128.0 + rows * 2176.0 * keys / flop_a_us;
+  const double flop_per_us = widened ? times.flop_per_us_widened : times.flop_per_us;
+  const double absorbed =
+      times.launches + times.tile * rows / times.tile_rows + rows * times.flop_of_key * keys / flop_per_us;
   return absorbed < unabsorbed;
 }
 

@@ -19,11 +19,9 @@ using cuda::IndexSelectPlan;
 using cuda::IndexSelectShape;
 
 IndexSelectPlan plan_of(int64_t num_rows, int64_t most_keys, int topk = 2048, bool share = false) {
-  return cuda::index_select_plan({.num_rows = num_rows,
-                                  .num_heads = 64,
-                                  .topk = topk,
-                                  .most_keys = most_keys,
-                                  .rows_share_keys = share});
+  return cuda::index_select_plan(
+      {.num_rows = num_rows, .num_heads = 64, .topk = topk, .most_keys = most_keys, .rows_share_keys = share},
+      132);
 }
 
 TEST(IndexSelectPlan, WorkspaceNeverExceeds256MB) {
@@ -51,6 +49,19 @@ TEST(IndexSelectPlan, OneRowOfTheLongestContextHasEightBlocks) {
   EXPECT_EQ(plan_of(4096, 4096).select_cluster, 1);
 }
 
+TEST(IndexSelectPlan, ClustersGrowWhileAllTheirBlocksFitTheDevice) {
+  const auto cluster = [](int64_t rows, int num_sms) {
+    return cuda::index_select_plan({.num_rows = rows, .num_heads = 64, .topk = 2048, .most_keys = 4096},
+                                   num_sms)
+        .select_cluster;
+  };
+  EXPECT_EQ(cluster(66, 132), 8);
+  EXPECT_EQ(cluster(67, 132), 4);
+  EXPECT_EQ(cluster(264, 132), 2);
+  EXPECT_EQ(cluster(265, 132), 1);
+  EXPECT_EQ(cluster(66, 78), 4);
+}
+
 TEST(IndexSelectPlan, ShapesWithoutSelectionNeedNothing) {
   for (int64_t keys : {0, 1, 2047, 2048}) {
     const IndexSelectPlan plan = plan_of(100, keys);
@@ -65,16 +76,16 @@ TEST(IndexSelectPlan, RefusesShapesOutsideTheModelsLimits) {
   for (int heads : {0, 65}) {
     IndexSelectShape shape = good;
     shape.num_heads = heads;
-    EXPECT_THROW(cuda::index_select_plan(shape), Error);
+    EXPECT_THROW(cuda::index_select_plan(shape, 132), Error);
   }
   for (int topk : {0, 2049}) {
     IndexSelectShape shape = good;
     shape.topk = topk;
-    EXPECT_THROW(cuda::index_select_plan(shape), Error);
+    EXPECT_THROW(cuda::index_select_plan(shape, 132), Error);
   }
   IndexSelectShape shape = good;
   shape.most_keys = -1;
-  EXPECT_THROW(cuda::index_select_plan(shape), Error);
+  EXPECT_THROW(cuda::index_select_plan(shape, 132), Error);
 }
 
 TEST(IndexSelectPlan, BlocksShareAllUnitsEvenly) {

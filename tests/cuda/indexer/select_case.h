@@ -66,7 +66,7 @@ struct SelectCase {
                                        .topk = topk,
                                        .most_keys = most + how.more_keys,
                                        .rows_share_keys = how.share};
-    const cuda::IndexSelectPlan plan = cuda::index_select_plan(shape);
+    const cuda::IndexSelectPlan plan = cuda::index_select_plan(shape, test_launch().num_sms);
     const int64_t words = (shape.most_keys + 63) / 64 + 1;
     const DeviceArray<fp8_e4m3> device_q(q);
     const DeviceArray<float> device_w(w);

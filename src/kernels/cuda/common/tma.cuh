@@ -151,17 +151,6 @@ __device__ __forceinline__ void tma_load_3d_multicast(void* shared, const CUtens
       : "memory");
 }
 
-// Copies `bytes` (a multiple of 16, as both addresses must be) to shared memory and completes them on
-// `barrier`.
-__device__ __forceinline__ void bulk_load(void* shared, const void* global, uint32_t bytes,
-                                          Mbarrier* barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared_address(shared)),
-      "l"(global), "r"(bytes), "r"(shared_address(barrier))
-      : "memory");
-}
-
 // Stores a box. One thread calls this, after the threads that wrote the tile have called
 // fence_proxy_async_shared() and passed a barrier.
 __device__ __forceinline__ void tma_store_2d(const CUtensorMap* map, const void* shared, int c0, int c1) {
@@ -183,11 +172,6 @@ __device__ __forceinline__ void tma_store_3d(const CUtensorMap* map, const void*
           "l"(map),
       "r"(shared_address(shared)), "r"(c0), "r"(c1), "r"(c2), "l"(static_cast<uint64_t>(policy))
       : "memory");
-}
-__device__ __forceinline__ void bulk_store(void* global, const void* shared, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
-               "r"(shared_address(shared)), "r"(bytes)
-               : "memory");
 }
 // Prefetches `bytes`, a multiple of 16, into the L2.
 __device__ __forceinline__ void bulk_prefetch_l2(const void* global, uint32_t bytes) {

@@ -1,10 +1,10 @@
-// Holds every measured number by which gemm/choice.cpp and gemm/absorbed/choice.h decide, in one table. The
-// card is one NVIDIA H200 (132 multiprocessors, 4.3 TB/s). Each block names its unit and the command that
+// Holds every measured number by which gemm/choice.cpp, gemm/absorbed/choice.h and gemm/thin/config.h decide.
+// The card is one NVIDIA H200 (132 multiprocessors, 4.3 TB/s). Each block names its unit and the command that
 // measures it again; tests/tune/kernel_choices.txt then shows which choices have changed. This header is for
 // the host alone and includes no CUDA header.
 //
-// Separate pure functions make the schedules inside a kernel: gemm/thin/config.h (block_of) and
-// gemm/skinny/schedule.h (schedule_of), measured by `cuda_gemm_bench --sweep`.
+// A separate pure function makes the schedules inside the weight-streaming kernel: schedule_of in
+// gemm/skinny/schedule.h, measured by `cuda_gemm_bench --sweep`.
 #pragma once
 
 #include <cstddef>
@@ -78,5 +78,34 @@ inline constexpr int64_t kAbsorbPairsFp8 = 0;  // always
 inline constexpr int64_t kExpandPairs = 512;   // 16-bit weights
 inline constexpr int64_t kExpandPairsFp8 = 1024;
 inline constexpr int64_t kExpandFewTokens = 16;  // one block of the kernel for few tokens per head
+// expand_value's tiled kernel has tiles of one of these numbers of tokens; `cuda_gemm_absorbed_bench`
+// measures both.
+inline constexpr int kExpandTile = 64;
+inline constexpr int kExpandTallTile = 128;  // where its blocks run at once, and those of kExpandTile do not
+
+// Describes a block of the kernel for small matrices (gemm/thin/kernel.cuh): it has `warps` warps, each with
+// every warps-th chunk (128 bytes) of k. The first `depth` chunks of a warp are in registers, the others in
+// shared memory. A warp loads `batch` chunks of x at once.
+struct ThinBlock {
+  int tokens, rows, warps, depth, batch;
+  bool operator==(const ThinBlock&) const = default;
+};
+// Holds the fastest block for each kind of shape, as `cuda_gemm_bench --shapes v2,v3` measures it. "Short" is
+// a k of at most kThinShortChunks chunks.
+struct ThinBlocks {
+  ThinBlock tokens_16_bytes = {16, 16, 8, 2, 2};  // 8-bit weights
+  ThinBlock tokens_16_tall = {16, 24, 8, 1, 4};   // 16-bit weights, see kThinTallChunks
+  ThinBlock tokens_16 = {16, 16, 8, 2, 4};        // 16-bit weights
+  ThinBlock short_int8 = {8, 16, 4, 4, 4};
+  ThinBlock short_fp8_many = {8, 16, 4, 0, 4};  // more tiles than multiprocessors
+  ThinBlock short_fp8 = {8, 16, 8, 2, 4};
+  ThinBlock long_fp8 = {8, 16, 8, 0, 8};
+  ThinBlock others = {8, 16, 8, 4, 4};  // up to eight tokens
+};
+inline constexpr int kThinShortChunks = 16;
+// Tall blocks are for at most this many chunks of k, and for more than one tile per kThinTallTiles
+// multiprocessors.
+inline constexpr int kThinTallChunks = 32;
+inline constexpr int kThinTallTiles = 2;
 
 }  // namespace hadal::cuda::fitted

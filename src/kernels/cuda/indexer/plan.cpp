@@ -7,12 +7,12 @@
 namespace hadal::cuda {
 namespace {
 
-// A multiprocessor holds four blocks of the select kernel, so a device of 132 of them this many.
-constexpr int64_t kResidentSelectBlocks = 528;
+// A multiprocessor has room for 2,048 threads, and so for this many blocks of the select kernel.
+constexpr int64_t kSelectBlocksPerSm = 2048 / kIndexSelectThreads;
 
 }  // namespace
 
-IndexSelectPlan index_select_plan(const IndexSelectShape& shape) {
+IndexSelectPlan index_select_plan(const IndexSelectShape& shape, int num_sms) {
   HADAL_CHECK_GE(shape.num_rows, 0);
   HADAL_CHECK(shape.num_heads >= 1 && shape.num_heads <= kMaxIndexHeads, "num_heads is {}; must be 1 to {}",
               shape.num_heads, kMaxIndexHeads);
@@ -28,7 +28,8 @@ IndexSelectPlan index_select_plan(const IndexSelectShape& shape) {
   const int64_t held = kMaxIndexScoreBytes / (plan.score_stride * int64_t{sizeof(float)});
   plan.rows_at_once =
       std::min({shape.num_rows, std::max<int64_t>(held, 1), int64_t{kMaxIndexGroups} * plan.group_rows});
-  while (plan.select_cluster < 8 && plan.rows_at_once * plan.select_cluster * 2 <= kResidentSelectBlocks)
+  const int64_t resident_blocks = kSelectBlocksPerSm * num_sms;
+  while (plan.select_cluster < 8 && plan.rows_at_once * plan.select_cluster * 2 <= resident_blocks)
     plan.select_cluster *= 2;
   plan.workspace_bytes =
       static_cast<size_t>(plan.rows_at_once) * static_cast<size_t>(plan.score_stride) * sizeof(float);
@@ -36,7 +37,7 @@ IndexSelectPlan index_select_plan(const IndexSelectShape& shape) {
 }
 
 size_t index_select_workspace_bytes(const IndexSelectShape& shape) {
-  return index_select_plan(shape).workspace_bytes;
+  return index_select_plan(shape, 1).workspace_bytes;
 }
 
 }  // namespace hadal::cuda

@@ -36,8 +36,9 @@ struct IndexSelectPlan {
   int select_cluster = 1;      // blocks that select from one row's scores
   size_t workspace_bytes = 0;  // rows_at_once · score_stride · 4, at most kMaxIndexScoreBytes
 };
-// Checks the shape. A shape of at most topk keys has no workspace and no rows at once.
-IndexSelectPlan index_select_plan(const IndexSelectShape& shape);
+// Checks the shape. A shape of at most topk keys has no workspace and no rows at once. The number of
+// multiprocessors decides select_cluster alone.
+IndexSelectPlan index_select_plan(const IndexSelectShape& shape, int num_sms);
 size_t index_select_workspace_bytes(const IndexSelectShape& shape);
 
 // Returns true if a row that sees num_keys keys attends to a selection of them.

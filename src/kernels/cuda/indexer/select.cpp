@@ -9,7 +9,7 @@
 namespace hadal::cuda {
 
 void index_select(const DeviceIndexSelectParams& p, const Launch& launch) {
-  const IndexSelectPlan plan = index_select_plan(p.shape);
+  const IndexSelectPlan plan = index_select_plan(p.shape, launch.num_sms);
   HADAL_CHECK((p.slots != nullptr) != (p.bits != nullptr), "exactly one of slots and bits must be set");
   HADAL_CHECK(p.slots == nullptr || p.counts != nullptr, "slots need counts");
   HADAL_CHECK(p.bits == nullptr || p.bits_stride * kPageSize >= p.shape.most_keys,

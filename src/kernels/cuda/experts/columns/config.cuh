@@ -4,6 +4,7 @@
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/experts/choice.h"
+#include "kernels/cuda/limits.h"
 
 namespace hadal::cuda::columns {
 
@@ -34,7 +35,7 @@ struct Config {
   static constexpr int kStagingOffset = kXOffset + kStages * kXBytes;
   static constexpr int kBarrierOffset = kStagingOffset + kMost * 256;
   static constexpr int kExpertOffset = kBarrierOffset + 2 * (kStages + 1) * 8;
-  static_assert(kExpertOffset + table_bytes(kMaxTiledExperts) + 1024 <= 232448);
+  static_assert(kExpertOffset + table_bytes(kMaxTiledExperts) + 1024 <= kMaxSharedBytes);
 
   // The result includes the bytes that align the start to 1024.
   static constexpr size_t shared_bytes(int num_experts) {

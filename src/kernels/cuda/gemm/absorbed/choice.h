@@ -34,10 +34,13 @@ inline AbsorbedKernel choose_expand_value(WeightType type, int64_t m, int num_he
                                                                          : AbsorbedKernel::kFew;
 }
 
-// Returns the tokens per tile of expand_value's tiled kernel: 128 if those blocks run at once and twice as
-// many would not, otherwise 64.
+// Returns the tokens per tile of expand_value's tiled kernel: the larger number if those blocks run at once
+// and those of the smaller number would not, otherwise the smaller one.
 inline int expand_value_tile(int64_t m, int num_heads, int num_sms) {
-  return (m + 63) / 64 * num_heads > num_sms && (m + 127) / 128 * num_heads <= num_sms ? 128 : 64;
+  const auto blocks = [&](int tile) { return (m + tile - 1) / tile * num_heads; };
+  return blocks(fitted::kExpandTile) > num_sms && blocks(fitted::kExpandTallTile) <= num_sms
+             ? fitted::kExpandTallTile
+             : fitted::kExpandTile;
 }
 
 }  // namespace hadal::cuda

@@ -489,7 +489,7 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
   constexpr int kConsumers = kGroups * 128;
   // No block may end, or write its staging tile again, while other blocks read it. The reads must be ordered
   // with writes only if another tile follows.
-  const auto meet_after_reads = [&](int begin) {
+  const auto wait_after_reads = [&](int begin) {
     if (splits == 1) return;
     if (begin + kTokens < work.num_rows) {
       cluster_sync();
@@ -510,7 +510,7 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
       }
       __syncwarp();
       if (splits > 1) cluster_sync();
-      meet_after_reads(begin);
+      wait_after_reads(begin);
       continue;
     }
     if constexpr (Type<kType>::kChannels) {
@@ -580,7 +580,7 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
     }
     store_tile<kType, kTokens, kGroups>(args, work, begin, staging, scales, rank, splits);
     __syncwarp();
-    meet_after_reads(begin);
+    wait_after_reads(begin);
     if (kGrouped && begin + kTokens < work.num_rows) {
       fence_proxy_async_shared();  // orders ordinary accesses to the tile before the copy engine's
       mbarrier_arrive(ring.tile_free);

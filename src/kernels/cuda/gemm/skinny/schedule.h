@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/gemm/shape.h"
+#include "kernels/cuda/limits.h"
 
 namespace hadal::cuda::skinny {
 
@@ -58,7 +59,6 @@ constexpr bool has_two_groups(WeightType type) {
 // scales of blocks, or of rows and channels; and the barriers.
 inline constexpr int kMaxStages = 24;
 inline constexpr int kMaxSplits = 8;
-inline constexpr int64_t kMostSharedBytes = 227 * 1024;
 constexpr int64_t shared_bytes(WeightType type, int tokens, int groups, int stages, int blocks_of_split) {
   const int64_t slot = (groups * 64 + tokens) * int64_t{128};
   const int64_t joined = (tokens * (groups * 64 + 4) * int64_t{4} + 1023) / 1024 * 1024;
@@ -85,7 +85,7 @@ inline bool fits(WeightType type, const Choice& c, int k_blocks, std::initialize
   if (!tile || c.cluster != 1 || c.stages < 2 || c.stages > kMaxStages) return false;
   if (c.splits < 1 || c.splits > std::min(kMaxSplits, k_blocks)) return false;
   return shared_bytes(type, c.block_m, c.block_n / 64, c.stages, (k_blocks + c.splits - 1) / c.splits) <=
-         kMostSharedBytes;
+         kMaxSharedBytes;
 }
 // Appends the choices with these splits whose rings fill these numbers of kilobytes per block.
 inline void append_choices(WeightType type, int k_blocks, std::initializer_list<int> tiles_of_tokens,

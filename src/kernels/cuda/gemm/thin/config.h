@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/gemm/fitted.h"
 #include "kernels/cuda/gemm/shape.h"
+#include "kernels/cuda/limits.h"
 
 namespace hadal::cuda::thin {
 
@@ -14,14 +16,8 @@ inline constexpr int64_t kMaxOutputs = int64_t{1} << 20;
 inline constexpr int kRows = 16;         // rows of W in a tile; some blocks have one and a half tiles
 inline constexpr int kChunkBytes = 128;  // bytes of k
 inline constexpr int kMostChunks = 32;   // chunks of a warp
-inline constexpr int64_t kMostSharedBytes = 227 * 1024;
 
-// Describes a block: it has `warps` warps, each with every warps-th chunk of k. The first `depth` chunks of a
-// warp are in registers, the others in shared memory. A warp loads `batch` chunks of x at once.
-struct Block {
-  int tokens, rows, warps, depth, batch;
-  bool operator==(const Block&) const = default;
-};
+using Block = fitted::ThinBlock;
 
 inline int tile_of_tokens(int64_t m) {
   return m <= 8 ? 8 : 16;
@@ -31,22 +27,24 @@ constexpr int chunks_of_warp(int k_chunks, int warps) {
   return (k_chunks + warps - 1) / warps;
 }
 
-// Returns the block for a shape, as measured on one H200 by `cuda_gemm_bench`. Sixteen tokens of bf16 are as
-// many bytes per block as W; fewer blocks with more rows read them less often. In FP8 the conversion of codes
-// to f16 takes longest, so most of W is in shared memory and all of x is loaded at once. Many tiles of short
-// k are faster in blocks with half the warps, because twice as many blocks fit.
+// Returns the block for a shape. Sixteen tokens of bf16 are as many bytes per block as W; fewer blocks with
+// more rows read them less often. In FP8 the conversion of codes to f16 takes longest, so most of W is in
+// shared memory and all of x is loaded at once. Many tiles of short k are faster in blocks with half the
+// warps, because twice as many blocks fit.
 constexpr Block block_of(WeightType type, int tokens, int k_chunks, int64_t tiles, int num_sms) {
   const bool bytes = weight_element_bytes(type) == 1;
   const bool fp8 = bytes && !is_int8(type);
+  constexpr fitted::ThinBlocks kBlocks;
   if (tokens == 16) {
-    if (bytes) return {16, 16, 8, 2, 2};
-    return tiles * 2 > num_sms && k_chunks <= 32 ? Block{16, 24, 8, 1, 4} : Block{16, 16, 8, 2, 4};
+    if (bytes) return kBlocks.tokens_16_bytes;
+    const bool tall = tiles * fitted::kThinTallTiles > num_sms && k_chunks <= fitted::kThinTallChunks;
+    return tall ? kBlocks.tokens_16_tall : kBlocks.tokens_16;
   }
-  if (bytes && k_chunks <= 16) {
-    if (!fp8) return {8, 16, 4, 4, 4};
-    return tiles > num_sms ? Block{8, 16, 4, 0, 4} : Block{8, 16, 8, 2, 4};
+  if (bytes && k_chunks <= fitted::kThinShortChunks) {
+    if (!fp8) return kBlocks.short_int8;
+    return tiles > num_sms ? kBlocks.short_fp8_many : kBlocks.short_fp8;
   }
-  return fp8 ? Block{8, 16, 8, 0, 8} : Block{8, 16, 8, 4, 4};
+  return fp8 ? kBlocks.long_fp8 : kBlocks.others;
 }
 
 // Returns the floats between the sums of two tokens, with which a quarter of a warp writes to different
@@ -73,7 +71,7 @@ struct Layout {
 constexpr bool fits(WeightType type, int tokens, int k_chunks) {
   const Block b = block_of(type, tokens, k_chunks, 1, 1);
   return chunks_of_warp(k_chunks, b.warps) <= kMostChunks &&
-         Layout(type, b, k_chunks).bytes <= kMostSharedBytes;
+         Layout(type, b, k_chunks).bytes <= kMaxSharedBytes;
 }
 
 inline bool supports(const LinearShape& s) {

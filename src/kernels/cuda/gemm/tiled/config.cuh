@@ -7,6 +7,7 @@
 #include "kernels/cuda/common/mbarrier.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/gemm/tiled/rest.h"
+#include "kernels/cuda/limits.h"
 
 namespace hadal::cuda {
 
@@ -158,7 +159,7 @@ struct WgmmaGemmConfig {
   static constexpr size_t shared_bytes(int num_experts) {
     return static_cast<size_t>(kExpertOffset) + 2 * static_cast<size_t>(num_experts + 1) * 4 + 1024;
   }
-  static_assert(kExpertOffset + 2 * (kMaxExperts + 1) * 4 + 1024 <= 232448);
+  static_assert(kExpertOffset + 2 * (kMaxExperts + 1) * 4 + 1024 <= kMaxSharedBytes);
 };
 
 namespace wgmma_gemm {

@@ -31,6 +31,7 @@
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/limits.h"
 #include "kernels/cuda/mla/prefill/pieces.cuh"
 #include "kernels/cuda/mla/prefill/prefill.h"
 #include "kernels/cuda/mla/prefill/schedule.cuh"
@@ -54,7 +55,7 @@ struct SharedStorage {
   Mbarrier v_full[kStages], v_empty[kStages];
 };
 constexpr size_t kSharedBytes = sizeof(SharedStorage) + 1024;  // dynamic memory is aligned to 1024 by hand
-static_assert(kSharedBytes <= 227 * 1024);
+static_assert(kSharedBytes <= kMaxSharedBytes);
 
 __device__ void produce(const KernelParams& p, SharedStorage& shared, const CUtensorMap* q_map,
                         const CUtensorMap* kv_map, const CUtensorMap* rope_map) {

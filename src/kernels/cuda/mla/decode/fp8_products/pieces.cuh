@@ -8,6 +8,7 @@
 #include "kernels/cuda/common/matrix.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/limits.h"
 #include "kernels/cuda/mla/decode/shared/partials.cuh"
 #include "kernels/cuda/mla/decode/shared/pieces.cuh"
 
@@ -50,7 +51,7 @@ struct Shared {
   float base[kRows];
   Mbarrier full[kPageSlots][2], ready[kPageSlots][2], empty[kPageSlots][2];
 };
-static_assert(sizeof(Shared) <= 227 * 1024, "fits a multiprocessor");
+static_assert(sizeof(Shared) <= kMaxSharedBytes, "the shared memory of a block");
 
 // Computes D[64, 64] (+)= A · B with 32 of k, A of e4m3 and B of e5m2.
 __device__ __forceinline__ void wgmma_e4m3_e5m2(float (&d)[32], uint64_t a_desc, uint64_t b_desc,

@@ -27,6 +27,7 @@
 #include "kernels/cuda/common/matrix.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/types.cuh"
+#include "kernels/cuda/limits.h"
 #include "kernels/cuda/mla/decode/sparse/gather.cuh"
 #include "kernels/cuda/mla/decode/sparse/rows.cuh"
 
@@ -54,7 +55,7 @@ struct Layout {
   static constexpr int kFactors = kMaxima + kKeyRanges * kHeads * 4;
   static constexpr int kRowMaxima = kFactors + kHeads * 4;
   static constexpr int kBytes = kRowMaxima + kHeads * 4;
-  static_assert(kBytes <= 232448, "the shared memory of a block");
+  static_assert(kBytes <= kMaxSharedBytes, "the shared memory of a block");
   static_assert(kWeights % 128 == 0 && kRaw % 128 == 0);
 };
 

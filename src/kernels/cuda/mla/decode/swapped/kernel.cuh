@@ -30,6 +30,7 @@
 
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
+#include "kernels/cuda/limits.h"
 #include "kernels/cuda/mla/decode/swapped/join.cuh"
 #include "kernels/cuda/mla/decode/swapped/merge.cuh"
 
@@ -38,7 +39,6 @@ namespace hadal::cuda::swapped {
 inline constexpr int kThreads =
     kConsumers + 128;  // one warpgroup more for its registers; one of its warps loads
 inline constexpr int kMaxSlots = 32;
-inline constexpr int kSharedLimit = 227 * 1024;
 
 template <int kN>
 struct SmallShared {
@@ -64,7 +64,7 @@ struct SharedLayout {
 
   constexpr explicit __host__ __device__ SharedLayout(int cluster)
       : receive_bytes(cluster > 1 ? kUnits * Sender<kN>::kUnitBytes : 0), slots(0), num_aux(0) {
-    const int rest = kSharedLimit - kQueryBytes - kWarpgroups * kWeightBytes - kSmallBytes - receive_bytes;
+    const int rest = kMaxSharedBytes - kQueryBytes - kWarpgroups * kWeightBytes - kSmallBytes - receive_bytes;
     // A page's buffer is free again when the slot for its first tile is free.
     slots = rest / kTileBytes < kMaxSlots ? rest / kTileBytes : kMaxSlots;
     num_aux = (slots + 2 * (Format::kTiles - 1)) / Format::kTiles;

@@ -173,8 +173,6 @@ struct Page {
     wait(1 + i);
     return shared_address(tile(1 + i));
   }
-  __device__ __forceinline__ void release_rope() const { free(0); }
-  __device__ __forceinline__ void release_latent(int i) const { free(1 + i); }
   // Frees tile i, which this warp has read. Its threads must have fenced their writes to it.
   __device__ __forceinline__ void free(int i) const {
     __syncwarp();

@@ -96,15 +96,15 @@ __device__ __forceinline__ void produce_pages(const DecodeArgs& args, const CUte
   const bool prefetch_second = first_row == kRows;
   bool waited = !args.settled;
   if (waited) pdl_wait();
-  bool met = kCluster == 1;
+  bool cluster_ready = kCluster == 1;
   for_each_piece(args, part, [&](const DecodePiece& piece) {
     if (piece.begin_page >= piece.end_page) return;
     const int32_t* table = args.page_table + args.seq_idx[piece.seq] * args.page_table_stride;
     const auto id_of = [&](int page) { return page < piece.end_page ? table[page] : -1; };
     int32_t first_id = id_of(piece.begin_page);
     int32_t second_id = id_of(piece.begin_page + 1);
-    if (!met) cluster_wait_unaligned();
-    met = true;
+    if (!cluster_ready) cluster_wait_unaligned();
+    cluster_ready = true;
     // With settled inputs the block's first pair is loaded before the wait, except for pages that hold one of
     // the newest records. Nothing else is loaded before it, because the queries, which another thread loads,
     // go through the same copy engine, and prefetches of the next pages made them 3 µs late.
@@ -134,7 +134,7 @@ __device__ __forceinline__ void produce_pages(const DecodeArgs& args, const CUte
       if (prefetch_second && second_id >= 0) prefetch_page(args, second_id);
     }
   });
-  if (!met) cluster_wait_unaligned();
+  if (!cluster_ready) cluster_wait_unaligned();
 }
 
 // Converts sixteen codes, multiplied by the scale, to two times eight float16.

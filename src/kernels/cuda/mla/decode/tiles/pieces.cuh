@@ -11,6 +11,7 @@
 #include "kernels/cuda/common/tma.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
+#include "kernels/cuda/limits.h"
 #include "kernels/cuda/mla/decode/shared/pieces.cuh"
 
 namespace hadal::cuda::tiles {
@@ -41,7 +42,7 @@ struct Shared {
   Mbarrier q_widened;                      // where both sides synchronise
 };
 constexpr size_t kSharedBytes = (sizeof(Shared) + 1023) / 1024 * 1024;
-static_assert(kSharedBytes <= 227 * 1024, "fits a multiprocessor");
+static_assert(kSharedBytes <= kMaxSharedBytes, "the shared memory of a block");
 
 // Returns the barrier of a tile's arrival. Widened tiles arrive in two groups, 0…3 with 8 and 4…7.
 template <bool kWidened>
