@@ -121,9 +121,15 @@ double norm_us(Ranks& ranks, const PartialRows& rows) {
   }
   return ranks.time([&](DeviceCommunicator& end, Rank& rank) {
     const Buffers& own = buffers[static_cast<size_t>(end.rank())];
-    end.partial(rows.m * rows.n * 2);
+    void* const mine = end.partial(rows.m * rows.n * 2);
     cuda::NormInput input;
-    input.exchanged = end.exchange(rank.launch, rows.m * rows.n * 2);
+    if (cuda::norm_exchanges(rows.m, rows.n, false, end.num_ranks(), rank.launch))
+      input.exchange = end.small_exchange(rank.launch, rows.m * rows.n * 2);
+    if (input.exchange != nullptr) {
+      input.part = mine;
+    } else {
+      input.exchanged = end.exchange(rank.launch, rows.m * rows.n * 2);
+    }
     cuda::QuantizedRows codes;
     codes.codes = own.codes.as<fp8_e4m3>();
     codes.scales = own.scales.as<float>();

@@ -55,7 +55,7 @@ void all_reduce_one_shot(DeviceCommunicator& comm, const PartialRows& rows, void
 void all_reduce_small(DeviceCommunicator& comm, const PartialRows& rows, void* sums,
                       const cuda::Launch& launch) {
   const int64_t bytes = rows.m * rows.n * kElementBytes;
-  const cuda::ExchangeParams* const exchange = comm.small_exchange(bytes);
+  const cuda::ExchangeParams* const exchange = comm.small_exchange(launch, bytes);
   if (exchange == nullptr) return all_reduce_one_shot(comm, rows, sums, launch);
   cuda::sum_lines({.exchange = *exchange,
                    .part = comm.partial(bytes),

@@ -42,7 +42,7 @@ void* DeviceCommunicator::partial(int64_t bytes) {
 
 cuda::ExchangedParts DeviceCommunicator::exchange(const cuda::Launch& launch, int64_t bytes_from_each) {
   HADAL_CHECK(in_step_, "rank {} is in no step", rank_);
-  meet(launch);
+  wait_for_all(launch);
   cuda::ExchangedParts exchanged{.parts = {}, .num_ranks = num_ranks_};
   for (int rank = 0; rank < num_ranks_; ++rank) {
     exchanged.parts[rank] = places_.memory[rank] + place_ * places_.place_bytes;
@@ -52,9 +52,10 @@ cuda::ExchangedParts DeviceCommunicator::exchange(const cuda::Launch& launch, in
   return exchanged;
 }
 
-const cuda::ExchangeParams* DeviceCommunicator::small_exchange(int64_t part_bytes) {
+const cuda::ExchangeParams* DeviceCommunicator::small_exchange(const cuda::Launch& launch,
+                                                               int64_t part_bytes) {
   HADAL_CHECK(in_step_, "rank {} is in no step", rank_);
-  const cuda::ExchangeParams* const params = device_params();
+  const cuda::ExchangeParams* const params = device_params(launch);
   if (params == nullptr || part_bytes == 0 || part_bytes > cuda::kMaxLinesBytes) return nullptr;
   count(2 * part_bytes);  // half of a line is data
   return params;

@@ -79,11 +79,12 @@ class DeviceCommunicator {
   // or RankLost.
   cuda::ExchangedParts exchange(const cuda::Launch& launch, int64_t bytes_from_each);
 
-  // For kernels that exchange small parts themselves (all_reduce_small): counts such an exchange, and returns
-  // what the kernel needs. Returns null where parts of this size go through exchange() instead, because they
-  // are empty or too large, or the group has no flags on the device. It uses no place: only this rank reads
-  // its part.
-  const cuda::ExchangeParams* small_exchange(int64_t part_bytes);
+  // For kernels that exchange small parts themselves (all_reduce_small, add_rms_norm): counts such an
+  // exchange, and returns what the kernel needs. Returns null where parts of this size go through exchange()
+  // instead, because they are empty or too large, the group has no flags on the device, or the threads of
+  // ranks wait for each other at every exchange (PeerGroup::end). It uses no place: only this rank reads its
+  // part.
+  const cuda::ExchangeParams* small_exchange(const cuda::Launch& launch, int64_t part_bytes);
 
   // Throws RankLost if an exchange waited longer than its deadline, with the rank, the exchange that was
   // expected of it and the last one seen, and RankFailed after fail(). What a step computed has no meaning
@@ -107,9 +108,9 @@ class DeviceCommunicator {
   virtual void begin_turn() {}
   virtual void end_turn(const cuda::Launch& /*launch*/) {}
   // Returns, or lets the stream go on, when all ranks have come here and their earlier work can be read.
-  virtual void meet(const cuda::Launch& launch) = 0;
-  // Returns what kernels need that exchange small parts themselves; null: there are none.
-  virtual const cuda::ExchangeParams* device_params() const { return nullptr; }
+  virtual void wait_for_all(const cuda::Launch& launch) = 0;
+  // Returns what kernels need that exchange small parts themselves; null: there are none in this launch.
+  virtual const cuda::ExchangeParams* device_params(const cuda::Launch& /*launch*/) const { return nullptr; }
 
   void count(int64_t bytes_from_each);
 

@@ -23,7 +23,7 @@ void InTurns::end_turn(const cuda::Launch& launch) {
   for (int i = rank(); i < num_ranks(); ++i) host_.barrier();
 }
 
-void InTurns::meet(const cuda::Launch& launch) {
+void InTurns::wait_for_all(const cuda::Launch& launch) {
   end_turn(launch);
   begin_turn();
 }

@@ -34,7 +34,7 @@ class InTurns final : public DeviceCommunicator {
  private:
   void begin_turn() override;
   void end_turn(const cuda::Launch& launch) override;
-  void meet(const cuda::Launch& launch) override;
+  void wait_for_all(const cuda::Launch& launch) override;
 
   Communicator& host_;
   const std::function<void(StreamHandle)> synchronize_;

@@ -23,7 +23,7 @@ class LoneCommunicator final : public DeviceCommunicator {
   void fail(std::string_view /*why*/) noexcept override {}
 
  private:
-  void meet(const cuda::Launch& /*launch*/) override {}
+  void wait_for_all(const cuda::Launch& /*launch*/) override {}
 };
 
 }  // namespace hadal

@@ -101,13 +101,18 @@ class PeerGroup::End final : public DeviceCommunicator {
   void set_host(Communicator* host) { host_ = host; }
 
  private:
-  void meet(const cuda::Launch& launch) override {
-    const bool together = host_ != nullptr && !is_capturing(launch.stream);
+  void wait_for_all(const cuda::Launch& launch) override {
+    const bool together = waits_for_threads(launch);
     if (together) host_->barrier();
     cuda::exchange_flags(params_, launch);
     if (together) host_->barrier();
   }
-  const cuda::ExchangeParams* device_params() const override { return &params_; }
+  const cuda::ExchangeParams* device_params(const cuda::Launch& launch) const override {
+    return waits_for_threads(launch) ? nullptr : &params_;
+  }
+  bool waits_for_threads(const cuda::Launch& launch) const {
+    return host_ != nullptr && !is_capturing(launch.stream);
+  }
 
   Shared& shared_;
   Communicator* host_ = nullptr;

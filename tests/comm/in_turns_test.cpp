@@ -237,7 +237,7 @@ TEST(DeviceCommunicator, TwoPartsInOnePlaceAlwaysHaveAnExchangeBetweenThem) {
 TEST(DeviceCommunicator, WithoutFlagsOnADeviceSmallPartsAreExchangedLikeOthers) {
   LoneCommunicator end = LoneCommunicator::measuring(0, 8);
   end.begin_step();
-  EXPECT_EQ(end.small_exchange(16), nullptr);
+  EXPECT_EQ(end.small_exchange({}, 16), nullptr);
   EXPECT_EQ(end.tally().num_exchanges, 0);
 }
 

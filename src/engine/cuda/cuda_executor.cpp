@@ -103,13 +103,13 @@ void CudaExecutor::capture_graphs(bool use_graphs) {
     run(step, nullptr);
     stream_.synchronize();
     if (end_.device != nullptr) end_.device->check();
-    meet_ranks();
+    wait_for_ranks();
     CudaGraph graph = CudaGraph::capture(stream_, [&] { run(step, nullptr); });
     num_nodes = std::max(num_nodes, graph.num_nodes());
     largest = std::max(largest, shape->rows());
     graphs_.emplace(*shape, std::move(graph));
     exchanges_[*shape] = exchanges();
-    meet_ranks();
+    wait_for_ranks();
   }
   stream_.synchronize();
   if (graphs_.empty() || (end_.host != nullptr && end_.host->rank() > 0)) return;
@@ -213,7 +213,7 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
   // memory of its results is reserved once all ranks have launched what the others wait for (PeerGroup::end).
   float* const logits = pending.graphed ? logits_.as<float>() : logits_for(pending.view.step.num_logit_rows);
   pending.logits = logits;
-  meet_ranks();
+  wait_for_ranks();
   if (pending.graphed) {
     graph->second.launch(stream_.handle());
     pending.exchanges = exchanges_[shape];
@@ -221,7 +221,7 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
     run(pending, pending.profile.get());
     pending.exchanges = exchanges();
   }
-  meet_ranks();
+  wait_for_ranks();
   if (!speculation_) score(pending);
   events.end.record(stream_.handle());
   if (!speculation_ || !pending.awaits_masks) fetch(pending, false);
@@ -284,11 +284,11 @@ float* CudaExecutor::logits_for(int64_t num_rows) {
   return large_logits_.as<float>();
 }
 
-void CudaExecutor::begin_turn() {
+void CudaExecutor::begin_exchanges() {
   if (end_.device != nullptr) end_.device->begin_step();
 }
 
-void CudaExecutor::end_turn() {
+void CudaExecutor::end_exchanges() {
   if (end_.device != nullptr) end_.device->end_step(launch_);
 }
 
@@ -300,7 +300,7 @@ StepExchanges CudaExecutor::exchanges() const {
           .modelled_s = tally.modelled_us * 1e-6};
 }
 
-void CudaExecutor::meet_ranks() {
+void CudaExecutor::wait_for_ranks() {
   if (end_.host != nullptr) end_.host->barrier();
 }
 
@@ -319,12 +319,12 @@ void CudaExecutor::run(Pending& pending, OpObserver* observer) {
   if (speculation_) return run_speculating(pending, observer);
   const StepView& view = pending.view;
   float* const logits = pending.logits;
-  begin_turn();
+  begin_exchanges();
   const DeviceStep step = feed(view);
   DeviceExec exec = exec_of(observer);
   model_.decoder.forward(step, cache_, {.logits = logits}, exec);
   if (view.num_samples > 0) sample_observed(view, logits, observer);
-  end_turn();
+  end_exchanges();
 }
 
 DeviceExec CudaExecutor::exec_of(OpObserver* observer) {
@@ -393,7 +393,7 @@ void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
     copy_to_device(masks_.data(), staged, bytes, mask_stream_.handle());
     masks_copied_.record(mask_stream_.handle());
     stream_.wait(masks_copied_);
-    begin_turn();
+    begin_exchanges();
     if (speculation_) {
       DeviceExec exec = exec_of(nullptr);
       const CudaSpeculation::Pass pass = pass_of(pending, exec);
@@ -402,7 +402,7 @@ void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
     } else {
       sample(pending.view, pending.logits, true);
     }
-    end_turn();
+    end_exchanges();
     pending.exchanges += exchanges();
     StepEvents& events = this->events(pending.step_idx);
     events.end.record(stream_.handle());

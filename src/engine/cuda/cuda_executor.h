@@ -109,12 +109,12 @@ class CudaExecutor final : public StepExecutor {
   void score(Pending& pending);
   void fetch(const Pending& pending, bool constrained);
   float* logits_for(int64_t num_rows);
-  // These begin and end the launches of kernels that must not run beside other ranks' on a shared GPU.
-  void begin_turn();
-  void end_turn();
-  StepExchanges exchanges() const;  // of the latest turn
+  // These begin and end launches in which ranks exchange data (DeviceCommunicator::begin_step).
+  void begin_exchanges();
+  void end_exchanges();
+  StepExchanges exchanges() const;  // in the latest launches
   // Returns when all ranks have come here.
-  void meet_ranks();
+  void wait_for_ranks();
   // Makes `why` the step's error and checks whether the device still works. With several ranks it throws.
   void fail(Pending& pending, const std::string& why);
   void collect(const Pending& pending, StepOutput& output);

@@ -31,7 +31,7 @@ CudaSpeculation::Pass CudaExecutor::pass_of(const Pending& pending, DeviceExec& 
 }
 
 void CudaExecutor::run_speculating(Pending& pending, OpObserver* observer) {
-  begin_turn();
+  begin_exchanges();
   DeviceStep step = feed(pending.view);
   step.decode_settled = false;  // rows of a verification are keys of those after them
   DeviceExec exec = exec_of(observer);
@@ -46,7 +46,7 @@ void CudaExecutor::run_speculating(Pending& pending, OpObserver* observer) {
   speculation_->sample(pass, pending.logits, nullptr);
   score(pending);
   if (!pending.awaits_masks) speculation_->follow(pass);
-  end_turn();
+  end_exchanges();
 }
 
 // NaN after an accepted draft is found by the next step, which computes that row again.

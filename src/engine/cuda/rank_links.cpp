@@ -8,6 +8,7 @@
 #include "comm/in_turns.h"
 #include "comm/lone_communicator.h"
 #include "comm/peer_group.h"
+#include "kernels/cuda/elementwise/elementwise.h"
 #include "tensor/cuda.h"
 
 namespace hadal {
@@ -24,7 +25,9 @@ int64_t place_bytes_of(int64_t part_bytes) {
 class PeerLinks final : public RankLinks {
  public:
   PeerLinks(std::span<const int> devices, int64_t place_bytes)
-      : group_(devices, place_bytes, kExchangeDeadline) {}
+      : group_(devices, place_bytes, kExchangeDeadline) {
+    for (const int device : devices) cuda::load_exchanging_norms(device);
+  }
   RankEnd end(Communicator& host) override {
     return {.device = &group_.end(host.rank(), &host), .host = &host};
   }

@@ -262,7 +262,7 @@ void DeviceForward::run_layers(const LayerRun& run, const DeviceOutputs& outputs
       return;
     }
     const cuda::NormInput after_attention = exec_.comm != nullptr
-                                                ? exchanged(num_tokens_)
+                                                ? exchanged(num_tokens_, !gathers)
                                                 : cuda::NormInput{.dense = attended, .x_stride = hidden_};
     const DeviceRows for_mlp = layer.is_moe ? rows_for_experts(x, layer.moe) : rows_for(x, layer.mlp.gate_up);
     add_norm("post_attention_norm", after_attention, layer.post_attention_norm, m, for_mlp,
@@ -301,9 +301,20 @@ Value16* DeviceForward::partial_rows(int64_t m) {
   return static_cast<Value16*>(exec_.comm->partial(m * hidden_ * int64_t{sizeof(Value16)}));
 }
 
-cuda::NormInput DeviceForward::exchanged(int64_t m) {
+const cuda::ExchangeParams* DeviceForward::exchange_in_norm(int64_t m) {
+  if (!exec_.fusion || !cuda::norm_exchanges(m, hidden_, f16_, exec_.comm->num_ranks(), launch_))
+    return nullptr;
+  return exec_.comm->small_exchange(launch_, m * hidden_ * int64_t{sizeof(Value16)});
+}
+
+cuda::NormInput DeviceForward::exchanged(int64_t m, bool in_norm) {
   const int64_t bytes = m * hidden_ * int64_t{sizeof(Value16)};
   cuda::NormInput parts;
+  if (in_norm) parts.exchange = exchange_in_norm(m);
+  if (parts.exchange != nullptr) {
+    parts.part = partial_rows(m);
+    return parts;
+  }
   if (exec_.measure_only) {
     parts.exchanged = exec_.comm->exchange(launch_, bytes);  // launches nothing
     return parts;
@@ -385,8 +396,9 @@ void DeviceForward::quantize(const Value16* x, int64_t m, int64_t n, const cuda:
 void DeviceForward::add_norm(const char* name, const cuda::NormInput& input, const float* weight, int64_t m,
                              const DeviceRows& y, const int32_t* rows, float* residual_out) {
   const double n = static_cast<double>(hidden_);
-  const double read = 2.0 * (input.expert_rows != nullptr ? input.top_k
+  const double read = 2.0 * (input.expert_rows != nullptr ? input.top_k + (input.exchange != nullptr ? 2 : 0)
                              : input.dense != nullptr     ? 1
+                             : input.exchange != nullptr  ? 2 * exec_.comm->num_ranks()
                                                           : input.exchanged.num_ranks);
   cuda::AddRmsNormParams params{.input = input,
                                 .residual = residual_,

@@ -313,6 +313,13 @@ DeviceRows DeviceForward::rows_for_experts(const DeviceRows& x, const DeviceMoe&
   return rows;
 }
 
+Value16* DeviceForward::shared_rows(const DeviceMoe& weights, const DeviceRows& x, int64_t m) {
+  if (weights.shared.intermediate == 0) return nullptr;
+  auto* const rows = arena_.array<Value16>(m * hidden_);
+  dense_mlp(weights.shared, rows_for(x, weights.shared.gate_up), m, rows);
+  return rows;
+}
+
 // The shared MLP, where it is a product of its own, is added last, as on the CPU.
 void DeviceForward::experts_part(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
                                  int32_t* distinct_experts, Value16* out) {
@@ -324,11 +331,7 @@ void DeviceForward::experts_part(const DeviceMoe& weights, const DeviceRows& x, 
   }
   const DeviceArena::Scope scope(arena_);
   const cuda::NormInput own = experts(weights, x, m, padded, distinct_experts);
-  Value16* shared = nullptr;
-  if (has_shared) {
-    shared = arena_.array<Value16>(m * hidden_);
-    dense_mlp(weights.shared, rows_for(x, weights.shared.gate_up), m, shared);
-  }
+  Value16* const shared = shared_rows(weights, x, m);
   const double reads = own.top_k + (has_shared ? 1 : 0);
   op("combine_experts", static_cast<double>(m * hidden_) * 2.0 * (reads + 1.0), 0.0, [&] {
     cuda::combine_rows({.experts = own, .added = shared, .y = out, .m = m, .n = hidden_, .f16 = f16_},

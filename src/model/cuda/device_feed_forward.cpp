@@ -25,6 +25,16 @@ cuda::NormInput DeviceForward::feed_forward(const DeviceLayer& layer, const Devi
   // The norm itself adds up the rows of experts, but no other rows with them.
   if (one_rank && layer.is_moe && layer.moe.shared.intermediate == 0)
     return experts(layer.moe, x, m, padded, distinct_experts);
+  if (!one_rank && layer.is_moe && layer.moe.experts.intermediate > 0) {
+    // Nor does it store a small part before it sends it.
+    if (const cuda::ExchangeParams* exchange = exchange_in_norm(m); exchange != nullptr) {
+      cuda::NormInput part = experts(layer.moe, x, m, padded, distinct_experts);
+      part.exchange = exchange;
+      part.dense = shared_rows(layer.moe, x, m);
+      part.x_stride = hidden_;
+      return part;
+    }
+  }
   Value16* const out = one_rank ? arena_.array<Value16>(m * hidden_) : partial_rows(m);
   if (layer.is_moe) {
     experts_part(layer.moe, x, m, padded, distinct_experts, out);

@@ -149,6 +149,8 @@ class DeviceForward {
   // Returns the rows of the experts that are held here; there are some.
   cuda::NormInput experts(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
                           int32_t* distinct_experts);
+  // Returns the rows of a shared MLP that is a product of its own; null if this rank has none.
+  Value16* shared_rows(const DeviceMoe& weights, const DeviceRows& x, int64_t m);
   // Computes this rank's part of the experts' sum into out [m, hidden].
   void experts_part(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
                     int32_t* distinct_experts, Value16* out);
@@ -157,9 +159,13 @@ class DeviceForward {
   void clear(Value16* rows, int64_t m);
 
   // These are for several ranks. partial_rows returns the place of this rank's partial sums [m, hidden],
-  // and exchanged those of all ranks, once this rank's have been launched.
+  // and exchanged those of all ranks, once this rank's have been launched. Small ones the next norm
+  // exchanges.
   Value16* partial_rows(int64_t m);
-  cuda::NormInput exchanged(int64_t m);
+  // `in_norm`: the next norm may exchange small ones itself, because it reads all rows.
+  cuda::NormInput exchanged(int64_t m, bool in_norm = true);
+  // Returns what that norm needs to exchange m rows; null if it does not.
+  const cuda::ExchangeParams* exchange_in_norm(int64_t m);
   // Describes a product whose outputs are dealt to the ranks: w has this rank's rows, part(rank).
   struct DealtProduct {
     const char* name = nullptr;

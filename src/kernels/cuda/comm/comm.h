@@ -1,7 +1,7 @@
 // Declares the device side of exchanges between ranks, and the kernels that read what was exchanged. Each
 // function is launched by one rank, on its stream; docs/kernels/cuda-comm.md explains the protocol. The rules
-// of kernels/cuda/launch.h hold, with one exception: exchange_flags waits for other ranks' kernels. This
-// header includes no CUDA header.
+// of kernels/cuda/launch.h hold, with one exception: exchange_flags and kernels that exchange lines wait for
+// other ranks' kernels. This header includes no CUDA header.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,17 @@
 namespace hadal::cuda {
 
 // Holds what a rank keeps about exchanges, in device memory that all ranks of its group can write. It is zero
-// before the first exchange. Only exchange_flags uses it.
+// before the first exchange. Only exchange_flags and kernels that exchange lines use it.
 struct ExchangeFlags {
   uint64_t arrived[kMaxRanks];  // arrived[r]: how many exchanges rank r has reached; rank r writes it
   // The rest is this rank's own.
   uint64_t num_exchanges;  // to how many it has come
   uint32_t given_up;       // not 0: a wait has failed, and later ones do not wait
-  uint32_t blocks_ended;   // of a running sum_lines; otherwise 0
+  uint32_t blocks_ended;   // of a running kernel that exchanges lines; otherwise 0
 };
 
-// Small parts are exchanged in lines (sum_lines). Each rank has memory for the lines of all others.
-inline constexpr int64_t kMaxLinesBytes = 64 << 10;  // of a part
+// Small parts are exchanged in lines (lines.cuh). Each rank has memory for the lines of all others.
+inline constexpr int64_t kMaxLinesBytes = 128 << 10;  // of a part
 inline constexpr int64_t kLinesMemory =
     2 * 2 * kMaxRanks * kMaxLinesBytes;  // two slots; a line doubles the bytes
 
@@ -66,7 +66,7 @@ struct SumPartsParams {
 void sum_parts(const SumPartsParams& params, const Launch& launch);
 
 // Does an exchange and adds small parts, with the bits of exchange_flags and sum_parts: `part` is this rank's
-// own, in any memory of its device. All blocks wait for other ranks; there are at most 32.
+// own, in any memory of its device. All blocks wait for other ranks; there are at most 64.
 struct SumLinesParams {
   ExchangeParams exchange;
   const void* part = nullptr;  // [count] of 16 bits, on 16 bytes

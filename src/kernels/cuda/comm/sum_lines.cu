@@ -1,22 +1,9 @@
-// Adds small parts of all ranks in one kernel that exchanges them itself.
+// Adds small parts of all ranks in one kernel that exchanges them itself, in lines (lines.cuh).
 //
-// A line is 16 bytes: two words of 8 bytes, each with 4 bytes of a part and the number of the exchange. A
-// word is stored and loaded at once (8 bytes, aligned), so whoever reads the number has the data too, and
-// neither a fence nor a flag of its own is needed; the price is twice the bytes. A rank stores its lines in
-// the memory of all others and looks in its own memory for theirs.
-//
-// Grid: a thread has eight consecutive elements, which are two lines. It sends them to each other rank, then
-// looks for the lines of all others at once until it has them, and adds in order of rank. Blocks wait for the
-// same block of other ranks, and for nothing else. The last block to end counts the exchange.
-//
-// Lines have two slots, which exchanges use by turns of their number. A rank that sends in exchange n + 2 has
-// received something in n + 1 from every rank, so all have ended n, and nobody reads the lines of n any more.
-// A line holds the low 32 bits of the number: one from another time could be mistaken only if it had not been
-// replaced for exactly 2^32 exchanges.
+// Grid: a thread has eight consecutive elements, and adds those of all ranks in order of rank.
 #include "kernels/cuda/comm/comm.h"
-#include "kernels/cuda/comm/peer_memory.cuh"
+#include "kernels/cuda/comm/lines.cuh"
 #include "kernels/cuda/comm/preload.cuh"
-#include "kernels/cuda/comm/waiting.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/elementwise/rows.cuh"
@@ -25,47 +12,7 @@ namespace hadal::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kLineBytes = 8;                            // of a part
-constexpr int64_t kLines = kMaxLinesBytes / kLineBytes;  // of one rank's part
-constexpr int kOwnLines = kVec * 2 / kLineBytes;         // of a thread
-
-struct Line {
-  uint64_t words[2];
-};
-
-__device__ __forceinline__ void store_line(Line* target, const Line& line) {
-  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(target), "l"(line.words[0]),
-               "l"(line.words[1])
-               : "memory");
-}
-__device__ __forceinline__ Line load_line(const Line* source) {
-  Line line;
-  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
-               : "=l"(line.words[0]), "=l"(line.words[1])
-               : "l"(source)
-               : "memory");
-  return line;
-}
-__device__ __forceinline__ uint64_t line_word(uint32_t data, uint32_t number) {
-  return uint64_t{number} << 32 | data;
-}
-__device__ __forceinline__ uint32_t number_of(uint64_t word) {
-  return static_cast<uint32_t>(word >> 32);
-}
-__device__ __forceinline__ bool has_number(const Line& line, uint32_t number) {
-  return number_of(line.words[0]) == number && number_of(line.words[1]) == number;
-}
-
-__device__ __forceinline__ uint4 data_of(const Line (&lines)[kOwnLines]) {
-  return {static_cast<uint32_t>(lines[0].words[0]), static_cast<uint32_t>(lines[0].words[1]),
-          static_cast<uint32_t>(lines[1].words[0]), static_cast<uint32_t>(lines[1].words[1])};
-}
-
-// The lines that rank `sender` sends to rank `receiver`.
-__device__ __forceinline__ Line* lines_of(const ExchangeParams& p, int receiver, int sender,
-                                          uint64_t number) {
-  return static_cast<Line*>(p.lines[receiver]) + ((number & 1) * kMaxRanks + sender) * kLines;
-}
+static_assert(kVec * 2 == kOwnLines * kLineBytes);
 
 // kMost is 2, 4 or 8, and at least num_ranks.
 template <typename T, int kMost>
@@ -73,62 +20,23 @@ __global__ void __launch_bounds__(kThreads) sum_lines_kernel(const __grid_consta
   const ExchangeParams& p = params.exchange;
   if (p.early_dependents) pdl_launch_dependents();
   pdl_wait();
-  ExchangeFlags* const own = p.flags[p.rank];
-  const uint64_t number = load_relaxed_system(&own->num_exchanges) + 1;
-  const auto tag = static_cast<uint32_t>(number);
-  const bool waits = load_relaxed_system(&own->given_up) == 0;
+  LinesExchange exchange(p);
+  exchange.begin();
   const int64_t vector = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (vector < params.count / kVec) {
-    const uint4 mine = static_cast<const uint4*>(params.part)[vector];
-    const Line sent[kOwnLines] = {{line_word(mine.x, tag), line_word(mine.y, tag)},
-                                  {line_word(mine.z, tag), line_word(mine.w, tag)}};
-    const int64_t first = vector * kOwnLines;
-#pragma unroll
-    for (int r = 0; r < kMost; ++r) {
-      if (r >= p.num_ranks || r == p.rank) continue;
-      Line* const target = lines_of(p, r, p.rank, number) + first;
-      for (int i = 0; i < kOwnLines; ++i) store_line(target + i, sent[i]);
-    }
-    Line received[kMost][kOwnLines];
-    int missing = 0;  // the first rank whose lines the last look has not found
-    const auto came = [&] {
-      bool all = true;
-#pragma unroll
-      for (int r = kMost - 1; r >= 0; --r) {
-        if (r >= p.num_ranks || r == p.rank) continue;
-        const Line* const source = lines_of(p, p.rank, r, number) + first;
-        for (int i = 0; i < kOwnLines; ++i) received[r][i] = load_line(source + i);
-      }
-#pragma unroll
-      for (int r = kMost - 1; r >= 0; --r) {
-        if (r >= p.num_ranks || r == p.rank) continue;
-        if (has_number(received[r][0], tag) && has_number(received[r][1], tag)) continue;
-        all = false;
-        missing = r;
-      }
-      return all;
-    };
-    if (!came() && waits) {
-      const Waited waited = wait_for_rank(p, came);
-      // Every rank has come to the last exchange, because this one has ended it.
-      if (waited != Waited::kCame) give_up(p, waited, missing, number, number - 1);
-    }
+    uint4 all[kMost];
+    exchange.exchange<kMost>(vector, static_cast<const uint4*>(params.part)[vector], all);
     Floats8 sum{};
 #pragma unroll
     for (int r = 0; r < kMost; ++r) {
       if (r >= p.num_ranks) break;
-      const uint4 bits = r == p.rank ? mine : data_of(received[r]);
-      const Floats8 x = widen8<T>(bits);
+      const Floats8 x = widen8<T>(all[r]);
 #pragma unroll
       for (int j = 0; j < kVec; ++j) sum.v[j] = r == 0 ? x.v[j] : sum.v[j] + x.v[j];
     }
     store8(static_cast<T*>(params.sums) + vector * kVec, sum);
   }
-  __syncthreads();
-  if (threadIdx.x == 0 && atomicAdd(&own->blocks_ended, 1U) == gridDim.x - 1) {
-    own->blocks_ended = 0;
-    own->num_exchanges = number;
-  }
+  exchange.end();
 }
 
 template <typename T>
@@ -147,8 +55,6 @@ void preload_sums() {
 }
 
 }  // namespace
-
-static_assert(kLinesMemory == 2 * kMaxRanks * kLines * int64_t{sizeof(Line)});
 
 void sum_lines(const SumLinesParams& params, const Launch& launch) {
   HADAL_CHECK(params.exchange.num_ranks >= 1 && params.exchange.num_ranks <= kMaxRanks, "{} ranks",

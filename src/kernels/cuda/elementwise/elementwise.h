@@ -14,6 +14,8 @@
 
 namespace hadal::cuda {
 
+struct ExchangeParams;  // kernels/cuda/comm/comm.h
+
 // y[i, :] = table[ids[i], :] in float32, which starts the residual stream. ids outside [0, vocab) give zeros.
 struct EmbeddingParams {
   const void* table = nullptr;   // [vocab, hidden] of 16-bit values
@@ -43,11 +45,16 @@ struct NormInput {
   // If expert_rows is set, the input is Σ_j weights[t, j] · expert_rows[row_of[t, j], :], in float32, j
   // ascending.
   const void* expert_rows = nullptr;  // [m · top_k, n]
-  const int32_t* row_of = nullptr;    // [m, top_k]; negative only in combine_rows
+  const int32_t* row_of = nullptr;    // [m, top_k]; negative only in combine_rows and with `exchange`
   const float* weights = nullptr;     // [m, top_k]
   int top_k = 0;
   // Instead: Σ_r parts[r][t, :], in float32, r ascending, so that the sum has the same bits on every rank.
   ExchangedParts exchanged;  // each [m, n], dense
+  // Instead: the same sum, where the kernel itself exchanges the parts (DeviceCommunicator::small_exchange).
+  // norm_exchanges() says for which shapes. This rank's part is `part`; or, if that is null, what
+  // combine_rows makes of the experts' rows and of `dense`.
+  const void* part = nullptr;                // [m, n], dense, on 16 bytes
+  const ExchangeParams* exchange = nullptr;  // on the host; null: nothing is exchanged
 };
 
 // Computes residual += input and y = RMSNorm(residual) ⊙ weight (arXiv 1910.07467), stored in 16 bits, as FP8
@@ -67,6 +74,13 @@ struct AddRmsNormParams {
   bool f16 = false;  // input and y
 };
 void add_rms_norm(const AddRmsNormParams& params, const Launch& launch);
+
+// Tells whether add_rms_norm exchanges parts of m rows of n values itself: while that is faster than an
+// exchange of flags, after which a norm reads the parts.
+bool norm_exchanges(int64_t m, int64_t n, bool f16, int num_ranks, const Launch& launch);
+// Loads the code of these norms onto a device, for the reason of load_comm_kernels
+// (kernels/cuda/comm/comm.h).
+void load_exchanging_norms(int device);
 
 // Computes a rank's partial sum of a layer's experts, y[t, :] = Σ_j weights[t, j] · expert_rows[row_of[t, j],
 // :] + added[t, :], in float32, j ascending, rounded once. Pairs whose row_of is negative belong to experts

@@ -14,193 +14,22 @@
 // read after the sum, from the L1, so that 1,536 threads and more fit on a multiprocessor, with 32 registers
 // at width 7,168 and 40 at 2,048. All variants give the same bits.
 #include "kernels/cuda/alignment.h"
-#include "kernels/cuda/comm/peer_memory.cuh"
-#include "kernels/cuda/common/cluster.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/elementwise/elementwise.h"
+#include "kernels/cuda/elementwise/exchanging_norm.h"
+#include "kernels/cuda/elementwise/norm_row.cuh"
 #include "kernels/cuda/elementwise/reference.h"
-#include "kernels/cuda/elementwise/rows.cuh"
 
 namespace hadal::cuda {
 namespace {
 
-constexpr int kMaxTopK = 32;  // a lane holds one expert's row and weight
-
-enum class Input : uint8_t { kDense, kExperts, kParts };  // the forms of NormInput
-
-Input form_of(const NormInput& input) {
-  if (input.expert_rows != nullptr) return Input::kExperts;
-  return input.exchanged.num_ranks > 0 ? Input::kParts : Input::kDense;
-}
-
-// Returns Σ_j weights[row, j] · expert_rows[row_of[row, j], column …], j ascending. It is called by all
-// lanes; lanes with !inside only supply their indices. kBatch rows are loaded before the first is used.
-// kSkips: pairs without a row are skipped.
-template <typename T, int kBatch, bool kSkips = false>
-__device__ __forceinline__ Floats8 combine8(const NormInput& input, int64_t row, int64_t n, int column,
-                                            bool inside) {
-  const int lane = threadIdx.x % 32;
-  int expert_row = 0;
-  float weight = 0.0F;
-  if (lane < input.top_k) {
-    expert_row = input.row_of[row * input.top_k + lane];
-    weight = input.weights[row * input.top_k + lane];
-  }
-  Floats8 sum{};
-  for (int first = 0; first < input.top_k; first += kBatch) {
-    uint4 rows[kBatch];
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      const int source = __shfl_sync(kAllLanes, expert_row, first + j);
-      if (inside && first + j < input.top_k && (!kSkips || source >= 0)) {
-        rows[j] =
-            *reinterpret_cast<const uint4*>(static_cast<const T*>(input.expert_rows) + source * n + column);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      const float w = __shfl_sync(kAllLanes, weight, first + j);
-      const bool skipped = kSkips && __shfl_sync(kAllLanes, expert_row, first + j) < 0;
-      if (!inside || first + j >= input.top_k || skipped) continue;
-      const Floats8 x = widen8<T>(rows[j]);
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) sum.v[i] = fmaf(w, x.v[i], sum.v[i]);
-    }
-  }
-  return sum;
-}
-
-// Returns Σ_r parts[r][row, column …], r ascending. kBatch parts are loaded before the first is used.
-template <typename T, int kBatch>
-__device__ __forceinline__ Floats8 sum_parts8(const NormInput& input, int64_t row, int64_t n, int column,
-                                              bool inside) {
-  Floats8 sum{};
-#pragma unroll
-  for (int first = 0; first < kMaxRanks; first += kBatch) {
-    uint4 rows[kBatch];
-#pragma unroll
-    for (int j = 0; j < kBatch && first + j < kMaxRanks; ++j) {
-      if (inside && first + j < input.exchanged.num_ranks) {
-        const T* part = static_cast<const T*>(input.exchanged.parts[first + j]);
-        rows[j] = load_part(reinterpret_cast<const uint4*>(part + row * n + column));
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kBatch && first + j < kMaxRanks; ++j) {
-      if (!inside || first + j >= input.exchanged.num_ranks) continue;
-      const Floats8 x = widen8<T>(rows[j]);
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) sum.v[i] += x.v[i];
-    }
-  }
-  return sum;
-}
-
-template <typename T, Input kInput, int kBatch>
-__device__ __forceinline__ Floats8 input8(const NormInput& input, int64_t row, int64_t n, int column,
-                                          bool inside) {
-  if constexpr (kInput == Input::kExperts) return combine8<T, kBatch>(input, row, n, column, inside);
-  if constexpr (kInput == Input::kParts)
-    return sum_parts8<T, (kBatch < kMaxRanks ? kBatch : kMaxRanks)>(input, row, n, column, inside);
-  if (inside && input.dense != nullptr)
-    return load8(static_cast<const T*>(input.dense) + row * input.x_stride + column);
-  return {};
-}
-
-// Computes one row with the kBlocks blocks of a cluster (1: with this block alone). kAhead marks the kernel
-// for few rows.
-template <typename T, int kMaxThreads, int kMinBlocks, Input kInput, bool kAhead, int kBlocks>
-__device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_row, int block) {
-  constexpr bool kCombine = kInput == Input::kExperts;
-  __shared__ float partial[32];  // a warp's sum of squares, of the whole row
-  __shared__ float peaks[32];    // a warp's largest |x · weight|: rows with one scale
-  // With experts' rows in registers there is no room for weights, so each thread keeps its own here, without
-  // a barrier.
-  constexpr bool kParkWeights = kCombine && kAhead && kBlocks == 1;
-  __shared__ float4 own_weight[kParkWeights ? 2 * kMaxThreads : 1];
-  const int thread = static_cast<int>(threadIdx.x);
-  const int threads = static_cast<int>(blockDim.x);
-  const int column = (block * threads + thread) * kVec;
-  const bool inside = column < p.n;
-  Floats8 weight{};
-  pdl_launch_dependents();
-  if (kBlocks > 1) cluster_arrive();
-  if (kAhead && inside) weight = load8(p.weight + column);
-  if (kParkWeights) {
-    own_weight[thread] = {weight.v[0], weight.v[1], weight.v[2], weight.v[3]};
-    own_weight[kMaxThreads + thread] = {weight.v[4], weight.v[5], weight.v[6], weight.v[7]};
-  }
-  pdl_wait();
-
-  const int64_t row = p.rows != nullptr ? p.rows[out_row] : out_row;
-  const bool real = inside && row >= 0;
-  Floats8 x{};
-  // The weights are loaded ahead of the experts' rows, or after them to save registers.
-  constexpr int kBatch = kAhead ? (kMaxThreads <= 896 ? 9 : 6) : (kMinBlocks * kMaxThreads <= 1536 ? 3 : 2);
-  constexpr bool kResidualFirst = kAhead || !kCombine;
-  if (kResidualFirst && real) x = load8(p.residual + row * p.n + column);
-  if (row >= 0 && (kInput != Input::kDense || p.input.dense != nullptr)) {
-    const Floats8 added = input8<T, kInput, kBatch>(p.input, row, p.n, column, inside);
-    if (!kResidualFirst && real) x = load8(p.residual + row * p.n + column);
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) x.v[i] += added.v[i];
-    if (inside && p.rows == nullptr) store8(p.residual + row * p.n + column, x);
-  }
-  if (inside && p.residual_out != nullptr) store8(p.residual_out + out_row * p.n + column, x);
-
-  float sum = 0.0F;
-#pragma unroll
-  for (int i = 0; i < kVec; ++i) sum = fmaf(x.v[i], x.v[i], sum);
-  sum = lanes_sum(sum);
-  const int lane = thread % 32;
-  const int row_warp = (block * threads + thread) / 32;
-  const bool per_token = p.y_quantized && is_per_token(p.y_quantized.format);
-  const auto fetch_weight = [&] {
-    if (!kAhead && inside) weight = load8(p.weight + column);
-    if (kParkWeights) {
-      const float4 low = own_weight[thread];
-      const float4 high = own_weight[kMaxThreads + thread];
-      weight = {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
-    }
-  };
-  float peak = 0.0F;
-  if (per_token) {
-    fetch_weight();
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) peak = fmaxf(peak, fabsf(x.v[i] * weight.v[i]));
-    peak = lanes_max(peak);
-  }
-  if constexpr (kBlocks > 1) {
-    cluster_wait();  // every block has started
-    if (lane < kBlocks) {
-      cluster_store(&partial[row_warp], sum, static_cast<uint32_t>(lane));
-      if (per_token) cluster_store(&peaks[row_warp], peak, static_cast<uint32_t>(lane));
-    }
-    cluster_arrive();
-    cluster_wait();
-  } else {
-    if (lane == 0) {
-      partial[row_warp] = sum;
-      if (per_token) peaks[row_warp] = peak;
-    }
-    __syncthreads();
-  }
-  const bool has_warp = lane < threads * kBlocks / 32;
-  sum = lanes_sum(has_warp ? partial[lane] : 0.0F);
-  const float factor = norm_factor(sum, p.n, p.eps);
-
-  fetch_weight();
-#pragma unroll
-  for (int i = 0; i < kVec; ++i) x.v[i] = x.v[i] * factor * weight.v[i];
-  if (p.y != nullptr && inside) store8(static_cast<T*>(p.y) + out_row * p.n + column, x);
-  if (per_token) {
-    const float scale = scale_of(p.y_quantized, lanes_max(has_warp ? peaks[lane] : 0.0F) * factor);
-    store8_of_token(p.y_quantized, out_row, column, x, scale);
-  } else if (p.y_quantized) {
-    store8_quantized(p.y_quantized, out_row, column, x);
-  }
-}
+using norm::combine8;
+using norm::form_of;
+using norm::Input;
+using norm::input8;
+using norm::kMaxTopK;
+using norm::norm_row;
 
 template <typename T, int kMaxThreads, int kMinBlocks, Input kInput, bool kAhead>
 __global__ void __launch_bounds__(kMaxThreads, kMinBlocks) add_rms_norm_kernel(const AddRmsNormParams p) {
@@ -223,6 +52,8 @@ void dispatch_form(const NormInput& input, const Launcher& launch) {
       return launch.template operator()<Input::kExperts>();
     case Input::kParts:
       return launch.template operator()<Input::kParts>();
+    case Input::kLines:
+      break;  // exchanging_norm.cu
   }
 }
 
@@ -240,18 +71,6 @@ void launch_norm_cluster(const AddRmsNormParams& p, int threads, const Launch& l
     launch_kernel<add_rms_norm_cluster_kernel<T, kBlocks, kInput>>(
         launch, dim3(kBlocks, static_cast<unsigned>(p.m)), threads / kBlocks, 0, p);
   });
-}
-
-// Returns the number of blocks per row: more than one while there are multiprocessors for them and the row's
-// warps divide among them. Rows of up to 4,096 values are finished before a cluster's barrier would be; two
-// blocks are faster only with experts' rows.
-int cluster_blocks(const AddRmsNormParams& p, int threads, const Launch& launch) {
-  if (threads < 640) return 1;
-  for (const int blocks : {7, 4, 2}) {
-    if (blocks == 2 && form_of(p.input) != Input::kExperts) break;
-    if (threads / 32 % blocks == 0 && p.m * blocks <= launch.num_sms) return blocks;
-  }
-  return 1;
 }
 
 // Grid: x has the rows, y the blocks of columns; a thread has eight values.
@@ -290,8 +109,14 @@ __global__ void __launch_bounds__(256) combine_rows_kernel(const CombineRowsPara
 }
 
 void check_input(const NormInput& input, int64_t n) {
-  const int forms = (input.dense != nullptr ? 1 : 0) + (input.expert_rows != nullptr ? 1 : 0) +
-                    (input.exchanged.num_ranks > 0 ? 1 : 0);
+  if (input.exchange != nullptr) {
+    HADAL_CHECK((input.part != nullptr) != (input.expert_rows != nullptr) && input.exchanged.num_ranks == 0,
+                "a norm exchanges a part, or what it makes of experts' rows");
+  }
+  const int forms = input.exchange != nullptr
+                        ? 1
+                        : (input.dense != nullptr ? 1 : 0) + (input.expert_rows != nullptr ? 1 : 0) +
+                              (input.exchanged.num_ranks > 0 ? 1 : 0);
   HADAL_CHECK(forms <= 1, "a norm adds dense rows, experts' rows or partial sums, not several of them");
   HADAL_CHECK(input.exchanged.num_ranks <= kMaxRanks, "{} partial sums; at most {} are added",
               input.exchanged.num_ranks, kMaxRanks);
@@ -315,7 +140,7 @@ namespace {
 
 template <typename T>
 void run_norm(const AddRmsNormParams& p, int threads, const Launch& launch) {
-  switch (cluster_blocks(p, threads, launch)) {
+  switch (cluster_blocks(p.m, threads, form_of(p.input) == Input::kExperts, launch)) {
     case 7:
       return launch_norm_cluster<T, 7>(p, threads, launch);
     case 4:
@@ -359,6 +184,10 @@ void add_rms_norm(const AddRmsNormParams& p, const Launch& launch) {
   const bool wide = p.n % kVec == 0 && width <= 1024 * kVec && wide_input(p.input) &&
                     on_16_bytes(p.residual) && on_16_bytes(p.residual_out) && on_16_bytes(p.weight) &&
                     on_16_bytes(p.y) && on_16_bytes(p.y_quantized);
+  if (p.input.exchange != nullptr) {
+    HADAL_CHECK(wide && on_16_bytes(p.input.part), "a norm that exchanges parts needs aligned rows");
+    return exchanging_norm(p, launch);
+  }
   if (launch.reference || !wide) return reference::add_rms_norm(p, launch);
   const int threads = static_cast<int>(round_up(width / kVec, 32));
   if (p.f16) return run_norm<f16>(p, threads, launch);
@@ -368,6 +197,7 @@ void add_rms_norm(const AddRmsNormParams& p, const Launch& launch) {
 void add_residual(const NormInput& input, float* residual, int64_t m, int64_t n, const Launch& launch,
                   bool f16_rows) {
   check_input(input, n);
+  HADAL_CHECK(input.exchange == nullptr, "only a norm exchanges parts itself");
   if (launch.reference || n % kVec != 0 || !wide_input(input) || !on_16_bytes(residual)) {
     return reference::add_residual(input, residual, m, n, launch, f16_rows);
   }

@@ -52,9 +52,13 @@ __device__ __forceinline__ void store8(float* p, const Floats8& x) {
   *reinterpret_cast<float4*>(p + 4) = {x.v[4], x.v[5], x.v[6], x.v[7]};
 }
 template <typename T>  // bf16 or f16
+__device__ __forceinline__ uint4 narrow8(const Floats8& x) {
+  return {pack_two<T>(x.v[0], x.v[1]), pack_two<T>(x.v[2], x.v[3]), pack_two<T>(x.v[4], x.v[5]),
+          pack_two<T>(x.v[6], x.v[7])};
+}
+template <typename T>
 __device__ __forceinline__ void store8(T* p, const Floats8& x) {
-  *reinterpret_cast<uint4*>(p) = {pack_two<T>(x.v[0], x.v[1]), pack_two<T>(x.v[2], x.v[3]),
-                                  pack_two<T>(x.v[4], x.v[5]), pack_two<T>(x.v[6], x.v[7])};
+  *reinterpret_cast<uint4*>(p) = narrow8<T>(x);
 }
 
 // Returns the sum or maximum over the kLanes neighbouring lanes that a lane belongs to; called by all lanes
