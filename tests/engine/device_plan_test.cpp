@@ -48,10 +48,10 @@ TEST(GraphBuckets, NoneIsLargerThanTheBatchesWhoseKernelsFollowFromThePaddedSize
 }
 
 TEST(GraphBuckets, PadABatchByAnEighthAtMost) {
-  const std::vector<int64_t> buckets = graph_buckets({}, 4096).value();
-  EXPECT_LE(buckets.size(), 150U) << "each is captured at the start";
+  const std::vector<GraphShape> shapes = graph_shapes(graph_buckets({}, 4096).value(), {}, false);
+  EXPECT_LE(shapes.size(), 150U) << "each is captured at the start";
   for (int64_t rows = 32; rows <= 4096; ++rows) {
-    const int64_t padding = choose_bucket(buckets, rows, true) - rows;
+    const int64_t padding = choose_shape(shapes, rows, 1, false, true).items - rows;
     EXPECT_LT(padding, std::max<int64_t>(8, rows / 8)) << rows;
   }
 }
@@ -183,14 +183,15 @@ TEST(GraphBuckets, FollowTheList) {
               HasSubstr("cuda-graph-bs contains 0"));
 }
 
-TEST(GraphBuckets, TheSmallestThatFitsTheBatchIsChosen) {
-  const std::vector<int64_t> buckets = {1, 2, 4, 8};
-  EXPECT_EQ(choose_bucket(buckets, 3, true), 4);
-  EXPECT_EQ(choose_bucket(buckets, 4, true), 4);
-  EXPECT_EQ(choose_bucket(buckets, 9, true), -1);
-  EXPECT_EQ(choose_bucket(buckets, 3, false), -1);
-  EXPECT_EQ(choose_bucket(buckets, 8, false), 8);
-  EXPECT_EQ(choose_bucket({}, 1, true), -1);
+TEST(GraphShapes, TheSmallestThatHoldsTheBatchIsChosen) {
+  const std::vector<GraphShape> shapes = graph_shapes({1, 2, 4, 8}, {}, false);
+  const auto chosen = [&](int64_t rows, bool pad) { return choose_shape(shapes, rows, 1, false, pad).items; };
+  EXPECT_EQ(chosen(3, true), 4);
+  EXPECT_EQ(chosen(4, true), 4);
+  EXPECT_EQ(chosen(9, true), 0) << "there is none";
+  EXPECT_EQ(chosen(3, false), 0);
+  EXPECT_EQ(chosen(8, false), 8);
+  EXPECT_EQ(choose_shape({}, 1, 1, false, true).items, 0);
 }
 
 TEST(StepLayout, ArraysAreDisjointAndAligned) {

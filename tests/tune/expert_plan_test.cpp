@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "base/mapped_file.h"
-#include "engine/cuda/graph_buckets.h"
 #include "kernels/cuda/experts/few/choice.h"
 #include "kernels/cuda/experts/plan.h"
 #include "model/presets.h"
 #include "tests/source_dir.h"
+#include "tests/tune/graph_sizes.h"
 #include "tune/kernel_config.h"
 #include "tune/tune_shapes.h"
 
@@ -125,8 +125,7 @@ TEST(ExpertPlan, KernelsAreAsRecorded) {
 // Every kernel of a plan supports its shape, and padding a batch to a default size of a graph changes no
 // kernel.
 TEST(ExpertPlan, KernelsSupportTheirShapesAndPaddingChangesNone) {
-  const std::vector<std::vector<int64_t>> all_buckets = {graph_buckets({}, 4096).value(),
-                                                         graph_buckets({}, 1469).value()};
+  const std::vector<testing::GraphSizes> all_graphs = {testing::GraphSizes(4096), testing::GraphSizes(1469)};
   for_every_case([&](const std::string& label, ExpertsShape shape, const ProductChoices* measured,
                      const ExpertsFlags& flags) {
     for (shape.tokens = 1; shape.tokens <= kMostTokens; shape.tokens += 1 + shape.tokens / 8) {
@@ -150,10 +149,10 @@ TEST(ExpertPlan, KernelsSupportTheirShapesAndPaddingChangesNone) {
       }
       // Float16 skips measured choices that it is not compiled for, which leaves gaps in the table.
       if (measured != nullptr && shape.gate_up == WeightType::kF16) continue;
-      for (const auto& buckets : all_buckets) {
-        if (shape.tokens > buckets.back()) continue;
+      for (const testing::GraphSizes& graphs : all_graphs) {
+        if (shape.tokens > graphs.largest()) continue;
         ExpertsShape padded = shape;
-        padded.tokens = choose_bucket(buckets, shape.tokens, true);
+        padded.tokens = graphs.padded(shape.tokens);
         const ExpertsPlan larger = plan_experts(padded, measured, flags);
         ASSERT_EQ(larger.kernels.size(), plan.kernels.size()) << label << " " << shape.tokens;
         for (size_t i = 0; i < plan.kernels.size(); ++i) {

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "engine/cuda/graph_buckets.h"
 #include "kernels/cuda/experts/choice.h"
 #include "kernels/cuda/gemm/choice.h"
 #include "kernels/cuda/padding.h"
 #include "tests/source_dir.h"
+#include "tests/tune/graph_sizes.h"
 #include "tune/tuner.h"
 
 namespace hadal::cuda {
@@ -337,9 +337,9 @@ TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
   ASSERT_TRUE(products.ok()) << products.status().message;
   const auto expect_no_change = [](const ProductSpec& product, const auto& of) {
     for (const int64_t largest : {1469, 4096}) {
-      const auto buckets = graph_buckets({}, largest).value();
+      const testing::GraphSizes graphs(largest);
       for (int64_t m = 1; m <= largest; ++m)
-        EXPECT_EQ(of(m), of(choose_bucket(buckets, m, true))) << product.label << " m " << m;
+        EXPECT_EQ(of(m), of(graphs.padded(m))) << product.label << " m " << m;
     }
   };
   for (const ProductSpec& product : *products) {
@@ -367,11 +367,11 @@ TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
 // The sizes that choices count are those of graphs, whatever the largest graph is.
 TEST(KernelChoice, PaddedTokensOfABatchAreThoseOfItsGraph) {
   for (const int64_t largest : {1, 6, 100, 512, 513, 600, 1469, 2049, 3125, 4095, 4096}) {
-    const auto buckets = graph_buckets({}, largest).value();
+    const testing::GraphSizes graphs(largest);
     for (int64_t m = 1; m <= largest; ++m) {
-      const int64_t bucket = choose_bucket(buckets, m, true);
-      ASSERT_EQ(padded_tokens(m), padded_tokens(bucket)) << m << " of " << largest;
-      ASSERT_EQ(finely_padded_tokens(m), finely_padded_tokens(bucket)) << m << " of " << largest;
+      const int64_t padded = graphs.padded(m);
+      ASSERT_EQ(padded_tokens(m), padded_tokens(padded)) << m << " of " << largest;
+      ASSERT_EQ(finely_padded_tokens(m), finely_padded_tokens(padded)) << m << " of " << largest;
     }
   }
   EXPECT_EQ(finely_padded_tokens(300), 512);

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/cuda/graph_buckets.h"
 #include "kernels/cuda/experts/choice.h"
 #include "kernels/cuda/gemm/choice.h"
+#include "tests/tune/graph_sizes.h"
 #include "tune/tuner.h"
 
 namespace hadal::cuda {
@@ -67,11 +67,11 @@ TEST(MeasuredChoice, MeasuredChoicesDoNotDependOnPadding) {
       choices.set(rows(batch), small.at(static_cast<size_t>(next++)), batch >= kLargestMeasuredBatch);
     const auto of = [&](int64_t m) { return choices.for_rows(rows(m), [](const Choice&) { return true; }); };
     for (const int64_t largest : {512, 1469, 4096}) {
-      const auto buckets = graph_buckets({}, largest).value();
+      const testing::GraphSizes graphs(largest);
       for (int64_t tokens = 1; tokens <= largest; ++tokens) {
         const auto unpadded = of(tokens);
         ASSERT_TRUE(unpadded.has_value());
-        EXPECT_EQ(unpadded, of(choose_bucket(buckets, tokens, true))) << tokens << " of " << largest;
+        EXPECT_EQ(unpadded, of(graphs.padded(tokens))) << tokens << " of " << largest;
       }
     }
   }

@@ -10,8 +10,8 @@
 #include <tuple>
 #include <vector>
 
-#include "engine/cuda/graph_buckets.h"
 #include "tests/source_dir.h"
+#include "tests/tune/graph_sizes.h"
 #include "tune/kernel_config.h"
 #include "tune/tuner.h"
 
@@ -117,9 +117,9 @@ TEST(ShippedKernelConfigs, ChooseTheSameForABatchAndItsGraph) {
       return std::tuple(choice.kernel, choice.splits, false);
     };
     for (const int64_t largest : {1469, 4096}) {
-      const auto buckets = graph_buckets({}, largest).value();
+      const testing::GraphSizes graphs(largest);
       for (int64_t m = 1; m <= largest; ++m)
-        EXPECT_EQ(of(m), of(choose_bucket(buckets, m, true))) << product.label << " m " << m;
+        EXPECT_EQ(of(m), of(graphs.padded(m))) << product.label << " m " << m;
     }
   }
 }

@@ -36,12 +36,6 @@ Result<std::vector<int64_t>> graph_buckets(const DeviceOptions& device, int64_t 
   return buckets;
 }
 
-int64_t choose_bucket(const std::vector<int64_t>& buckets, int64_t num_rows, bool pad) {
-  const auto at = std::lower_bound(buckets.begin(), buckets.end(), num_rows);
-  if (at == buckets.end() || (!pad && *at != num_rows)) return -1;
-  return *at;
-}
-
 std::vector<GraphShape> graph_shapes(const std::vector<int64_t>& buckets, const EngineOptions& options,
                                      bool has_indexer) {
   const int64_t greatest = std::max<int64_t>(options.speculation_width, 1);

@@ -17,9 +17,6 @@ namespace hadal {
 // below 1 or above kMostGraphTokens is an error.
 Result<std::vector<int64_t>> graph_buckets(const DeviceOptions& device, int64_t max_running_requests);
 
-// Returns the smallest bucket of at least num_rows, or −1. Without padding it returns num_rows itself or −1.
-int64_t choose_bucket(const std::vector<int64_t>& buckets, int64_t num_rows, bool pad);
-
 // The size of a decode step: `items` requests with up to `width` rows each. Without speculation the width is
 // 1. No items: there is no such size. `selects`: an indexer chooses keys for rows that see more of them than
 // index_topk; otherwise the step must have no such row.
