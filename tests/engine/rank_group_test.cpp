@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "engine/cuda/rank_group_executor.h"
+#include "engine/cuda/rank_group_runner.h"
 #include "engine/engine.h"
 #include "tests/engine/fake_executor.h"
 #include "tests/engine/test_requests.h"
@@ -220,6 +222,48 @@ TEST(RankGroup, ALostRankEndsTheEngineWithOneErrorForEachRequest) {
   }
   released->count_down();
   left->wait();
+}
+
+// A runner's caller may try again with another batch, which a lost rank must not see.
+TEST(RankGroup, ALostRankKeepsItsBatch) {
+  struct Calls {
+    std::latch released{1};
+    std::latch returned{1};
+    std::vector<int32_t> seen;  // by the lost rank, after it was released
+    std::vector<float> hidden;
+  };
+  class Runner final : public ModelRunner {
+   public:
+    Runner(int rank, std::shared_ptr<Calls> calls) : rank_(rank), calls_(std::move(calls)) {}
+    std::span<const float> forward(const ForwardBatch&) override { return {}; }
+    ForwardRows forward_nextn(const ForwardBatch& batch, std::span<const float> hidden) override {
+      if (rank_ != 1) return {};
+      calls_->released.wait();
+      calls_->seen = batch.token_ids;
+      calls_->hidden.assign(hidden.begin(), hidden.end());
+      calls_->returned.count_down();
+      return {};
+    }
+
+   private:
+    const int rank_;
+    const std::shared_ptr<Calls> calls_;
+  };
+  const auto calls = std::make_shared<Calls>();
+  RankGroupRunner group(kRanks, std::chrono::seconds(3), [calls](int rank, Communicator&) {
+    return std::unique_ptr<ModelRunner>(std::make_unique<Runner>(rank, calls));
+  });
+  const auto forward = [&](int32_t token, float value) {
+    ForwardBatch batch;
+    batch.token_ids = {token};
+    group.forward_nextn(batch, std::vector<float>{value});
+  };
+  EXPECT_THROW(forward(4, 0.25F), RankLost);
+  EXPECT_THROW(forward(5, 0.5F), RankLost);
+  calls->released.count_down();
+  calls->returned.wait();
+  EXPECT_EQ(calls->seen, std::vector<int32_t>{4});
+  EXPECT_EQ(calls->hidden, std::vector<float>{0.25F});
 }
 
 TEST(RankGroup, ARankThatDiesAtTheStartFailsItWithItsOwnError) {

@@ -30,6 +30,9 @@ class RankGroup {
 
   int num_ranks() const { return threads_.num_ranks(); }
 
+  // Throws RankLost if a rank is lost. Call it before changing anything that the ranks use.
+  void check_usable() { threads_.check_usable(); }
+
   // Calls body(rank, its object) on every rank's thread, as RankThreads::run does.
   void run(std::function<void(int rank, Rank& object)> body) {
     threads_.run([ranks = ranks_.get(), body = std::move(body)](int rank, Communicator&) {

@@ -105,6 +105,7 @@ void RankGroupExecutor::run(Pending& pending, Body body) {
 
 void RankGroupExecutor::launch(StagedStep step) {
   HADAL_CHECK_LT(in_flight_.size(), 2U);
+  // No rank is lost while broken_ is empty, because what run() catches is stored there.
   if (broken_.empty()) std::fill(exchange_->steps.begin(), exchange_->steps.end(), step);
   Pending& pending = in_flight_.emplace_back(Pending{.step = step.step, .error = broken_});
   if (!pending.error.empty()) return;

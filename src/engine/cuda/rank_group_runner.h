@@ -54,6 +54,7 @@ class RankGroupRunner final : public ModelRunner {
   // Calls pass(runner, inputs) on all ranks, and returns what rank 0's gave.
   template <typename Pass>
   ForwardRows run(const ForwardBatch& batch, std::span<const float> hidden, Pass pass) {
+    group_.check_usable();  // a lost rank may still read the last batch
     shared_->batch = batch;
     shared_->hidden.assign(hidden.begin(), hidden.end());
     group_.run([shared = shared_, pass](int rank, ModelRunner& runner) {
