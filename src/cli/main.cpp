@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
   };
   environment.term = variable("TERM");
   environment.xdg_state_home = variable("XDG_STATE_HOME");
+  environment.profile_dir = variable("SGLANG_TORCH_PROFILER_DIR");
   if (const char* key = std::getenv("HADAL_API_KEY")) environment.api_key = key;
   if (const char* key = std::getenv("HADAL_ADMIN_API_KEY")) environment.admin_api_key = key;
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);

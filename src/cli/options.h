@@ -26,6 +26,7 @@ struct Environment {
   hub::HubEnvironment hub;
   std::string term;                          // TERM
   std::string xdg_state_home;                // XDG_STATE_HOME
+  std::string profile_dir;                   // SGLANG_TORCH_PROFILER_DIR
   std::optional<std::string> api_key;        // HADAL_API_KEY
   std::optional<std::string> admin_api_key;  // HADAL_ADMIN_API_KEY
 };

@@ -207,7 +207,13 @@ Result<std::shared_ptr<server::KeyRing>> resolve_keys(const ParsedFlags& flags,
   return std::make_shared<server::KeyRing>(std::move(keys), admin_key);
 }
 
-Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, const Session& session,
+std::string resolve_profile_dir(const ParsedFlags& flags, const Environment& environment) {
+  if (std::string dir = flags.text_or("profile-dir", ""); !dir.empty()) return dir;
+  return environment.profile_dir.empty() ? "." : environment.profile_dir;
+}
+
+Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, const Environment& environment,
+                                                     const Session& session,
                                                      std::optional<ChatFormat> chat_format) {
   server::ServerOptions options;
   const std::string model_path = flags.text_or("model-path", "");
@@ -263,7 +269,7 @@ Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, c
   }
   options.stream_output_incremental = flags.has("incremental-streaming-output");
   options.stream_interval = flags.integer("stream-interval").value_or(options.stream_interval);
-  options.profile_dir = flags.text_or("profile-dir", "");
+  options.profile_dir = resolve_profile_dir(flags, environment);
   options.enable_metrics = flags.has("enable-metrics");
   options.metrics_prefix = flags.text_or("metrics-prefix", options.metrics_prefix);
   options.enable_cache_report = flags.has("enable-cache-report");

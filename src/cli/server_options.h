@@ -25,10 +25,15 @@ Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags)
 Result<std::shared_ptr<server::KeyRing>> resolve_keys(const ParsedFlags& flags,
                                                       const Environment& environment);
 
+// Returns the directory below which /start_profile may write: the first that is not empty of the flag, the
+// variable and the current directory.
+std::string resolve_profile_dir(const ParsedFlags& flags, const Environment& environment);
+
 // `session` has read config and tokenizer. The errors are --cache-isolation key without a key file, and a bad
 // rate limit. The function logs what it chooses. server_args_json has every flag of `hadal serve` except
 // keys, under SGLang's names, with the value in force; null if there is none.
-Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, const Session& session,
+Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, const Environment& environment,
+                                                     const Session& session,
                                                      std::optional<ChatFormat> chat_format);
 
 }  // namespace hadal::cli

@@ -4,26 +4,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
 #include <utility>
 
 namespace hadal::server {
-namespace {
 
 namespace fs = std::filesystem;
 
-std::string default_root() {
-  const char* dir = std::getenv("SGLANG_TORCH_PROFILER_DIR");
-  return dir != nullptr && *dir != '\0' ? dir : ".";
-}
-
-}  // namespace
-
-Profiler::Profiler(Engine& engine, std::string root)
-    : engine_(engine), root_(root.empty() ? default_root() : std::move(root)) {}
+Profiler::Profiler(Engine& engine, std::string root) : engine_(engine), root_(std::move(root)) {}
 
 // Links are followed before anything is created, because one that leads out of the root is as bad as "..".
 Result<std::string> Profiler::make_dir(const std::string& output_dir) const {

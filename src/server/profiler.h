@@ -14,8 +14,7 @@ namespace hadal::server {
 
 class Profiler {
  public:
-  // No file is written outside of `root`. If it is empty, it is $SGLANG_TORCH_PROFILER_DIR, else the current
-  // directory.
+  // No file is written outside of the directory `root`.
   Profiler(Engine& engine, std::string root);
 
   // Profiles `num_steps` steps from now on, or until stop() if 0. The file goes to `output_dir`, a directory

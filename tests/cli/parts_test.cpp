@@ -56,6 +56,20 @@ TEST(ServerOptions, RefusesAnEmptyKey) {
   }
 }
 
+TEST(ServerOptions, ProfilesGoWhereTheFlagSaysElseTheVariableElseHere) {
+  const auto dir = [](std::vector<std::string> more, const std::string& variable) {
+    std::vector<std::string> words = {"--model-path", "m"};
+    words.insert(words.end(), more.begin(), more.end());
+    Environment environment;
+    environment.profile_dir = variable;
+    return resolve_profile_dir(parse_flags(Command::kServe, words).value(), environment);
+  };
+  EXPECT_EQ(dir({"--profile-dir", "a"}, "b"), "a");
+  EXPECT_EQ(dir({"--profile-dir", ""}, "b"), "b");
+  EXPECT_EQ(dir({}, "b"), "b");
+  EXPECT_EQ(dir({}, ""), ".");
+}
+
 TEST(ChatPrompt, SpecialTokensInsideMessagesAreTextWhereTheFlagSaysSo) {
   const auto tokenizer = Tokenizer::load(source_dir() + "/models/hadal-tiny").value();
   const auto prompt = [&](const std::string& content, bool as_text) {

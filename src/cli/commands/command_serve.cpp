@@ -181,7 +181,8 @@ Result<int> run_serve(const ParsedFlags& flags, const Environment& environment) 
   const TokenizerUse use = flags.has("skip-tokenizer-init") ? TokenizerUse::kNone : TokenizerUse::kRequired;
   HADAL_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::open(flags, environment, use));
   const std::optional<ChatFormat> chat_format = find_chat_format(flags, *session);
-  HADAL_ASSIGN_OR_RETURN(server::ServerOptions options, resolve_server_options(flags, *session, chat_format));
+  HADAL_ASSIGN_OR_RETURN(server::ServerOptions options,
+                         resolve_server_options(flags, environment, *session, chat_format));
   options.keys = keys;
   options.audit = audit;
   options.memory = http.memory;
