@@ -140,6 +140,62 @@ std::string flags_as_json(const ParsedFlags& flags, const InForce& in_force) {
   return out;
 }
 
+// Returns the name of the folder alone, because a path would tell strangers how the machine is set up.
+std::string last_part(const std::string& path) {
+  const size_t slash = path.find_last_of('/', path.find_last_not_of('/'));
+  std::string folder = slash == std::string::npos ? path : path.substr(slash + 1);
+  while (folder.ends_with('/')) folder.pop_back();
+  return folder;
+}
+
+std::vector<std::string> allowed_hosts(const ParsedFlags& flags) {
+  std::vector<std::string> names;
+  std::string hosts = flags.text_or("allowed-hosts", "");
+  for (std::replace(hosts.begin(), hosts.end(), ',', ' '); !hosts.empty();) {
+    const size_t end = std::min(hosts.find(' '), hosts.size());
+    if (end != 0) names.push_back(hosts.substr(0, end));
+    hosts.erase(0, end + 1);
+  }
+  names.push_back(flags.text_or("host", ""));  // a name that the operator has chosen
+  return names;
+}
+
+// Sets and logs how the server parses the model's reasoning and tool calls.
+Result<void> set_parsers(const ParsedFlags& flags, ChatFormat chat_format, server::ServerOptions& options) {
+  const auto name_of = [](const auto format) {
+    const std::string_view name = to_string(format);
+    return name == "none" ? std::string() : std::string(name);
+  };
+  if (flags.text_or("reasoning-parser", "auto") != "none") {
+    HADAL_ASSIGN_OR_RETURN(const ReasoningFormat reasoning,
+                           resolve_reasoning_format(flags.text_or("reasoning-parser", "auto"), chat_format));
+    options.reasoning_parser = name_of(reasoning);
+  }
+  if (flags.text_or("tool-call-parser", "auto") != "none") {
+    HADAL_ASSIGN_OR_RETURN(const ToolCallFormat tools,
+                           resolve_tool_call_format(flags.text_or("tool-call-parser", "auto"), chat_format));
+    options.tool_call_parser = name_of(tools);
+  }
+  log_info("chat format={} reasoning_parser={} tool_call_parser={}", to_string(chat_format),
+           options.reasoning_parser.empty() ? "none" : options.reasoning_parser,
+           options.tool_call_parser.empty() ? "none" : options.tool_call_parser);
+  return {};
+}
+
+// Sets the size of the model, which the endpoints of Ollama report.
+Result<void> set_model_size(const Session& session, server::ServerOptions& options) {
+  WeightLoadOptions load;
+  load.quantization = session.options().quantization;
+  load.load_nextn = false;
+  HADAL_ASSIGN_OR_RETURN(load.compute_dtype, session.compute_dtype());
+  HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session.kv_layout());
+  const ModelInfo model = model_info(session.config(), load, layout, 0);
+  options.num_parameters = model.num_parameters;
+  options.weight_bytes = model.weight_bytes;
+  options.weights_on_gpu = session.options().device == DeviceType::kCuda;
+  return {};
+}
+
 }  // namespace
 
 size_t max_request_memory(const ParsedFlags& flags) {
@@ -183,7 +239,7 @@ Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags)
 
 Result<std::shared_ptr<server::KeyRing>> resolve_keys(const ParsedFlags& flags,
                                                       const Environment& environment) {
-  // Returns the value of a flag or of its variable.
+  // Returns the value of a flag, or of its environment variable.
   const auto one_of = [&](const char* flag, const char* variable,
                           const std::optional<std::string>& value) -> Result<std::string> {
     if (value && value->empty())
@@ -221,11 +277,7 @@ Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, c
   options.tokenizer_path = absolute_directory(flags.text_or("tokenizer-path", model_path));
   options.served_model_name = flags.text_or("served-model-name", model_path);
   options.version = version();
-  // A path would tell strangers how the machine is set up.
-  const size_t slash = model_path.find_last_of('/', model_path.find_last_not_of('/'));
-  std::string folder = slash == std::string::npos ? model_path : model_path.substr(slash + 1);
-  while (folder.ends_with('/')) folder.pop_back();
-  options.model_label = flags.text_or("served-model-name", folder);
+  options.model_label = flags.text_or("served-model-name", last_part(model_path));
   options.allow_get_admin = flags.has("allow-get-admin");
   if (flags.has("rate-limit")) {
     HADAL_ASSIGN_OR_RETURN(options.rate_limits,
@@ -239,34 +291,8 @@ Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, c
         "--cache-isolation is key; needs --api-key-file, because the names of its keys tell "
         "clients apart");
   }
-  std::string hosts = flags.text_or("allowed-hosts", "");
-  for (std::replace(hosts.begin(), hosts.end(), ',', ' '); !hosts.empty();) {
-    const size_t end = std::min(hosts.find(' '), hosts.size());
-    if (end != 0) options.allowed_hosts.push_back(hosts.substr(0, end));
-    hosts.erase(0, end + 1);
-  }
-  options.allowed_hosts.push_back(flags.text_or("host", ""));  // a name that the operator has chosen
-  if (chat_format) {
-    const auto name_of = [](const auto format) {
-      const std::string_view name = to_string(format);
-      return name == "none" ? std::string() : std::string(name);
-    };
-    if (flags.text_or("reasoning-parser", "auto") != "none") {
-      HADAL_ASSIGN_OR_RETURN(
-          const ReasoningFormat reasoning,
-          resolve_reasoning_format(flags.text_or("reasoning-parser", "auto"), *chat_format));
-      options.reasoning_parser = name_of(reasoning);
-    }
-    if (flags.text_or("tool-call-parser", "auto") != "none") {
-      HADAL_ASSIGN_OR_RETURN(
-          const ToolCallFormat tools,
-          resolve_tool_call_format(flags.text_or("tool-call-parser", "auto"), *chat_format));
-      options.tool_call_parser = name_of(tools);
-    }
-    log_info("chat format={} reasoning_parser={} tool_call_parser={}", to_string(*chat_format),
-             options.reasoning_parser.empty() ? "none" : options.reasoning_parser,
-             options.tool_call_parser.empty() ? "none" : options.tool_call_parser);
-  }
+  options.allowed_hosts = allowed_hosts(flags);
+  if (chat_format) HADAL_RETURN_IF_ERROR(set_parsers(flags, *chat_format, options));
   options.stream_output_incremental = flags.has("incremental-streaming-output");
   options.stream_interval = flags.integer("stream-interval").value_or(options.stream_interval);
   options.profile_dir = resolve_profile_dir(flags, environment);
@@ -284,15 +310,7 @@ Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, c
   options.default_sampling = sampling.params;
   HADAL_ASSIGN_OR_RETURN(const InForce in_force, values_in_force(flags, session));
   options.server_args_json = flags_as_json(flags, in_force);
-  WeightLoadOptions load;
-  load.quantization = session.options().quantization;
-  load.load_nextn = false;
-  HADAL_ASSIGN_OR_RETURN(load.compute_dtype, session.compute_dtype());
-  HADAL_ASSIGN_OR_RETURN(const KvLayout layout, session.kv_layout());
-  const ModelInfo model = model_info(session.config(), load, layout, 0);
-  options.num_parameters = model.num_parameters;
-  options.weight_bytes = model.weight_bytes;
-  options.weights_on_gpu = session.options().device == DeviceType::kCuda;
+  HADAL_RETURN_IF_ERROR(set_model_size(session, options));
   return options;
 }
 
