@@ -132,6 +132,16 @@ void Scheduler::Impl::admit_newcomers(PromptBudget& budget, const Generating& ge
 }
 
 Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, AdmissionPass& pass) {
+  Start start;
+  const Admission admission = decide(request, pass, start);
+  if (admission != Admission::kAdmitted) return admission;
+  queue.remove(&request, /*served=*/true);
+  take_pages(request, start, pass.plan);
+  start_running(request, start, pass);
+  return Admission::kAdmitted;
+}
+
+Scheduler::Impl::Admission Scheduler::Impl::decide(RequestState& request, AdmissionPass& pass, Start& start) {
   // The outcome from before the retraction must be known first; later requests do not overtake.
   if (request.num_items_in_flight > 0) return Admission::kNoRoom;
   const bool leaves_room = shares.must_leave_room(request.client, last_step);
@@ -155,7 +165,7 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, Adm
     return refused;
   }
 
-  PrefixMatch match;
+  PrefixMatch& match = start.match;
   const auto matchable = known_tokens(request, match_limit(request));
   if (!request.isolated && !matchable.empty())
     match = cache.match(matchable, request.priority, request.cache_owner());
@@ -181,15 +191,21 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, Adm
     cache.unlock(match.node);
     return has_room ? Admission::kNoRoom : refused;
   }
+  start.num_pages = num_blocks;
+  start.step_tokens = step_tokens;
+  start.delays = delays;
+  return Admission::kAdmitted;
+}
 
-  queue.remove(&request, /*served=*/true);
+void Scheduler::Impl::take_pages(RequestState& request, Start& start, BatchPlan& plan) {
+  PrefixMatch& match = start.match;
   for (const PageId page : match.pages) pool.add_ref(page);
   request.pages = std::move(match.pages);
-  if (const int64_t missing = num_blocks - std::ssize(request.pages) - pool.num_free(); missing > 0) {
+  if (const int64_t missing = start.num_pages - std::ssize(request.pages) - pool.num_free(); missing > 0) {
     cache.evict(missing);
   }
   const int64_t num_shared_pages = std::ssize(request.pages);
-  while (std::ssize(request.pages) < num_blocks) {
+  while (std::ssize(request.pages) < start.num_pages) {
     const auto page = pool.allocate();
     HADAL_CHECK(page.has_value(), "request {}: {} evictable pages, but none was freed", request.id,
                 cache.evictable_pages());
@@ -198,16 +214,19 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, Adm
   // The source may just have been evicted, and may be a page of this very request: the copy runs before all
   // writes, so its rows are still there. If it is the target itself, the rows are already in place.
   if (match.partial_tokens > 0 && match.partial_page != request.pages[num_shared_pages]) {
-    pass.plan.ranks[0].copies.push_back({.source = match.partial_page,
-                                         .target = request.pages[num_shared_pages],
-                                         .num_rows = match.partial_tokens});
+    plan.ranks[0].copies.push_back({.source = match.partial_page,
+                                    .target = request.pages[num_shared_pages],
+                                    .num_rows = match.partial_tokens});
   }
+}
 
+void Scheduler::Impl::start_running(RequestState& request, const Start& start, AdmissionPass& pass) {
+  const PrefixMatch& match = start.match;
   std::pop_heap(free_slots.begin(), free_slots.end(), std::greater<>());
   request.slot = free_slots.back();
   free_slots.pop_back();
   by_slot[request.slot] = &request;
-  shares.start(request.client, num_blocks);
+  shares.start(request.client, start.num_pages);
   shares.see(request.client, last_step);
   running.push_back(&request);
   request.running = true;
@@ -218,10 +237,10 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, Adm
   request.catching_up = true;
   request.prompt_cached = false;
   request.planned = request.confirmed = match.num_tokens();
-  request.step_tokens = step_tokens;
+  request.step_tokens = start.step_tokens;
   request.step_absorbed =
-      pass.budget.absorbs(request, match.num_tokens(), match.num_tokens() + step_tokens, delays);
-  pass.budget.take(request, match.num_tokens(), 0, step_tokens, delays);
+      pass.budget.absorbs(request, match.num_tokens(), match.num_tokens() + start.step_tokens, start.delays);
+  pass.budget.take(request, match.num_tokens(), 0, start.step_tokens, start.delays);
   const int64_t cached_tokens = std::min(match.num_tokens(), request.prompt_len);
   request.told_cached_tokens = std::min(match.told_tokens, request.prompt_len);
   if (request.first_page_hash != 0 && options.enable_radix_cache && !request.isolated) {
@@ -237,7 +256,6 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, Adm
     totals.total_prompt_tokens += request.prompt_len;
     totals.total_cached_tokens += request.told_cached_tokens;  // not more, because everybody may read it
   }
-  return Admission::kAdmitted;
 }
 
 }  // namespace hadal

@@ -101,8 +101,21 @@ struct Scheduler::Impl {
   // to compute. It looks at the first kMaxLookups waiting requests only.
   void admit_newcomers(PromptBudget& budget, const Generating& generating, std::unordered_set<uint64_t>& busy,
                        int64_t most_tokens, BatchPlan& plan);
-  // Takes the tokens of an admitted request out of the budget.
+  // Admits the request, or says why not. Takes the tokens of an admitted request out of the budget.
   Admission try_admit(RequestState& request, AdmissionPass& pass);
+  // Start is what is decided about a request that is admitted.
+  struct Start {
+    PrefixMatch match;  // its node is locked
+    int64_t num_pages = 0;
+    int64_t step_tokens = 0;  // prompt tokens that this step computes
+    bool delays = false;      // these delay tokens of other clients
+  };
+  // Decides whether the request is admitted, and fills `start` if so. It takes no page, slot or tokens yet.
+  Admission decide(RequestState& request, AdmissionPass& pass, Start& start);
+  // Gives the request its pages: those of the cached prefix and new ones.
+  void take_pages(RequestState& request, Start& start, BatchPlan& plan);
+  // Gives the request a slot and counts it as running.
+  void start_running(RequestState& request, const Start& start, AdmissionPass& pass);
   // Returns the pages that running requests are expected to need.
   int64_t expected_growth() const;
   bool waits_for_prefix(RequestState& request);
@@ -112,8 +125,8 @@ struct Scheduler::Impl {
   int64_t match_length(RequestState& request);
   // Returns the budget of a step in prompt and recomputed tokens.
   int64_t prefill_budget() const;
-  // A pass ends after this many requests that it only passes over: in admit() those of clients that must
-  // leave room, in admit_newcomers() all that it looks at.
+  // A pass ends after it has skipped this many requests. admit() counts those of clients that must leave
+  // room; admit_newcomers() counts all.
   static constexpr int64_t kMaxLookups = 1024;
 
   // retraction.cpp defines these. secure_decode_pages gives every decoding request the pages that a step of
