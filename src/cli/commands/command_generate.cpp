@@ -188,6 +188,54 @@ void print_summary(const std::vector<Choice>& choices, double load_s, int64_t li
       cut);
 }
 
+Result<LogprobOptions> read_logprob_options(const ParsedFlags& flags) {
+  LogprobOptions logprobs;
+  logprobs.top_num = flags.integer("top-logprobs").value_or(0);
+  logprobs.start = flags.integer("logprob-start-len").value_or(-1);
+  logprobs.enabled = flags.has("logprobs") || flags.has("top-logprobs") || flags.has("logprob-start-len");
+  for (const char* name : {"logprobs", "top-logprobs", "logprob-start-len"}) {
+    if (flags.has(name) && !flags.has("json")) return invalid_argument("--{} needs --json", name);
+  }
+  return logprobs;
+}
+
+// Submits a request for each of the choices that --n asks for.
+Result<std::vector<Choice>> submit_choices(const ParsedFlags& flags, const Tokenizer* tokenizer,
+                                           const std::vector<int32_t>& ids, const SamplingOptions& sampling,
+                                           const LogprobOptions& logprobs, Engine& engine) {
+  const bool skip_special_tokens = !flags.has("no-skip-special-tokens");
+  const auto num_choices = static_cast<uint64_t>(flags.integer("n").value_or(1));
+  HADAL_ASSIGN_OR_RETURN(const auto stops, server::compile_stops(sampling.stop));
+  std::vector<Choice> choices;
+  for (uint64_t i = 0; i < num_choices; ++i) {
+    GenerateRequest request;
+    request.input_ids = ids;
+    request.sampling = sampling.params;
+    if (request.sampling.seed) *request.sampling.seed += i;
+    request.logprobs = logprobs;
+    if (stops != nullptr) {
+      request.stop = server::make_stop_condition(*tokenizer, stops, skip_special_tokens);
+    }
+    HADAL_ASSIGN_OR_RETURN(const RequestId id, engine.submit(std::move(request)));
+    choices.push_back({.id = id,
+                       .stream = server::TextStream(tokenizer, stops,
+                                                    {.skip_special_tokens = skip_special_tokens,
+                                                     .no_stop_trim = flags.has("no-stop-trim")})});
+  }
+  return choices;
+}
+
+void write_json(const std::vector<Choice>& choices, const Tokenizer* tokenizer,
+                const LogprobOptions& logprobs, double load_s) {
+  json out = choice_json(choices[0], tokenizer, logprobs, load_s);
+  if (choices.size() > 1) {
+    for (const Choice& choice : choices) {
+      out["choices"].push_back(choice_json(choice, tokenizer, logprobs, load_s));
+    }
+  }
+  write_stdout(out.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+}
+
 }  // namespace
 
 Result<std::vector<int32_t>> read_input_ids(const ParsedFlags& flags) {
@@ -221,14 +269,7 @@ Result<void> check_ids(const ParsedFlags& flags, std::span<const int32_t> ids, c
 
 Result<int> run_generate(const ParsedFlags& flags, const Environment& environment) {
   const bool as_json = flags.has("json");
-  LogprobOptions logprobs;
-  logprobs.top_num = flags.integer("top-logprobs").value_or(0);
-  logprobs.start = flags.integer("logprob-start-len").value_or(-1);
-  logprobs.enabled = flags.has("logprobs") || flags.has("top-logprobs") || flags.has("logprob-start-len");
-  for (const char* name : {"logprobs", "top-logprobs", "logprob-start-len"}) {
-    if (flags.has(name) && !as_json) return invalid_argument("--{} needs --json", name);
-  }
-
+  HADAL_ASSIGN_OR_RETURN(const LogprobOptions logprobs, read_logprob_options(flags));
   HADAL_ASSIGN_OR_RETURN(const auto session, Session::open(flags, environment, TokenizerUse::kIfThere));
   const Tokenizer* tokenizer = session->tokenizer();
   HADAL_ASSIGN_OR_RETURN(SamplingOptions sampling,
@@ -256,42 +297,17 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
   HADAL_RETURN_IF_ERROR(fit_to_engine(sampling, prompt_tokens, *engine));
 
   const InterruptGuard guard;
-  const bool skip_special_tokens = !flags.has("no-skip-special-tokens");
-  const auto num_choices = static_cast<uint64_t>(flags.integer("n").value_or(1));
-  HADAL_ASSIGN_OR_RETURN(const auto stops, server::compile_stops(sampling.stop));
-  std::vector<Choice> choices;
-  for (uint64_t i = 0; i < num_choices; ++i) {
-    GenerateRequest request;
-    request.input_ids = ids;
-    request.sampling = sampling.params;
-    if (request.sampling.seed) *request.sampling.seed += i;
-    request.logprobs = logprobs;
-    if (stops != nullptr) {
-      request.stop = server::make_stop_condition(*tokenizer, stops, skip_special_tokens);
-    }
-    HADAL_ASSIGN_OR_RETURN(const RequestId id, engine->submit(std::move(request)));
-    choices.push_back({.id = id,
-                       .stream = server::TextStream(tokenizer, stops,
-                                                    {.skip_special_tokens = skip_special_tokens,
-                                                     .no_stop_trim = flags.has("no-stop-trim")})});
-  }
+  HADAL_ASSIGN_OR_RETURN(std::vector<Choice> choices,
+                         submit_choices(flags, tokenizer, ids, sampling, logprobs, *engine));
   for (size_t i = 0; i < choices.size(); ++i) {
-    if (!as_json && num_choices > 1) write_stdout(fmt::format("{}[choice {}]\n", i > 0 ? "\n" : "", i));
+    if (!as_json && choices.size() > 1) write_stdout(fmt::format("{}[choice {}]\n", i > 0 ? "\n" : "", i));
     if (!as_json && prompt.starts_in_reasoning)
       write_stdout("<think>");  // because the model writes the end tag alone
     finish_choice(*engine, choices[i], tokenizer, !as_json, guard);
     if (!as_json) write_stdout("\n");
   }
 
-  if (as_json) {
-    json out = choice_json(choices[0], tokenizer, logprobs, session->load_s());
-    if (num_choices > 1) {
-      for (const Choice& choice : choices) {
-        out["choices"].push_back(choice_json(choice, tokenizer, logprobs, session->load_s()));
-      }
-    }
-    write_stdout(out.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
-  }
+  if (as_json) write_json(choices, tokenizer, logprobs, session->load_s());
   const int64_t limit = sampling.params.max_new_tokens;
   print_summary(choices, session->load_s(), limit, limit < asked_tokens);
   if (guard.interrupted()) return kExitInterrupted;
