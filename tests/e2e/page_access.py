@@ -1,5 +1,5 @@
-"""Tests that the chat page can be used with a screen reader, with weak eyes and with a finger: names and roles of every
-control, the contrast of every text on what is behind it, and the size of what must be hit."""
+"""Tests that the chat page can be used with a screen reader, with weak eyes, with a finger and without a mouse: names and
+roles of every control, the contrast of every text on what is behind it, the size of what must be hit, themes and keys."""
 
 # Returns what a screen reader could not name, and ids and roles that do not fit.
 NAMES = """(() => {
@@ -99,7 +99,77 @@ def everything(page, check, where):
         check(f"everything is {name}: {where}", not wrong, wrong)
 
 
-def run(open_page, check, scripted):
+def keyboard(open_page, check, done):
+    page = open_page()
+    page.type("one")
+    page.key("Enter", shift=True)
+    page.type("two")
+    check("Shift+Enter is a new line", page.evaluate("document.querySelector('#input').value") == "one\ntwo")
+    check("and sends nothing", page.evaluate("bodies.length") == 0)
+    reached = []
+    for _ in range(14):
+        page.key("Tab")
+        reached.append(page.evaluate("""(() => {
+          const node = document.activeElement;
+          const ring = getComputedStyle(node).outlineStyle !== 'none' || node.matches('.composer *');
+          return [node.id || node.className || node.tagName, ring];
+        })()"""))
+    names = [name for name, _ in reached]
+    for name in ("thinking", "send", "skip", "new-chat", "theme", "open-settings"):
+        check(f"Tab reaches {name}", name in names, names)
+    check("focus is visible", all(ring for name, ring in reached if name != "BODY"), reached)
+    check("reading order", names.index("skip") < names.index("new-chat") < names.index("open-settings"), names)
+    page.evaluate("document.querySelector('#open-settings').focus()")
+    page.key("Enter")
+    check("Enter opens settings", page.wait("document.querySelector('#settings').open", 10))
+    page.key("Escape")
+    check("Esc closes them, focus returns", page.wait("!document.querySelector('#settings').open", 10) and
+          page.evaluate("document.activeElement.id") == "open-settings")
+    page.evaluate("document.querySelector('.skip').focus()")
+    page.key("Enter")
+    page.evaluate("window.script = {events: [{content: 'hello'}]}")
+    page.key("Enter")
+    check("asked and answered by keys alone", page.wait(f"{done} && document.querySelector('.answer').innerText === 'hello'", 20))
+    page.evaluate("document.querySelector('#attach').focus()")
+    page.key("Tab")
+    page.key(" ")
+    check("the space key switches thinking", page.evaluate("document.querySelector('#thinking').ariaPressed") == "true")
+
+
+def themes(open_page, check):
+    page = open_page()
+    light_of = """(() => { const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number);
+                           return r + g + b; })()"""
+    page.prefer("light")
+    check("light as the system", page.evaluate(light_of) > 600)
+    page.prefer("dark")
+    check("dark as the system", page.evaluate(light_of) < 150)
+    page.click("#theme")
+    check("light although the system is dark", page.evaluate(light_of) > 600 and page.text("#theme") == "Theme: light")
+    page.reload()
+    page.wait("document.querySelector('#model').textContent")
+    check("chosen once for all", page.evaluate(light_of) > 600)
+    page.prefer("light")
+    page.click("#theme")
+    check("dark although the system is light", page.evaluate(light_of) < 150)
+    contrast = page.evaluate("""['light', 'dark'].map((theme) => {
+      document.documentElement.dataset.theme = theme;
+      const style = getComputedStyle(document.documentElement);
+      const light = (name) => {
+        const hex = style.getPropertyValue(name).trim();
+        const [r, g, b] = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16) / 255)
+          .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+      };
+      const ratio = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
+      return Math.min(ratio('--text', '--surface'), ratio('--muted', '--surface'), ratio('--muted', '--back'),
+                      ratio('--muted', '--soft'), ratio('--accent', '--soft'), ratio('--accent', '--surface'),
+                      ratio('--on-accent', '--accent'), ratio('--danger', '--danger-soft'));
+    })""")
+    check("text is readable in both (WCAG AA)", min(contrast) >= 4.5, contrast)
+
+
+def run(open_page, check, scripted, done):
     page = open_page()
     for theme in ("light", "dark"):
         page.prefer(theme)
@@ -140,3 +210,5 @@ def run(open_page, check, scripted):
     page.wait("document.querySelector('.sidebar.open')")
     wrong = page.evaluate(SMALL)
     check("a finger hits everything: the list", not wrong, wrong)
+    keyboard(open_page, check, done)
+    themes(open_page, check)

@@ -100,9 +100,10 @@ class PlanBuilder {
     return address;
   }
 
+  // Returns null if there are no rows.
   std::byte* place_rows(const TensorSource& from, DType type, Range rows) {
+    if (rows.size() == 0) return nullptr;
     std::byte* dst = take(rows.size() * from.cols * dtype_bytes(type));
-    if (rows.size() == 0) return dst;
     plan_.placements.push_back({.source = &from,
                                 .row = rows.begin,
                                 .rows = rows.size(),
@@ -411,12 +412,10 @@ class PlanBuilder {
     weights.shared_head_norm = vector(prefix + "shared_head.norm.weight");
     const TensorSource& joined = source(prefix + "eh_proj.weight");
     weights.eh_proj = dense(joined, plain_dtype_, joined_rows_of(config_, split_, rank_));
-    if (weights.eh_proj.n == 0) weights.eh_proj.data = nullptr;
     weights.layer = layer(config_.num_hidden_layers);
     if (sources_.contains(embedding))
       weights.embedding = dense(source(embedding), plain_dtype_, {0, config_.vocab_size});
     if (sources_.contains(head)) weights.lm_head = dense(source(head), plain_dtype_, tokens);
-    if (weights.lm_head.n == 0) weights.lm_head.data = nullptr;
     return weights;
   }
 

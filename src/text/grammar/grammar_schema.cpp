@@ -15,6 +15,7 @@
 #include "text/grammar/expression_depth.h"
 #include "text/grammar/grammar_schema_keywords.h"
 #include "text/grammar/grammar_schema_numbers.h"
+#include "text/grammar/grammar_schema_shapes.h"
 #include "text/json_error.h"
 
 namespace hadal {
@@ -76,7 +77,6 @@ class SchemaWalk {
                                                        shown_text(keyword), place(at), shown(value), why)));
   }
 
-  Result<void> check_shape(const Keyword& keyword, const json::value& value, const std::string& at) const;
   Result<void> check_alone(const json::object& schema, const Keyword& keyword, const std::string& at) const;
   Result<void> check_typed(const json::object& schema, const std::string& at) const;
   Result<void> check_bounds(const json::object& schema, const std::string& at) const;
@@ -93,57 +93,6 @@ class SchemaWalk {
   std::set<std::string> schemas_;                              // JSON pointers of all schemas
   std::map<std::string, std::string, std::less<>> refs_;       // place -> target
 };
-
-Result<void> SchemaWalk::check_shape(const Keyword& keyword, const json::value& value,
-                                     const std::string& at) const {
-  const auto wrong = [&](std::string_view what) {
-    return error(at, keyword.name, value, fmt::format("it must be {}", what));
-  };
-  switch (keyword.shape) {
-    case Shape::kSchema:
-      if (!value.is_object() && !value.is_bool()) return wrong("a schema (an object or a boolean)");
-      return {};
-    case Shape::kSchemaList:
-      if (!value.is_array() || value.get_array().empty()) return wrong("a non-empty list of schemas");
-      return {};
-    case Shape::kSchemaMap:
-      if (!value.is_object()) return wrong("an object of schemas");
-      return {};
-    case Shape::kString:
-      if (!value.is_string()) return wrong("a string");
-      return {};
-    case Shape::kStringList:
-      if (!value.is_array()) return wrong("a list of strings");
-      for (const json::value& element : value.get_array())
-        if (!element.is_string()) return wrong("a list of strings");
-      return {};
-    case Shape::kCount:
-      if (!value.is_int64() || value.get_int64() < 0 || value.get_int64() > kMaxSchemaCount)
-        return wrong(fmt::format("an integer of 0 to {}", kMaxSchemaCount));
-      return {};
-    case Shape::kNumber:
-      if (!value.is_number()) return wrong("a number");
-      if (value.is_uint64() || (value.is_double() && !(std::abs(value.get_double()) <= 9e15)))
-        return wrong("a number between -9e15 and 9e15");
-      return {};
-    case Shape::kList:
-      if (!value.is_array() || value.get_array().empty()) return wrong("a non-empty list");
-      return {};
-    case Shape::kTypes: {
-      const auto is_type = [](const json::value& type) {
-        return type.is_string() && among(schema_type_names(), std::string_view(type.get_string()));
-      };
-      const bool is_list = value.is_array() && !value.get_array().empty() &&
-                           std::all_of(value.get_array().begin(), value.get_array().end(), is_type);
-      if (!is_list && !is_type(value))
-        return wrong(fmt::format("one or a list of {}", fmt::join(schema_type_names(), ", ")));
-      return {};
-    }
-    case Shape::kAnything:
-      return {};
-  }
-  return {};
-}
 
 // A keyword that the library evaluates alone may be accompanied by annotations, and a const or enum by types
 // that its values have anyway.
@@ -375,7 +324,8 @@ Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, 
   for (const auto& [name, value] : members) {
     const Keyword* keyword = find_keyword(name);
     if (keyword != nullptr) {
-      HADAL_RETURN_IF_ERROR(check_shape(*keyword, value, at));
+      if (const std::string shape = wanted_shape(*keyword, value); !shape.empty())
+        return error(at, name, value, fmt::format("it must be {}", shape));
       if (keyword->decides_alone && (alone == nullptr || keyword < alone)) alone = keyword;
       continue;
     }

@@ -1,5 +1,6 @@
 // Describes the keywords of JSON Schema: the form of their values, the values to which they apply, and which
-// of them grammars enforce. Only grammar_schema.cpp includes it. The functions are pure.
+// of them grammars enforce. Only grammar_schema.cpp and
+// grammar_schema_shapes.h include it. The functions are pure.
 #pragma once
 
 #include <algorithm>
