@@ -100,13 +100,27 @@ struct Tokenizer::Impl {
     return id < 0 ? std::nullopt : std::optional(id);
   }
 
+  struct VocabularySize {
+    size_t num_ids = 0;
+    size_t num_bytes = 0;  // of all tokens in the file's notation
+  };
+  struct TokenTexts {
+    std::vector<std::optional<std::string>> merged;  // [num_ids], bytes of tokens that merging can produce
+    // [num_ids], tokens that are text and not in the alphabet; they point into the file
+    std::vector<std::string_view> verbatim;
+  };
+  // build calls the four functions above it, in this order.
+  static Result<VocabularySize> size_of(const TokenizerFile& file);
+  Result<TokenTexts> read_tokens(const TokenizerFile& file, const VocabularySize& size);
+  Result<void> read_merges(const TokenizerFile& file, const TokenTexts& texts);
+  void join_bytes(const TokenTexts& texts, const VocabularySize& size);
   Result<void> build(TokenizerFile& file);
   Result<void> apply(const TokenizerConfig& config);
   size_t find_longest_token(const std::vector<AddedTokenSpec>& added_tokens) const;
   Result<int32_t> named_token(std::string_view text, std::string_view what) const;
 };
 
-Result<void> Tokenizer::Impl::build(TokenizerFile& file) {
+Result<Tokenizer::Impl::VocabularySize> Tokenizer::Impl::size_of(const TokenizerFile& file) {
   int64_t largest = -1;
   size_t num_bytes = 0;
   for (const auto& [text, id] : file.vocab) {
@@ -124,21 +138,24 @@ Result<void> Tokenizer::Impl::build(TokenizerFile& file) {
     num_bytes += token.content.size();
   }
   if (largest < 0) return data_loss("tokenizer.json: the vocabulary is empty");
+  return VocabularySize{.num_ids = static_cast<size_t>(largest + 1), .num_bytes = num_bytes};
+}
 
-  const auto vocab_size = static_cast<size_t>(largest + 1);
-  flags.assign(vocab_size, 0);
-  ids_by_text.reserve(file.vocab.size() + file.added_tokens.size(), num_bytes);
-  // Holds the bytes of tokens that merging can produce.
-  std::vector<std::optional<std::string>> model_bytes(vocab_size);
-  std::vector<std::string_view> verbatim(vocab_size);  // tokens that are text and not in the alphabet
+Result<Tokenizer::Impl::TokenTexts> Tokenizer::Impl::read_tokens(const TokenizerFile& file,
+                                                                 const VocabularySize& size) {
+  flags.assign(size.num_ids, 0);
+  ids_by_text.reserve(file.vocab.size() + file.added_tokens.size(), size.num_bytes);
+  TokenTexts texts;
+  texts.merged.resize(size.num_ids);
+  texts.verbatim.resize(size.num_ids);
   for (const auto& [text, wide_id] : file.vocab) {
     const auto id = static_cast<int32_t>(wide_id);
     if (flags[id] != 0)
       return data_loss("tokenizer.json: model.vocab gives id {} to more than one token", id);
     if (!ids_by_text.insert(text, id)) return data_loss("tokenizer.json: model.vocab has \"{}\" twice", text);
     flags[id] = kModelToken;
-    model_bytes[id] = alphabet.to_bytes(text);
-    if (!model_bytes[id]) verbatim[id] = text;
+    texts.merged[id] = alphabet.to_bytes(text);
+    if (!texts.merged[id]) texts.verbatim[id] = text;
   }
   for (const AddedTokenSpec& token : file.added_tokens) {
     const auto known = find(token.content);
@@ -150,9 +167,12 @@ Result<void> Tokenizer::Impl::build(TokenizerFile& file) {
                        token.content, token.id);
     if (!known) ids_by_text.insert(token.content, token.id);
     flags[token.id] |= kAddedToken | (token.special ? kSpecialToken : 0);
-    verbatim[token.id] = token.content;
+    texts.verbatim[token.id] = token.content;
   }
+  return texts;
+}
 
+Result<void> Tokenizer::Impl::read_merges(const TokenizerFile& file, const TokenTexts& texts) {
   std::vector<std::pair<std::pair<int32_t, int32_t>, int32_t>> merges;
   merges.reserve(file.merges.size());
   std::string merged;
@@ -172,19 +192,28 @@ Result<void> Tokenizer::Impl::build(TokenizerFile& file) {
       return data_loss("tokenizer.json: model.merges[{}] needs the token \"{}\", which is not in model.vocab",
                        i, *unknown);
   }
-  bpe = std::make_unique<Bpe>(model_bytes, merges, file.ignore_merges);
+  bpe = std::make_unique<Bpe>(texts.merged, merges, file.ignore_merges);
+  return {};
+}
 
-  begins.reserve(vocab_size + 1);
-  bytes.reserve(num_bytes);
-  for (size_t id = 0; id < vocab_size; ++id) {
+void Tokenizer::Impl::join_bytes(const TokenTexts& texts, const VocabularySize& size) {
+  begins.reserve(size.num_ids + 1);
+  bytes.reserve(size.num_bytes);
+  for (size_t id = 0; id < size.num_ids; ++id) {
     begins.push_back(static_cast<uint32_t>(bytes.size()));
-    if (!verbatim[id].empty())
-      bytes.append(verbatim[id]);
-    else if (model_bytes[id])
-      bytes.append(*model_bytes[id]);
+    if (!texts.verbatim[id].empty())
+      bytes.append(texts.verbatim[id]);
+    else if (texts.merged[id])
+      bytes.append(*texts.merged[id]);
   }
   begins.push_back(static_cast<uint32_t>(bytes.size()));
+}
 
+Result<void> Tokenizer::Impl::build(TokenizerFile& file) {
+  HADAL_ASSIGN_OR_RETURN(const VocabularySize size, size_of(file));
+  HADAL_ASSIGN_OR_RETURN(const TokenTexts texts, read_tokens(file, size));
+  HADAL_RETURN_IF_ERROR(read_merges(file, texts));
+  join_bytes(texts, size);
   longest_token_bytes = find_longest_token(file.added_tokens);
 
   added = std::make_unique<AddedTokenMatcher>(file.added_tokens, classes);

@@ -88,92 +88,130 @@ RestWorkspace rest_workspace(GemmLibrary& library) {
   return {.sums = library.impl().workspace, .counts = library.impl().counts, .blocks = kRestBlocks};
 }
 
-void cublaslt_linear(const DenseLinearParams& p, GemmLibrary& library, const Launch& launch) {
-  HADAL_CHECK(library::supports(linear_shape(p)) && p.x != nullptr,
-              "cuBLASLt is used only for 16-bit operands");
-  HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one of y and y_f32 must be set");
-  if (p.m == 0) return;
-  GemmLibrary::Impl& impl = library.impl();
-  const bool f32 = p.y_f32 != nullptr;
-  const cudaDataType_t type = p.w.type == WeightType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
-  void* y = f32 ? static_cast<void*>(p.y_f32) : p.y;
+namespace {
 
-  Description description;
-  check(cublasLtMatmulDescCreate(&description.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-        "describing a product");
-  const cublasOperation_t transposed = CUBLAS_OP_T;
-  check(cublasLtMatmulDescSetAttribute(description.handle, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                       sizeof transposed),
-        "describing a product");
-  const auto layouts = [&](int64_t m, Layout& w, Layout& x, Layout& out) {
-    const auto n = static_cast<uint64_t>(p.w.n);
-    const auto k = static_cast<uint64_t>(p.w.k);
-    check(cublasLtMatrixLayoutCreate(&w.handle, type, k, n, p.w.row_stride), "describing W");
-    check(cublasLtMatrixLayoutCreate(&x.handle, type, k, static_cast<uint64_t>(m), p.x_stride),
-          "describing x");
-    check(cublasLtMatrixLayoutCreate(&out.handle, f32 ? CUDA_R_32F : type, n, static_cast<uint64_t>(m),
-                                     p.y_stride),
-          "describing y");
+// Product is one product of the library: its operands and what the library is told about them.
+class Product {
+ public:
+  Product(const DenseLinearParams& params, GemmLibrary::Impl& impl)
+      : p_(params),
+        impl_(impl),
+        f32_(params.y_f32 != nullptr),
+        y_(f32_ ? static_cast<void*>(params.y_f32) : params.y),
+        type_(params.w.type == WeightType::kF16 ? CUDA_R_16F : CUDA_R_16BF) {
+    check(cublasLtMatmulDescCreate(&description_.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+          "describing a product");
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    check(cublasLtMatmulDescSetAttribute(description_.handle, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                         sizeof transposed),
+          "describing a product");
+    describe(p_.m, layouts_);
+  }
+
+  void run(cudaStream_t stream) {
+    const int64_t bucket = bucket_of(p_.m);
+    const cublasLtMatmulAlgo_t* algorithm = &plan_for(bucket);
+    if (bucket != p_.m && !usable(*algorithm)) algorithm = &plan_for(p_.m);
+    const float one = 1.0F;
+    const float zero = 0.0F;
+    check(cublasLtMatmul(impl_.handle, description_.handle, &one, p_.w.data, layouts_.w.handle, p_.x,
+                         layouts_.x.handle, &zero, y_, layouts_.y.handle, y_, layouts_.y.handle, algorithm,
+                         impl_.workspace, kWorkspaceBytes, stream),
+          "multiplying");
+  }
+
+ private:
+  struct Layouts {
+    Layout w, x, y;
   };
-  const auto choose = [&](int64_t m) {
-    Layout w, x, out;
-    layouts(m, w, x, out);
+
+  // Describes the operands of a product with m rows of x.
+  void describe(int64_t m, Layouts& out) const {
+    const auto n = static_cast<uint64_t>(p_.w.n);
+    const auto k = static_cast<uint64_t>(p_.w.k);
+    const auto rows = static_cast<uint64_t>(m);
+    check(cublasLtMatrixLayoutCreate(&out.w.handle, type_, k, n, p_.w.row_stride), "describing W");
+    check(cublasLtMatrixLayoutCreate(&out.x.handle, type_, k, rows, p_.x_stride), "describing x");
+    check(cublasLtMatrixLayoutCreate(&out.y.handle, f32_ ? CUDA_R_32F : type_, n, rows, p_.y_stride),
+          "describing y");
+  }
+
+  // These are addresses and bytes between rows, whose common alignment matters.
+  uint64_t w_bits() const {
+    return reinterpret_cast<uintptr_t>(p_.w.data) | static_cast<uint64_t>(p_.w.row_stride) * 2;
+  }
+  uint64_t x_bits() const {
+    return reinterpret_cast<uintptr_t>(p_.x) | static_cast<uint64_t>(p_.x_stride) * 2;
+  }
+  uint64_t y_bits(uint64_t element_bytes) const {
+    return reinterpret_cast<uintptr_t>(y_) | static_cast<uint64_t>(p_.y_stride) * element_bytes;
+  }
+
+  // Asks the library for an algorithm for m rows of x.
+  cublasLtMatmulAlgo_t choose(int64_t m) const {
+    Layouts layouts;
+    describe(m, layouts);
     Preference preference;
     check(cublasLtMatmulPreferenceCreate(&preference.handle), "stating preferences");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       check(cublasLtMatmulPreferenceSetAttribute(preference.handle, attribute, &value, sizeof value),
             "stating preferences");
     };
+    const auto prefer_alignment = [&](cublasLtMatmulPreferenceAttributes_t attribute, uint64_t bits) {
+      prefer(attribute, static_cast<uint32_t>(alignment_of(bits)));
+    };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));  // none is always allowed
-    const auto alignment = [](uint64_t pointer, uint64_t row_bytes) {
-      return static_cast<uint32_t>(alignment_of(pointer | row_bytes));
-    };
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-           alignment(reinterpret_cast<uintptr_t>(p.w.data), static_cast<uint64_t>(p.w.row_stride) * 2));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-           alignment(reinterpret_cast<uintptr_t>(p.x), static_cast<uint64_t>(p.x_stride) * 2));
-    const uint32_t out_alignment =
-        alignment(reinterpret_cast<uintptr_t>(y), static_cast<uint64_t>(p.y_stride) * (f32 ? 4 : 2));
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out_alignment);
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out_alignment);
+    prefer_alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, w_bits());
+    prefer_alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, x_bits());
+    prefer_alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, y_bits(f32_ ? 4 : 2));
+    prefer_alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, y_bits(f32_ ? 4 : 2));
     cublasLtMatmulHeuristicResult_t result{};
     int found = 0;
-    check(cublasLtMatmulAlgoGetHeuristic(impl.handle, description.handle, w.handle, x.handle, out.handle,
-                                         out.handle, preference.handle, 1, &result, &found),
+    check(cublasLtMatmulAlgoGetHeuristic(impl_.handle, description_.handle, layouts.w.handle,
+                                         layouts.x.handle, layouts.y.handle, layouts.y.handle,
+                                         preference.handle, 1, &result, &found),
           "choosing an algorithm");
-    HADAL_CHECK(found == 1, "cuBLASLt has no algorithm for m {}, n {}, k {}", m, p.w.n, p.w.k);
+    HADAL_CHECK(found == 1, "cuBLASLt has no algorithm for m {}, n {}, k {}", m, p_.w.n, p_.w.k);
     return result.algo;
-  };
+  }
 
-  const int alignment =
-      alignment_of(reinterpret_cast<uintptr_t>(p.w.data) | reinterpret_cast<uintptr_t>(p.x) |
-                   reinterpret_cast<uintptr_t>(y) | static_cast<uint64_t>(p.w.row_stride) * 2 |
-                   static_cast<uint64_t>(p.x_stride) * 2 | static_cast<uint64_t>(p.y_stride) * 2);
-  Layout w, x, out;
-  layouts(p.m, w, x, out);
-  const auto usable = [&](const cublasLtMatmulAlgo_t& algorithm) {
-    cublasLtMatmulHeuristicResult_t result{};
-    return cublasLtMatmulAlgoCheck(impl.handle, description.handle, w.handle, x.handle, out.handle,
-                                   out.handle, &algorithm, &result) == CUBLAS_STATUS_SUCCESS &&
-           result.workspaceSize <= kWorkspaceBytes;
-  };
-  const auto plan_for = [&](int64_t m) -> const cublasLtMatmulAlgo_t& {
-    const auto key = std::make_tuple(m, p.w.n, p.w.k, p.w.type, f32, alignment);
-    auto plan = impl.plans.find(key);
-    if (plan == impl.plans.end()) plan = impl.plans.emplace(key, choose(m)).first;
+  // Returns the algorithm of this number of rows, which is chosen once.
+  const cublasLtMatmulAlgo_t& plan_for(int64_t m) {
+    const int alignment = alignment_of(w_bits() | x_bits() | y_bits(2));
+    const auto key = std::make_tuple(m, p_.w.n, p_.w.k, p_.w.type, f32_, alignment);
+    auto plan = impl_.plans.find(key);
+    if (plan == impl_.plans.end()) plan = impl_.plans.emplace(key, choose(m)).first;
     return plan->second;
-  };
-  const int64_t bucket = bucket_of(p.m);
-  const cublasLtMatmulAlgo_t* algorithm = &plan_for(bucket);
-  if (bucket != p.m && !usable(*algorithm)) algorithm = &plan_for(p.m);
-  const float one = 1.0F;
-  const float zero = 0.0F;
-  check(cublasLtMatmul(impl.handle, description.handle, &one, p.w.data, w.handle, p.x, x.handle, &zero, y,
-                       out.handle, y, out.handle, algorithm, impl.workspace, kWorkspaceBytes,
-                       static_cast<cudaStream_t>(launch.stream.native)),
-        "multiplying");
+  }
+
+  // Returns true if the algorithm supports this product.
+  bool usable(const cublasLtMatmulAlgo_t& algorithm) const {
+    cublasLtMatmulHeuristicResult_t result{};
+    return cublasLtMatmulAlgoCheck(impl_.handle, description_.handle, layouts_.w.handle, layouts_.x.handle,
+                                   layouts_.y.handle, layouts_.y.handle, &algorithm,
+                                   &result) == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= kWorkspaceBytes;
+  }
+
+  const DenseLinearParams& p_;
+  GemmLibrary::Impl& impl_;
+  const bool f32_;  // y is float32
+  void* const y_;
+  const cudaDataType_t type_;
+  Description description_;
+  Layouts layouts_;
+};
+
+}  // namespace
+
+void cublaslt_linear(const DenseLinearParams& p, GemmLibrary& library, const Launch& launch) {
+  HADAL_CHECK(library::supports(linear_shape(p)) && p.x != nullptr,
+              "cuBLASLt is used only for 16-bit operands");
+  HADAL_CHECK((p.y != nullptr) != (p.y_f32 != nullptr), "one of y and y_f32 must be set");
+  if (p.m == 0) return;
+  Product(p, library.impl()).run(static_cast<cudaStream_t>(launch.stream.native));
 }
 
 }  // namespace hadal::cuda
