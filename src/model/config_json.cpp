@@ -70,13 +70,13 @@ std::string describe(const Json& value) {
   return text;
 }
 
-const Json* FieldReader::find(const char* name) {
+const Json* ConfigReader::find(const char* name) {
   known_.emplace_back(name);
   const auto it = object_.find(name);
   return it == object_.end() || it->is_null() ? nullptr : &*it;
 }
 
-int64_t FieldReader::integer(const char* name, int64_t min, int64_t max, std::optional<int64_t> fallback) {
+int64_t ConfigReader::integer(const char* name, int64_t min, int64_t max, std::optional<int64_t> fallback) {
   const Json* value = find(name);
   if (value == nullptr) {
     if (!fallback) fail(name, "is missing; allowed: {} to {}", min, max);
@@ -92,7 +92,7 @@ int64_t FieldReader::integer(const char* name, int64_t min, int64_t max, std::op
   return value->get<int64_t>();
 }
 
-double FieldReader::number(const char* name, double min, double max, std::optional<double> fallback) {
+double ConfigReader::number(const char* name, double min, double max, std::optional<double> fallback) {
   const Json* value = find(name);
   if (value == nullptr) {
     if (!fallback) fail(name, "is missing; allowed: {} to {}", min, max);
@@ -106,7 +106,7 @@ double FieldReader::number(const char* name, double min, double max, std::option
   return number;
 }
 
-bool FieldReader::boolean(const char* name, bool fallback) {
+bool ConfigReader::boolean(const char* name, bool fallback) {
   const Json* value = find(name);
   if (value == nullptr) return fallback;
   if (!value->is_boolean()) {
@@ -116,8 +116,8 @@ bool FieldReader::boolean(const char* name, bool fallback) {
   return value->get<bool>();
 }
 
-size_t FieldReader::one_of(const char* name, std::initializer_list<const char*> allowed,
-                           std::optional<size_t> fallback) {
+size_t ConfigReader::one_of(const char* name, std::initializer_list<const char*> allowed,
+                            std::optional<size_t> fallback) {
   const Json* value = find(name);
   if (value == nullptr && fallback) return *fallback;
   if (value != nullptr && value->is_string()) {
@@ -129,14 +129,14 @@ size_t FieldReader::one_of(const char* name, std::initializer_list<const char*> 
   return fallback.value_or(0);
 }
 
-void FieldReader::fixed(const char* name, int64_t value) {
+void ConfigReader::fixed(const char* name, int64_t value) {
   const Json* found = find(name);
   if (found != nullptr && found->is_number_integer() && *found == value) return;
   fail(name, "{}; only {} is supported",
        found == nullptr ? std::string("is missing") : "is " + describe(*found), value);
 }
 
-const Json* FieldReader::object(const char* name) {
+const Json* ConfigReader::object(const char* name) {
   const Json* value = find(name);
   if (value == nullptr || value->is_object()) return value;
   fail(name, "is {}; allowed: an object or null", describe(*value));

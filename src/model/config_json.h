@@ -27,10 +27,10 @@ std::string describe(const Json& value);
 
 // Reads fields of one object. The first error is kept; after it every read returns its fallback, so that a
 // sequence of reads needs one check at its end. An absent field and null are equivalent.
-class FieldReader {
+class ConfigReader {
  public:
   // `prefix` precedes field names in errors, for example "rope_scaling.".
-  FieldReader(const Json& object, std::string_view source, std::string_view prefix = {})
+  ConfigReader(const Json& object, std::string_view source, std::string_view prefix = {})
       : object_(object), source_(source), prefix_(prefix) {}
 
   // Reads an integer. A field without a fallback is required.

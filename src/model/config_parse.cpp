@@ -13,8 +13,8 @@
 namespace hadal {
 namespace {
 
+using config_json::ConfigReader;
 using config_json::describe;
-using config_json::FieldReader;
 using config_json::Json;
 
 // The bounds are generous: a few times the largest published model, but small enough that no product of them
@@ -29,7 +29,7 @@ constexpr int64_t kMaxChosen = 64;
 constexpr int64_t kMaxExpertsInAll = 65536;
 constexpr double kMinTheta = 1.001;  // YaRN divides by its logarithm
 
-void read_architecture(FieldReader& in, ModelConfig& config) {
+void read_architecture(ConfigReader& in, ModelConfig& config) {
   constexpr const char* kSupported = "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, DeepseekV32ForCausalLM";
   const Json* list = in.find("architectures");
   if (list == nullptr || !list->is_array() || list->size() != 1 || !(*list)[0].is_string()) {
@@ -46,7 +46,7 @@ void read_architecture(FieldReader& in, ModelConfig& config) {
   in.fail("architectures", "is {}; supported: {}", describe(*list), kSupported);
 }
 
-void read_sizes(FieldReader& in, ModelConfig& config) {
+void read_sizes(ConfigReader& in, ModelConfig& config) {
   config.hidden_size = in.integer("hidden_size", 1, kMaxWidth);
   config.intermediate_size = in.integer("intermediate_size", 1, kMaxWidth);
   config.num_hidden_layers = in.integer("num_hidden_layers", 1, kMaxLayers);
@@ -68,7 +68,7 @@ void read_sizes(FieldReader& in, ModelConfig& config) {
 }
 
 // Reads the fields of V3.2's indexer, which reads the query's low-rank latent.
-void read_indexer(FieldReader& in, ModelConfig& config) {
+void read_indexer(ConfigReader& in, ModelConfig& config) {
   if (config.architecture != Architecture::kDeepseekV32) return;
   if (in.ok() && config.q_lora_rank == 0) {
     const Json* rank = in.find("q_lora_rank");
@@ -94,7 +94,7 @@ void read_indexer(FieldReader& in, ModelConfig& config) {
     in.fail("indexer_rope_interleave", "is true; only false is supported");
 }
 
-void read_experts(FieldReader& in, ModelConfig& config) {
+void read_experts(ConfigReader& in, ModelConfig& config) {
   const bool v2 = config.architecture == Architecture::kDeepseekV2;
   const int64_t experts = config.n_routed_experts = in.integer("n_routed_experts", 0, kMaxExperts, 0);
   const bool moe = experts > 0;
@@ -143,7 +143,7 @@ void read_experts(FieldReader& in, ModelConfig& config) {
 }
 
 // The older field is rope_scaling; transformers 5 writes rope_parameters, which contains rope_theta too.
-void read_rope(FieldReader& in, std::string_view source, ModelConfig& config) {
+void read_rope(ConfigReader& in, std::string_view source, ModelConfig& config) {
   config.rope_theta = in.number("rope_theta", kMinTheta, 1e12, 10000.0);
   const char* name = "rope_scaling";
   const Json* object = in.object(name);
@@ -153,7 +153,7 @@ void read_rope(FieldReader& in, std::string_view source, ModelConfig& config) {
     object = parameters;
   }
   if (object == nullptr) return;
-  FieldReader rope(*object, source, fmt::format("{}.", name));
+  ConfigReader rope(*object, source, fmt::format("{}.", name));
   config.rope_theta = rope.number("rope_theta", kMinTheta, 1e12, config.rope_theta);
   const char* type_key = rope.find("rope_type") != nullptr ? "rope_type" : "type";
   if (rope.one_of(type_key, {"default", "yarn"}) == 1) {
@@ -176,7 +176,7 @@ void read_rope(FieldReader& in, std::string_view source, ModelConfig& config) {
   if (!rope.ok()) in.fail(rope.status());
 }
 
-void read_dtype(FieldReader& in, ModelConfig& config) {
+void read_dtype(ConfigReader& in, ModelConfig& config) {
   constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
   const bool has_torch_dtype = in.find("torch_dtype") != nullptr;
   const bool has_dtype = in.find("dtype") != nullptr;
@@ -189,7 +189,7 @@ void read_dtype(FieldReader& in, ModelConfig& config) {
   }
 }
 
-void read_token_ids(FieldReader& in, ModelConfig& config) {
+void read_token_ids(ConfigReader& in, ModelConfig& config) {
   constexpr int64_t kMaxId = INT32_MAX;  // not vocab_size, because an override may cut the vocabulary
   if (in.find("bos_token_id") != nullptr) config.bos_token_id = in.integer("bos_token_id", 0, kMaxId);
   const Json* eos = in.find("eos_token_id");
@@ -237,7 +237,7 @@ Result<ModelConfig> parse_model_config(std::string_view json, std::string_view s
   }
 
   ModelConfig config;
-  FieldReader in(fields, source);
+  ConfigReader in(fields, source);
   read_architecture(in, config);
   if (!in.ok()) return in.status();  // defaults below depend on these fields
   read_sizes(in, config);

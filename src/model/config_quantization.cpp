@@ -13,12 +13,12 @@ bool is_empty(const Json& value) {
 }
 
 // Reads a field that must be absent, null or empty.
-void read_absent(FieldReader& in, const char* name) {
+void read_absent(ConfigReader& in, const char* name) {
   const Json* value = in.find(name);
   if (value != nullptr && !is_empty(*value)) in.fail(name, "is {}; only null is supported", describe(*value));
 }
 
-std::vector<std::string> read_names(FieldReader& in, const char* name) {
+std::vector<std::string> read_names(ConfigReader& in, const char* name) {
   std::vector<std::string> names;
   const Json* list = in.find(name);
   if (list == nullptr) return names;
@@ -36,7 +36,7 @@ std::vector<std::string> read_names(FieldReader& in, const char* name) {
   return names;
 }
 
-ModuleList to_list(FieldReader& in, const char* name, std::vector<std::string> names) {
+ModuleList to_list(ConfigReader& in, const char* name, std::vector<std::string> names) {
   auto list = ModuleList::parse(std::move(names));
   if (list.ok()) return std::move(list).value();
   in.fail(name, "{}", list.status().message);
@@ -44,7 +44,7 @@ ModuleList to_list(FieldReader& in, const char* name, std::vector<std::string> n
 }
 
 // Checks for [128, 128], or "128x128" in older files of compressed-tensors.
-void check_block_size(FieldReader& in, const char* name) {
+void check_block_size(ConfigReader& in, const char* name) {
   const Json* size = in.find(name);
   if (size != nullptr && (*size == Json::array({kFp8BlockSize, kFp8BlockSize}) || *size == Json("128x128")))
     return;
@@ -52,7 +52,7 @@ void check_block_size(FieldReader& in, const char* name) {
 }
 
 // Reads the modules that are left out, under the names that writers of these configs use.
-void read_unquantised(FieldReader& in, WeightQuantization& quantization) {
+void read_unquantised(ConfigReader& in, WeightQuantization& quantization) {
   std::vector<std::string> names;
   const char* found = "ignore";
   for (const char* field : {"ignored_layers", "modules_to_not_convert", "ignore"}) {
@@ -66,7 +66,7 @@ void read_unquantised(FieldReader& in, WeightQuantization& quantization) {
 
 // Scales of activations are computed as the model runs, so those of a file (input_scale) are ignored.
 enum class Activations { kAny, kDynamic };
-void read_activation_scheme(FieldReader& in, Activations allowed) {
+void read_activation_scheme(ConfigReader& in, Activations allowed) {
   if (allowed == Activations::kDynamic) {
     in.one_of("activation_scheme", {"dynamic"}, 0);
   } else {
@@ -77,7 +77,7 @@ void read_activation_scheme(FieldReader& in, Activations allowed) {
 }
 
 // Reads quant_method fp8: DeepSeek's own blocks, or one scale per matrix if weight_block_size is absent.
-void read_fp8(FieldReader& in, WeightQuantization& quantization) {
+void read_fp8(ConfigReader& in, WeightQuantization& quantization) {
   in.one_of("fmt", {"e4m3"}, 0);
   quantization.ue8m0_scales = in.one_of("scale_fmt", {"float", "ue8m0"}, 0) == 1;
   if (in.find("weight_block_size") != nullptr) {
@@ -95,7 +95,7 @@ void read_fp8(FieldReader& in, WeightQuantization& quantization) {
   read_unquantised(in, quantization);
 }
 
-void read_channels(FieldReader& in, WeightType type, WeightQuantization& quantization) {
+void read_channels(ConfigReader& in, WeightType type, WeightQuantization& quantization) {
   quantization.type = type;
   quantization.scale_suffix = kScale;
   read_absent(in, "weight_block_size");
@@ -104,7 +104,7 @@ void read_channels(FieldReader& in, WeightType type, WeightQuantization& quantiz
   read_unquantised(in, quantization);
 }
 
-void read_int8_blocks(FieldReader& in, WeightQuantization& quantization) {
+void read_int8_blocks(ConfigReader& in, WeightQuantization& quantization) {
   quantization.type = WeightType::kInt8Block;
   check_block_size(in, "weight_block_size");
   read_activation_scheme(in, Activations::kDynamic);
@@ -112,7 +112,7 @@ void read_int8_blocks(FieldReader& in, WeightQuantization& quantization) {
 }
 
 // Reads "weights" of one group of compressed-tensors.
-void read_scheme(FieldReader& in, WeightQuantization& quantization) {
+void read_scheme(ConfigReader& in, WeightQuantization& quantization) {
   in.fixed("num_bits", 8);
   const bool is_int = in.one_of("type", {"float", "int"}) == 1;
   const size_t strategy = in.one_of("strategy", {"tensor", "channel", "block"});
@@ -133,7 +133,7 @@ void read_scheme(FieldReader& in, WeightQuantization& quantization) {
 
 // Reads "input_activations": the settings are checked and then left to the backend, which scales each token
 // separately or does not quantise activations at all.
-void read_activations(FieldReader& in, const WeightQuantization& quantization) {
+void read_activations(ConfigReader& in, const WeightQuantization& quantization) {
   const bool is_int = is_int8(quantization.type);
   in.fixed("num_bits", 8);
   if ((in.one_of("type", {"float", "int"}) == 1) != is_int) {
@@ -144,7 +144,7 @@ void read_activations(FieldReader& in, const WeightQuantization& quantization) {
   in.boolean("dynamic", false);
 }
 
-std::vector<std::string> read_targets(FieldReader& in) {
+std::vector<std::string> read_targets(ConfigReader& in) {
   std::vector<std::string> targets = read_names(in, "targets");
   if (targets.empty()) in.fail("targets", "is missing or empty; supported: [\"Linear\"] or module names");
   for (const std::string& target : targets) {
@@ -156,12 +156,12 @@ std::vector<std::string> read_targets(FieldReader& in) {
   return targets;
 }
 
-void read_format(FieldReader& in) {
+void read_format(ConfigReader& in) {
   in.one_of("format", {"float-quantized", "int-quantized", "naive-quantized"}, 0);
 }
 
 // Reads one entry of config_groups; the modules to which it applies are added to `targets`.
-WeightQuantization read_group(FieldReader& in, std::string_view source, const std::string& prefix,
+WeightQuantization read_group(ConfigReader& in, std::string_view source, const std::string& prefix,
                               std::vector<std::string>& targets) {
   WeightQuantization quantization;
   for (std::string& target : read_targets(in)) targets.push_back(std::move(target));
@@ -172,25 +172,25 @@ WeightQuantization read_group(FieldReader& in, std::string_view source, const st
     in.fail("weights", "is missing; allowed: an object");
     return quantization;
   }
-  FieldReader scheme(*weights, source, prefix + "weights.");
+  ConfigReader scheme(*weights, source, prefix + "weights.");
   read_scheme(scheme, quantization);
   if (!scheme.ok()) in.fail(scheme.status());
   if (const Json* activations = in.object("input_activations")) {
-    FieldReader reader(*activations, source, prefix + "input_activations.");
+    ConfigReader reader(*activations, source, prefix + "input_activations.");
     read_activations(reader, quantization);
     if (!reader.ok()) in.fail(reader.status());
   }
   return quantization;
 }
 
-void read_compressed_tensors(FieldReader& in, std::string_view source, const std::string& prefix,
+void read_compressed_tensors(ConfigReader& in, std::string_view source, const std::string& prefix,
                              WeightQuantization& quantization) {
   read_format(in);
   in.one_of("quantization_status", {"compressed", "frozen"}, 0);
   read_absent(in, "kv_cache_scheme");
   read_absent(in, "transform_config");
   if (const Json* sparsity = in.object("sparsity_config"); sparsity != nullptr && !sparsity->empty()) {
-    FieldReader reader(*sparsity, source, prefix + "sparsity_config.");
+    ConfigReader reader(*sparsity, source, prefix + "sparsity_config.");
     reader.one_of("format", {"dense"});
     if (!reader.ok()) in.fail(reader.status());
   }
@@ -203,7 +203,7 @@ void read_compressed_tensors(FieldReader& in, std::string_view source, const std
     const std::string field = "config_groups." + name.substr(0, 40);
     if (!group.is_object()) return in.fail(field.c_str(), "is {}; allowed: an object", describe(group));
     const std::string group_prefix = prefix + field + ".";
-    FieldReader reader(group, source, group_prefix);
+    ConfigReader reader(group, source, group_prefix);
     WeightQuantization found = read_group(reader, source, group_prefix, targets);
     if (!reader.ok()) return in.fail(reader.status());
     if (!first && (found.type != quantization.type || found.one_scale != quantization.one_scale))
@@ -221,7 +221,7 @@ void read_compressed_tensors(FieldReader& in, std::string_view source, const std
 
 }  // namespace
 
-void read_quantization(FieldReader& in, std::string_view source, ModelConfig& config) {
+void read_quantization(ConfigReader& in, std::string_view source, ModelConfig& config) {
   const char* name = "quantization_config";
   const Json* object = in.object(name);
   const Json* older = in.object("compression_config");
@@ -233,7 +233,7 @@ void read_quantization(FieldReader& in, std::string_view source, ModelConfig& co
   }
   if (object == nullptr) return;
   const std::string prefix = fmt::format("{}.", name);
-  FieldReader quant(*object, source, prefix);
+  ConfigReader quant(*object, source, prefix);
   WeightQuantization quantization;
   switch (quant.one_of("quant_method",
                        {"fp8", "compressed-tensors", "w8a8_fp8", "w8a8_int8", "blockwise_int8"})) {

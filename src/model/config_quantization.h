@@ -11,6 +11,6 @@ namespace hadal::config_json {
 
 // Sets config.quantization if the config has either field. Settings that this engine does not support are
 // errors, which name the field, its value and what is supported.
-void read_quantization(FieldReader& in, std::string_view source, ModelConfig& config);
+void read_quantization(ConfigReader& in, std::string_view source, ModelConfig& config);
 
 }  // namespace hadal::config_json
