@@ -62,6 +62,17 @@ const ProductChoices& shipped() {
   return choices;
 }
 
+// Returns the kernels without sizes, for plans of different numbers of tokens that run the same kernels.
+std::string kernels_text(const ExpertsPlan& plan) {
+  std::string text;
+  for (const ExpertsKernel& kernel : plan.kernels) {
+    const std::string name = kernel_text(kernel);
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : ", ", to_string(kernel.op), name.empty() ? "" : " ",
+                        name);
+  }
+  return text;
+}
+
 // Returns "1 few …; 9 router …": each list of kernels after the smallest number of tokens that has it.
 std::string runs(ExpertsShape shape, const ProductChoices* measured, const ExpertsFlags& flags) {
   std::string text;

@@ -371,14 +371,4 @@ std::string to_string(const ExpertsPlan& plan) {
   return text;
 }
 
-std::string kernels_text(const ExpertsPlan& plan) {
-  std::string text;
-  for (const ExpertsKernel& kernel : plan.kernels) {
-    const std::string name = kernel_text(kernel);
-    text += fmt::format("{}{}{}{}", text.empty() ? "" : ", ", to_string(kernel.op), name.empty() ? "" : " ",
-                        name);
-  }
-  return text;
-}
-
 }  // namespace hadal::cuda

@@ -91,7 +91,5 @@ std::string kernel_text(const ExpertsKernel& kernel);
 std::string reason_text(const ExpertsKernel& kernel);
 // Returns one line for each kernel: op, kernel and configuration, its rows x n x k, and the reason.
 std::string to_string(const ExpertsPlan& plan);
-// Returns the same without sizes, for plans of different numbers of tokens that run the same kernels.
-std::string kernels_text(const ExpertsPlan& plan);
 
 }  // namespace hadal::cuda
