@@ -51,6 +51,23 @@ def test_own_words(work):
     expect("compile nowhere", [scripts / "compile", work / "none"], 2, ["none' is not configured"])
 
 
+def test_ci(work):
+    """.ci/run runs the stages that it is given, in its own order, and no other."""
+    (work / ".ci").mkdir()
+    (work / "scripts").mkdir()
+    run = shutil.copy(ROOT / ".ci/run", work / ".ci/run")
+    executable(work / "scripts/setup", "exit 0\n")
+    executable(work / "scripts/format", "echo formatted; exit 3\n")
+    executable(work / "scripts/test", "echo tested $CI; echo '7 passed, 0 failed'\n")
+    last = "\n7 passed, 1 failed\n"
+    expect("ci runs two stages", [run, "test", "format"], 1, ["=== format: scripts/format --check\nformatted\n=== test:", "tested true", last],
+           on_stdout=True, has_not=["=== setup", "=== clients", "SKIPPED"])
+    expect("ci runs a stage that passes", [run, "setup"], 0, ["=== setup: scripts/setup --ci\n", "\n1 passed, 0 failed\n"], on_stdout=True,
+           has_not=["=== format"])
+    expect("ci refuses a stage that it does not know", [run, "format", "lint"], 2,
+           [".ci/run: 'lint' is no stage; the stages are setup format test clients tokenizer hostile debug tsan fuzz package cuda wheel"])
+
+
 def test_compile(work):
     command = [ROOT / "scripts/compile", work]
     rules = "rule touch\n command = touch $out\nrule fail\n command = echo no such word; false\n"
