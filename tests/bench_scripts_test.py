@@ -10,70 +10,51 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench_pages import copy_of_pages, has_parts
 from script_checks import COUNTS, ROOT, executable, expect, run_all
 
 DECODE = {"format": "bf16", "batch": 1, "q_len": 1, "keys": 1024, "heads": 16, "ragged": False, "us": 5.0, "first_us": 10.0,
           "plan_us": 3.0, "tb_s": 0.2, "tflop_s": 7.0, "ceiling": 0.05, "mhz": 1980, "flash_mla_us": 20.0, "peer_us": None,
           "value": 5.0, "reach": 5.0, "aim": 4.0, "unit": " us", "verdict": "reach"}
 PREFILL = {"heads": 128, "sequences": 1, "tokens": 4096, "us": 600.0, "tflops": 573.0}
-PRODUCT = {"kind": "fp8", "groups": 1, "m": 64, "n": 2112, "k": 7168, "us": 10.0, "mhz": 1980, "bytes": 20000000,
-           "flop": 2000000000, "floor_us": 4.6, "stored_us": 12.2, "peers": {}, "more": {}, "library": False,
-           "value": 10.0, "reach": 7.5, "aim": 6, "unit": " us", "verdict": "missed"}
-EXPERTS = {**PRODUCT, "kind": "moe_v3_fp8", "groups": 257, "m": 4, "n": 7168, "k": 256, "us": 30.0, "floor_us": 20.0,
-           "stored_us": None, "more": {"hit": 30.5, "us_to_router": 4.0, "us_to_route": 7.5, "us_to_gate_up": 17.5,
-                                       "us_to_activation": 19.0, "us_to_down": 26.0},
-           "value": 1.5, "reach": 1.6, "aim": 1.25, "unit": "x the floor", "verdict": "reach"}
-
-
-def copy_of_pages(work):
-    return Path(shutil.copytree(ROOT / "docs/measurements", work / "pages", dirs_exist_ok=True))
-
-
-def has_parts(name, pages, wanted):
-    """Checks words of a page that a report has written. Its markers, headings and other text must be those of the page
-    before."""
-    text, was = ((directory / name).read_text(encoding="utf-8") for directory in (pages, ROOT / "docs/measurements"))
-    part = re.compile(r"(<!-- begin [^\n]*-->\n).*?\n?(<!-- end )", re.DOTALL)
-    is_right = all(word in text for word in wanted) and part.sub(r"\1\2", text) == part.sub(r"\1\2", was)
-    COUNTS["passed" if is_right else "failed"] += 1
-    if not is_right:
-        print(f"{name}: wanted {[word for word in wanted if word not in text]} and the same text around:\n{text}")
 
 
 def test_report(work):
     command = [sys.executable, ROOT / "bench/mla_report.py", work]
     decode = work / "decode.jsonl"
-    expect("no decode.jsonl", command, 1, ["decode.jsonl is missing"])
+    expect("mla_report.py: a folder without decode.jsonl is an error", command, 1, ["decode.jsonl is missing"])
     decode.write_text("\n")
-    expect("empty decode.jsonl", command, 1, ["decode.jsonl is empty"])
+    expect("mla_report.py: an empty decode.jsonl is an error", command, 1, ["decode.jsonl is empty"])
     whole = json.dumps(DECODE)
     without_us = json.dumps({name: value for name, value in DECODE.items() if name != "us"})
-    for name, lines, said in [("cut", [whole[:50]], "decode.jsonl:1: not JSON"),
-                              ("not an object", [whole, "[1]"], "decode.jsonl:2: not a JSON object"),
-                              ("no field", [whole, "", without_us], "decode.jsonl:3: no 'us'"),
-                              ("null", [whole.replace("5.0", "null", 1)], "decode.jsonl:1: 'us' is null, not a number above 0"),
-                              ("zero", [whole.replace("1024", "0", 1)], "decode.jsonl:1: 'keys' is 0, not a number above 0"),
-                              ("flag", [whole.replace("false", "0", 1)], "decode.jsonl:1: 'ragged' is 0, not true or false")]:
+    for name, lines, said in [("a cut line", [whole[:50]], "decode.jsonl:1: not JSON"),
+                              ("a list in place of an object", [whole, "[1]"], "decode.jsonl:2: not a JSON object"),
+                              ("a missing field", [whole, "", without_us], "decode.jsonl:3: no 'us'"),
+                              ("a null", [whole.replace("5.0", "null", 1)], "decode.jsonl:1: 'us' is null, not a number above 0"),
+                              ("a zero", [whole.replace("1024", "0", 1)], "decode.jsonl:1: 'keys' is 0, not a number above 0"),
+                              ("a number in place of a flag", [whole.replace("false", "0", 1)], "decode.jsonl:1: 'ragged' is 0, not true or false")]:
         decode.write_text("\n".join(lines) + "\n")
-        expect(f"decode.jsonl {name}", command, 1, [said])
+        expect(f"mla_report.py: a row with {name} is an error", command, 1, [said])
     # The ratios are 4 and 1 (geometric mean 2), and with inputs that are not settled 2 and 0.5 (mean 1).
     other = {**DECODE, "batch": 2, "us": 20.0, "first_us": 40.0, "unit": "x FlashMLA", "verdict": "missed"}
     decode.write_text(whole + "\n" + json.dumps(other) + "\n")
     said = ["0 of 2 rows are slower; the geometric mean of the ratios is 2.00, and 1.00 over the 1 rows that have no goal",
             "1 of 2 rows are slower and the geometric mean is 1.00",
             "Goals reached: 1 of 2, 0 of them at the aim: 1 of the 1 rows with a goal of their own, and 0 of the 1 rows that"]
-    expect("report", command, 0, [*said, "| 2 × 1 × 1024 | 16 | 20.0 |"], on_stdout=True, has_not=["Prefill"])
+    expect("mla_report.py: the report has the ratios that were worked out by hand",
+           command, 0, [*said, "| 2 × 1 × 1024 | 16 | 20.0 |"], on_stdout=True, has_not=["Prefill"])
     pages = copy_of_pages(work)
-    expect("pages", [*command, "--pages", pages], 0, [], on_stdout=True)
+    expect("mla_report.py: --pages writes the page", [*command, "--pages", pages], 0, [], on_stdout=True)
     has_parts("mla.md", pages, [*said, "| 1 × 1 × 1024 | 16 | 5.0 | 5% | 20.0 | reach: 5 us (5, 4) |", "| 16 | 1 | 1024 | 5.0 (4.00) |",
                                 "| 1 × 4096 | 128 | 1098.7 |"])  # prefill stays: there is none in this run
     (work / "prefill.jsonl").write_text(json.dumps(PREFILL) + "\n{\"heads\": 1")
-    expect("prefill.jsonl cut", command, 1, ["prefill.jsonl:2: not JSON"])
+    expect("mla_report.py: a cut line of prefill.jsonl is an error", command, 1, ["prefill.jsonl:2: not JSON"])
     (work / "prefill.jsonl").write_text(json.dumps(PREFILL) + "\n")
-    expect("prefill", command, 0, ["## Prefill", "| 1 × 4096 | 128 | 600.0 | 573 |"], on_stdout=True)
-    expect("report --help", [*command[:2], "--help"], 0, ["--pages", "DIR"], on_stdout=True)
-    expect("report of nothing", command[:2], 2, ["DIR"])
-    expect("report's unknown option", [*command, "--long"], 2, ["--long"])
+    expect("mla_report.py: the report has a table of prefill",
+           command, 0, ["## Prefill", "| 1 × 4096 | 128 | 600.0 | 573 |"], on_stdout=True)
+    expect("mla_report.py: --help says what the options are", [*command[:2], "--help"], 0, ["--pages", "DIR"], on_stdout=True)
+    expect("mla_report.py: a missing folder argument is an error", command[:2], 2, ["DIR"])
+    expect("mla_report.py: an unknown option is an error", [*command, "--long"], 2, ["--long"])
 
 
 def first_row(part):
@@ -84,15 +65,17 @@ def first_row(part):
 
 def test_h200_report(work):
     command = [sys.executable, ROOT / "bench/h200_report.py", work]
-    expect("h200 report of nowhere", [*command[:2], work / "none"], 1, ["none is no directory", "bench/run_h200.sh"])
-    expect("h200 pages of nothing", [*command, "--pages"], 1, ["has no results for the pages"])
+    expect("h200_report.py: a report of a folder that is missing is an error",
+           [*command[:2], work / "none"], 1, ["none is no directory", "bench/run_h200.sh"])
+    expect("h200_report.py: pages of an empty folder are an error", [*command, "--pages"], 1, ["has no results for the pages"])
     # 4.3 GB per step of 2 ms are 2.15 TB/s, half of the bandwidth; SGLang's best is 3.249 ms.
     row = {"run_name": "lite-bf16", "batch_size": 1, "input_len": 1024, "median_decode_latency": 0.0025,
            "median_decode_gpu_latency": 0.002, "bandwidth_gb_s": 2150.0, "distinct_experts": 6.0, "prefill_latency": 0.1,
            "prefill_throughput": 10240.0}
     large = {**row, "batch_size": 1024, "median_decode_gpu_latency": None}
     (work / "lite-bf16.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({**large, "bandwidth_gb_s": None}) + "\n")
-    expect("h200 row without a bandwidth", command, 1, ["lite-bf16.jsonl:2: 'bandwidth_gb_s' is null, not a number above 0"])
+    expect("h200_report.py: a row without a bandwidth is an error",
+           command, 1, ["lite-bf16.jsonl:2: 'bandwidth_gb_s' is null, not a number above 0"])
     (work / "lite-bf16.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(large) + "\n")
     (work / "prefill.v3-fp8.jsonl").write_text(json.dumps({**row, "input_len": 4096, "prefill_throughput": 183818.0}) + "\n")
     serving = {"max_concurrency": 1, "output_throughput": 578.0, "median_ttft_ms": 14.4, "median_tpot_ms": 1.5}
@@ -109,9 +92,10 @@ def test_h200_report(work):
     prefill = "| V3 cut to six layers, FP8 | 1 × 4096 | 100.0 | 183,818 | 91,909 | 2.00 |"
     server = ["| 1 | 578 | 14 | 1.50 | 289, 45, 3.3 | 2.00 |", "| 512 | 578 | 14 | 1.50 | not measured |  |"]
     ablation, start = "| --disable-fusion | 400.0 | 2.500 |", ["| V2-Lite, full size | 1.8 | 38 |", "| hadal-tiny | 0.6 |  |"]
-    expect("h200 report", command, 0, ["Ours on one NVIDIA H200 with driver 580.", *decode, prefill, *server, ablation, *start], on_stdout=True)
+    expect("h200_report.py: the report has the figures that were worked out by hand",
+           command, 0, ["Ours on one NVIDIA H200 with driver 580.", *decode, prefill, *server, ablation, *start], on_stdout=True)
     pages = copy_of_pages(work)
-    expect("h200 pages", [*command, "--pages", pages], 0, [], on_stdout=True)
+    expect("h200_report.py: --pages writes the pages", [*command, "--pages", pages], 0, [], on_stdout=True)
     # A section without new results keeps its rows.
     kept = first_row("lite-fp8")
     has_parts("decode.md", pages, ["This was measured on one NVIDIA H200 with driver 580.\n\n| batch", *decode, ablation, kept])
@@ -122,7 +106,8 @@ def test_h200_report(work):
     has_parts("server.md", pages, [*server, "| 1024 | 578 | 14 | 1.50 | 13.30 | 77 |"])
     has_parts("startup.md", pages, start)
     (pages / "prefill.md").write_text("no markers")
-    expect("h200 page without markers", [*command, "--pages", pages], 1, ["prefill.md has no part 'prefill'"])
+    expect("h200_report.py: a page without markers is an error",
+           [*command, "--pages", pages], 1, ["prefill.md has no part 'prefill'"])
 
 
 MULTI_GPU = {"batch_size": 1, "input_len": 1024, "median_decode_latency": 0.0025, "median_decode_gpu_latency": 0.002,
@@ -132,8 +117,9 @@ MULTI_GPU = {"batch_size": 1, "input_len": 1024, "median_decode_latency": 0.0025
 
 def test_multi_gpu_report(work):
     command = [sys.executable, ROOT / "bench/multi_gpu_report.py", work]
-    expect("multi-GPU report of nowhere", [*command[:2], work / "none"], 1, ["none is no directory"])
-    expect("multi-GPU report of nothing", command, 1, ["holds no results"])
+    expect("multi_gpu_report.py: a report of a folder that is missing is an error",
+           [*command[:2], work / "none"], 1, ["none is no directory"])
+    expect("multi_gpu_report.py: a report of an empty folder is an error", command, 1, ["holds no results"])
     one_gpu = first_row("lite-bf16").split(" | ")[1]
     for name in ("lite-bf16", "v2", "lone"):
         (work / f"{name}.jsonl").write_text(json.dumps(MULTI_GPU) + "\n")
@@ -156,19 +142,22 @@ def test_multi_gpu_report(work):
     decode = [f"| V2-Lite, bf16 | 1 × 1024 | 2.000 | 500 | 0.94 | 47% | {float(one_gpu):.2f} | {float(one_gpu) / 2:.2f} |",
               "| V2's dims, `--quantization fp8`, FP8 cache | 1 × 1024 | 2.000 | 500 | 0.94 | 47% | does not fit |  |"]
     lone, comm = "| 1 × 1024 | 2.00 | 0.50 | 2.50 |", "| 14,336 | 2.50 / 6.70 | 5.30 / 15.90 | 4.80 / 9.80 | 3.40 / 9.20 | 4.90 / 10.60 |"
-    expect("multi-GPU report", command, 0, [*decode, lone, comm, speculation, "| 4 × 4096 | 100.0 | 10,240 |", "| 64 | 9,000 |"], on_stdout=True)
+    expect("multi_gpu_report.py: the report has the figures that were worked out by hand",
+           command, 0, [*decode, lone, comm, speculation, "| 4 × 4096 | 100.0 | 10,240 |", "| 64 | 9,000 |"], on_stdout=True)
     pages = copy_of_pages(work)
-    expect("multi-GPU pages", [*command, "--pages", pages], 0, [], on_stdout=True)
+    expect("multi_gpu_report.py: --pages writes the page", [*command, "--pages", pages], 0, [], on_stdout=True)
     has_parts("multi-gpu.md", pages, ["measured on 2 NVIDIA H200 of one host with driver 580", *decode, lone, comm, speculation])
     (work / "comm.txt").unlink()
     (work / "lite-bf16.jsonl").write_text(json.dumps({**MULTI_GPU, "batch_size": 3}) + "\n")
-    expect("multi-GPU row that one GPU has not", command, 1, ["decode.md, lite-bf16: no row '3 × 1024'"])
+    expect("multi_gpu_report.py: a row that the page of one GPU lacks is an error",
+           command, 1, ["decode.md, lite-bf16: no row '3 × 1024'"])
 
 
 def test_speculation_report(work):
     command = [sys.executable, ROOT / "bench/speculation_report.py", work]
-    expect("speculation report of nowhere", [*command[:2], work / "none"], 1, ["none is no directory"])
-    expect("speculation report of nothing", command, 1, ["holds no results"])
+    expect("speculation_report.py: a report of a folder that is missing is an error",
+           [*command[:2], work / "none"], 1, ["none is no directory"])
+    expect("speculation_report.py: a report of an empty folder is an error", command, 1, ["holds no results"])
     step = {"batch_size": 16, "input_len": 1024, "median_decode_gpu_latency": 0.002, "median_decode_throughput": 8000.0}
     (work / "lite-fp8.0.jsonl").write_text(json.dumps(step) + "\n")
     (work / "lite-fp8.2.jsonl").write_text(json.dumps({**step, "median_decode_gpu_latency": 0.004, "accept_length": 2.5}) + "\n")
@@ -180,12 +169,13 @@ def test_speculation_report(work):
     # Twice the time for two and a half tokens.
     wanted = ["| V2-Lite, FP8 | 16 × 1024 | 2.000 | not measured | 4.000, 2.50, 1.25 | not measured | 1.25 |",
               "| 16 | 100 | not measured | 150, 1.50 | not measured |", "| 64 | 100 | 150 | 1.50 |"]
-    expect("speculation report", command, 0, wanted, on_stdout=True)
+    expect("speculation_report.py: the report has the figures that were worked out by hand", command, 0, wanted, on_stdout=True)
     pages = copy_of_pages(work)
-    expect("speculation pages", [*command, "--pages", pages], 0, [], on_stdout=True)
+    expect("speculation_report.py: --pages writes the page", [*command, "--pages", pages], 0, [], on_stdout=True)
     has_parts("speculation.md", pages, wanted)
     (work / "lite-fp8.2.jsonl").write_text(json.dumps(step) + "\n")
-    expect("speculation row without its length", command, 1, ["lite-fp8.2.jsonl:1: no 'accept_length'"])
+    expect("speculation_report.py: a row of drafts without an accept length is an error",
+           command, 1, ["lite-fp8.2.jsonl:1: no 'accept_length'"])
 
 
 def test_sections(work):
@@ -196,32 +186,37 @@ def test_sections(work):
                                     ("run_speculation_h200.sh", "v3-fp8", "speculation_report.py")):
         command = [ROOT / "bench" / script]
         for option in ("--out", "--build-dir"):
-            expect(f"{script} {option}", [*command, option], 2, [f"{script}: {option} needs a directory"])
-        expect(f"{script} --bogus", [*command, "--bogus"], 2, [f"{script}: unknown option or section '--bogus'", section])
-        expect(f"{script} --help", [*command, "--help"], 0, ["Sections:", section], on_stdout=True)
-        expect(f"{script} no build", [*command, "--build-dir", work / "none"], 1, ["none holds no hadal"])
+            expect(f"{script}: {option} without a directory is an error",
+                   [*command, option], 2, [f"{script}: {option} needs a directory"])
+        expect(f"{script}: an unknown option is an error",
+               [*command, "--bogus"], 2, [f"{script}: unknown option or section '--bogus'", section])
+        expect(f"{script}: --help names the sections", [*command, "--help"], 0, ["Sections:", section], on_stdout=True)
+        expect(f"{script}: a build folder without hadal is an error",
+               [*command, "--build-dir", work / "none"], 1, ["none holds no hadal"])
         own = [*command, "--build-dir", work, "--out", out, section]
         executable(hadal, "exit 3\n")
-        expect(f"{script} no GPU", own, 1, [])
+        expect(f"{script}: a machine without a GPU is an error", own, 1, [])
         COUNTS["failed" if out.exists() else "passed"] += 1
         executable(hadal, 'test "$1" = info || exit 3\n')
-        expect(f"{script} failed run", own, 1, [f"failed: {section}"])
+        expect(f"{script}: a section that fails is named", own, 1, [f"failed: {section}"])
         # Each row replaces those of the failed run; the report reads them.
         row = json.dumps({**MULTI_GPU, "run_name": section, "distinct_experts": 6.0, "median_decode_throughput": 500.0, "accept_length": 2.0})
         executable(hadal, f"""while test $# -gt 1; do test "$1" != --result-filename || echo '{row}' >>"$2"; shift; done\n""")
-        expect(f"{script} run", own, 0, [f"== {section}"], on_stdout=True)
-        expect(f"{script} report", [sys.executable, ROOT / "bench" / report, out], 0, ["| 1 × 1024 | 2.000 |"], on_stdout=True)
+        expect(f"{script}: a section runs", own, 0, [f"== {section}"], on_stdout=True)
+        expect(f"{script}: {report} reads what it wrote",
+               [sys.executable, ROOT / "bench" / report, out], 0, ["| 1 × 1024 | 2.000 |"], on_stdout=True)
         shutil.rmtree(out)
-    expect("run_multi_gpu_h200.sh --quick", [ROOT / "bench/run_multi_gpu_h200.sh", "--quick"], 2, ["unknown option '--quick'"])
+    expect("run_multi_gpu_h200.sh: --quick is an unknown option",
+           [ROOT / "bench/run_multi_gpu_h200.sh", "--quick"], 2, ["unknown option '--quick'"])
 
 
 def test_peers_comm(work):
     command = [sys.executable, ROOT / "bench/peers_comm.py"]
-    expect("peers_comm.py --help", [*command, "--help"], 0, ["--ranks"], on_stdout=True)
+    expect("peers_comm.py: --help says what the options are", [*command, "--help"], 0, ["--ranks"], on_stdout=True)
     for words, said in ((["--rows", "1,x"], "--rows"), (["--ranks", "0"], "--ranks"), (["--width", "-1"], "--width")):
-        expect(f"peers_comm.py {words}", [*command, *words], 2, [said, "is not a number above 0"])
+        expect(f"peers_comm.py: {words} is an error", [*command, *words], 2, [said, "is not a number above 0"])
     (work / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
-    expect("peers_comm.py without torch", command, 1, ["torch"], {"PYTHONPATH": str(work)})
+    expect("peers_comm.py: missing torch is an error", command, 1, ["torch"], {"PYTHONPATH": str(work)})
 
 
 def test_summary(work):
@@ -230,33 +225,39 @@ def test_summary(work):
     shutil.copy(ROOT / "README.md", work)
     shutil.copy(ROOT / "docs/performance.md", work / "docs")
     command = [sys.executable, work / "bench/summary.py"]
-    expect("summary is up to date", [*command, "--check"], 0, [])
+    expect("summary.py: the tables of README.md and performance.md are up to date", [*command, "--check"], 0, [])
     page = work / "docs/measurements/decode.md"
     text = page.read_text(encoding="utf-8")
     # This changes a figure of V3 at batch 64, which both tables show.
     old = re.search(r"<!-- begin v3-fp8:.*?^\| 64 × 1024 \| ([\d.]+) ", text, re.DOTALL | re.MULTILINE)[1]
     page.write_text(text.replace(old, "7.531"), encoding="utf-8")
-    expect("summary of other figures", [*command, "--check"], 1,
+    expect("summary.py: --check names the tables that differ from the pages", [*command, "--check"], 1,
            ["docs/performance.md: the table 'decode' is not that", "README.md: the table 'results' is not that"], has_not=["'cpu'"])
-    expect("summary", command, 0, [])
+    expect("summary.py: the tables are written anew", command, 0, [])
     texts = [(work / name).read_text(encoding="utf-8") for name in ("README.md", "docs/performance.md")]
     COUNTS["passed" if all("7.531" in text and old not in text for text in texts) else "failed"] += 1
     page.write_text(page.read_text(encoding="utf-8").replace("| 64 × 1024 |", "| 63 × 1024 |"), encoding="utf-8")
-    expect("summary without a row", command, 1, ["decode.md, lite-bf16: no row '64 × 1024'"])
+    expect("summary.py: a page without a row that is wanted is an error",
+           command, 1, ["decode.md, lite-bf16: no row '64 × 1024'"])
 
 
 def test_run_mla(work):
     command = [ROOT / "bench/run_mla_h200.sh"]
     for words in (["--out"], ["--out="], ["--out", "--build-dir", "x"], ["--out", "", "--build-dir", "x"]):
-        expect(f"run_mla_h200.sh {words}", [*command, *words], 2, ["--out needs a directory"])
-    expect("run_mla_h200.sh --build-dir", [*command, "--build-dir", "--out", "x"], 2, ["--build-dir needs a directory"])
-    expect("run_mla_h200.sh --outt", [*command, "--outt=x"], 2, ["unknown option '--outt=x'"])
-    expect("run_mla_h200.sh --help", [*command, "--help"], 0, ["--build-dir DIR", "FlashMLA"], on_stdout=True)
-    expect("no build", [*command, f"--build-dir={work}/none"], 1, ["--build-dir", "none: no such directory"])
-    expect("no programs", [*command, "--build-dir", work], 1, ["cuda_mla_bench is missing"])
+        expect(f"run_mla_h200.sh: {words} lacks a directory", [*command, *words], 2, ["--out needs a directory"])
+    expect("run_mla_h200.sh: --build-dir without a directory is an error",
+           [*command, "--build-dir", "--out", "x"], 2, ["--build-dir needs a directory"])
+    expect("run_mla_h200.sh: an unknown option is an error", [*command, "--outt=x"], 2, ["unknown option '--outt=x'"])
+    expect("run_mla_h200.sh: --help says what the options are",
+           [*command, "--help"], 0, ["--build-dir DIR", "FlashMLA"], on_stdout=True)
+    expect("run_mla_h200.sh: a build folder that is missing is an error",
+           [*command, f"--build-dir={work}/none"], 1, ["--build-dir", "none: no such directory"])
+    expect("run_mla_h200.sh: a build folder without the bench is an error",
+           [*command, "--build-dir", work], 1, ["cuda_mla_bench is missing"])
     blocked = work / "file"
     blocked.write_text("")
-    expect("no place", [*command, f"--out={blocked}/out"], 1, ["--out", "file/out"])
+    expect("run_mla_h200.sh: an --out that cannot be made is an error",
+           [*command, f"--out={blocked}/out"], 1, ["--out", "file/out"])
 
     # The run uses stand-ins for the driver's tool and both programs.
     tools, build, out = work / "tools", work / "build", work / "out"
@@ -272,182 +273,60 @@ def test_run_mla(work):
     bench = executable(build / "bench/cuda/cuda_mla_bench", f"echo '{json.dumps(DECODE)}' >\"$3\"\necho 5.0 us\n")
     executable(tools / "python3", f"case \"$1 $2\" in *mla_report.py*) exec {sys.executable} \"$@\";; esac\nexit 1\n")
     executable(tools / "nvidia-smi", "echo it has failed\nexit 9\n")
-    expect("no driver", own, 1, ["nvidia-smi finds no driver", "it has failed"], environment)
+    expect("run_mla_h200.sh: a machine without a driver is an error",
+           own, 1, ["nvidia-smi finds no driver", "it has failed"], environment)
     executable(tools / "nvidia-smi", "echo 8.0\n")
-    expect("not Hopper", own, 1, ["9.0", "nvidia-smi shows 8.0"], environment)
+    expect("run_mla_h200.sh: a GPU that is no Hopper is an error", own, 1, ["9.0", "nvidia-smi shows 8.0"], environment)
     COUNTS["passed" if sorted(path.name for path in out.iterdir()) == ["failed", "report.md"] else "failed"] += 1
     executable(tools / "nvidia-smi", "echo 9.0\n")
     executable(bench, "exit 3\n")
-    expect("failed run", own, 1, ["failed: decode report", f"the results so far are in {out}/failed-"], environment)
+    expect("run_mla_h200.sh: a bench that fails is named, and its results are kept",
+           own, 1, ["failed: decode report", f"the results so far are in {out}/failed-"], environment)
     left = sorted(path.name for path in out.iterdir())
     is_kept = (left[0] == "failed" and len(left) == 3 and (measured / "kept").is_file() and
                (out / "report.md").read_text() == "of an earlier run" and (out / left[1] / "prefill.jsonl").is_file())
     COUNTS["passed" if is_kept else "failed"] += 1
     executable(bench, f"echo '{json.dumps(DECODE)}' >\"$3\"\necho 5.0 us\n")
-    expect("run", own, 0, [f"{out}/report.md"], environment, on_stdout=True)
+    expect("run_mla_h200.sh: a run ends with the report", own, 0, [f"{out}/report.md"], environment, on_stdout=True)
     COUNTS["passed" if "4.00" in (out / "report.md").read_text() and (measured / "kept").is_file() else "failed"] += 1
     # The tool is missing, and there is no device.
     if not list(Path("/dev").glob("nvidia[0-9]*")):
         (tools / "nvidia-smi").unlink()
         for name in ("bash", "dirname", "realpath", "mkdir", "mktemp", "rmdir"):
             (tools / name).symlink_to(subprocess.check_output(["which", name], text=True).strip())
-        expect("no nvidia-smi", own, 1, ["no GPU: nvidia-smi is missing"], {"PATH": str(tools)})
+        expect("run_mla_h200.sh: a machine without nvidia-smi is an error",
+               own, 1, ["no GPU: nvidia-smi is missing"], {"PATH": str(tools)})
 
 
 def test_flash_mla(work):
     command = [sys.executable, ROOT / "bench/cuda/mla_flash_mla.py"]
     (work / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
     environment = {"PYTHONPATH": str(work)}
-    expect("flash --help", [*command, "--help"], 0, ["--beside", "--row"], environment, on_stdout=True)
-    expect("no torch", [*command, "--check"], 1, [sys.executable, "torch", "install torch"], environment)
-    for name, words, said in [("nothing", [], "--row"),
-                              ("three numbers", ["--row", "1,1,4096"], "BATCH,Q,KEYS,HEADS"),
-                              ("zero", ["--row", "1,0,4096,16"], "'1,0,4096,16'"),
-                              ("a word", ["--row", "1,1,4k,16"], "'1,1,4k,16'"),
-                              ("both", ["--row", "1,1,4096,16", "--beside", "x"], "--row and --beside exclude each other"),
-                              ("check and row", ["--check", "--row", "1,1,4096,16"], "--check stands alone"),
-                              ("beside nothing", ["--beside"], "--beside needs"),
-                              ("no program", ["--beside", work / "none", "table"], "none: no such program")]:
-        expect(f"mla_flash_mla.py: {name}", [*command, *words], 2, [said], environment)
+    expect("mla_flash_mla.py: --help says what the options are",
+           [*command, "--help"], 0, ["--beside", "--row"], environment, on_stdout=True)
+    expect("mla_flash_mla.py: missing torch is an error",
+           [*command, "--check"], 1, [sys.executable, "torch", "install torch"], environment)
+    for name, words, said in [("no argument", [], "--row"),
+                              ("a row of three numbers", ["--row", "1,1,4096"], "BATCH,Q,KEYS,HEADS"),
+                              ("a row with a zero", ["--row", "1,0,4096,16"], "'1,0,4096,16'"),
+                              ("a row with a word", ["--row", "1,1,4k,16"], "'1,1,4k,16'"),
+                              ("--row together with --beside", ["--row", "1,1,4096,16", "--beside", "x"], "--row and --beside exclude each other"),
+                              ("--check together with --row", ["--check", "--row", "1,1,4096,16"], "--check stands alone"),
+                              ("--beside without a program", ["--beside"], "--beside needs"),
+                              ("a program that is missing", ["--beside", work / "none", "table"], "none: no such program")]:
+        expect(f"mla_flash_mla.py: {name} is an error", [*command, *words], 2, [said], environment)
     (work / "torch.py").write_text("")
     (work / "flash_mla.py").write_text("raise ImportError('no FlashMLA here')\n")
-    expect("no FlashMLA", [*command, "--check"], 1, [sys.executable, "no FlashMLA here", "install FlashMLA"], environment)
+    expect("mla_flash_mla.py: missing FlashMLA is an error",
+           [*command, "--check"], 1, [sys.executable, "no FlashMLA here", "install FlashMLA"], environment)
     (work / "hadal").mkdir()
     (work / "hadal/__init__.py").write_text("")
     (work / "hadal/flash_mla.py").write_text("")
     (work / "flash_mla.py").write_text("import hadal.flash_mla\n")
-    expect("Hadal's own", [*command, "--check"], 1, ["Hadal's own", "hadal-flash-mla-alias"], environment)
+    expect("mla_flash_mla.py: Hadal's own flash_mla is refused",
+           [*command, "--check"], 1, ["Hadal's own", "hadal-flash-mla-alias"], environment)
     (work / "flash_mla.py").write_text("")
-    expect("FlashMLA", [*command, "--check"], 0, [], environment)
-
-
-def test_gemm_report(work):
-    command = [sys.executable, ROOT / "bench/gemm_report.py", work]
-    gemm, moe = work / "gemm.jsonl", work / "moe.jsonl"
-    expect("no gemm.jsonl", command, 1, ["gemm.jsonl is missing"])
-    gemm.write_text(json.dumps(PRODUCT) + "\n")
-    expect("no moe.jsonl", command, 1, ["moe.jsonl is missing"])
-    moe.write_text("")
-    expect("empty moe.jsonl", command, 1, ["moe.jsonl is empty"])
-    moe.write_text(json.dumps(EXPERTS) + "\n")
-    whole = json.dumps(PRODUCT)
-    for name, line, said in [("cut", whole[:60], "gemm.jsonl:1: not JSON"),
-                             ("no field", whole.replace("floor_us", "floor"), "gemm.jsonl:1: no 'floor_us'"),
-                             ("zero", whole.replace("10.0", "0", 1), "gemm.jsonl:1: 'us' is 0, not a number above 0"),
-                             ("peers", whole.replace('"peers": {}', '"peers": {"matmul": "x"}'), "'peers' is"),
-                             ("more", whole.replace('"more": {}', '"more": 3'), "'more' is 3, not an object of numbers"),
-                             ("kind", whole.replace('"fp8"', '"fp9"'), "'kind' is 'fp9', not one of fp8, bf16")]:
-        gemm.write_text(line + "\n")
-        expect(f"gemm.jsonl {name}", command, 1, [said])
-    # DeepGEMM's stored ratios are 1.22 and 1 (mean 1.10). 20 MB in 10 us are 2 TB/s, 2 GFLOP are 200 TFLOP/s.
-    other = {**PRODUCT, "us": 12.2, "verdict": "", "m": 128}
-    gemm.write_text(whole + "\n" + json.dumps(other) + "\n")
-    expect("stored report", command, 0,
-           ["DeepGEMM is stored", "| FP8, scales of 128 × 128 and 1 × 128 | 0 of 1 | 0 of 2 slower, 1.10 |",
-            "| Experts of V3 at TP8, FP8 | 1 of 1 |  |",
-            "| 64 × 2112 × 7168 | 10.00 | 4.60 | 46% | 2.00 | 200 | 1980 | 12.2 | **missed**: 10 us (7.5, 6) |",
-            "| 4 | 30.5 | 30.00 | 20.00 | 67% |", "reach: 1.5x the floor (1.6, 1.25) | 4.0 | 3.5 |  | 10.0 | 1.5 | 7.0 | 4.0 |",
-            "1 of 2 goals are reached, 0 of them at the aim. These numbers of rows are slower: 0 of 2 than DeepGEMM."],
-           on_stdout=True, has_not=["a library's same product", "| 0 of 0"])
-    # In the same run its ratios are 0.9 and 1.6, that of its kernel alone is 0.5; torch's faster product has 0.8 and, in the
-    # other row, 2; a library has 0.998 and 2, and called directly 0.9; one kernel is the library's own.
-    beside = [{**PRODUCT, "peers": {"deepgemm": 9.0, "deepgemm_bare": 5.0, "scaled_mm": 8.0, "scaled_mm_row": 11.0}},
-              {**PRODUCT, "peers": {"deepgemm": 18.0, "deepgemm_contiguous": 16.0, "scaled_mm": 20.0}},
-              {**PRODUCT, "kind": "bf16", "stored_us": None, "verdict": "", "peers": {"matmul": 9.98}},
-              {**PRODUCT, "kind": "bf16", "stored_us": None, "verdict": "", "peers": {"matmul": 9.97}, "library": True},
-              {**PRODUCT, "kind": "int8", "stored_us": None, "verdict": "", "peers": {"int_mm": 20.0, "cublaslt": 9.0}}]
-    absorbed = [{**PRODUCT, "kind": kind, "groups": 16, "m": 4, "stored_us": None, "verdict": "", "us": us,
-                 "peers": {"bmm": 6.0, "bmm_dense": dense}, "more": more}
-                for kind, us, dense, more in [("absorb_query_bf16", 3.0, 4.0, {}), ("absorb_query_fp8", 6.5, 4.5, {}),
-                                              ("expand_value_bf16", 2.0, 7.0, {}), ("expand_value_fp8", 2.5, 7.0, {"us_to_bf16": 1.9})]]
-    gemm.write_text("".join(json.dumps(row) + "\n" for row in beside))
-    (work / "machine.txt").write_text("NVIDIA H200, 580\n")
-    expect("report of one run", command, 0,
-           ["This was measured on one NVIDIA H200 with driver 580.", "DeepGEMM is of the same run", "| 0 of 2 | 1 of 2 slower, 1.20 | 1 of 1 slower, 0.50 |  |  | "
-            "1 of 2 slower, 1.26 |", "| bf16 |  |  |  | 1 of 1 slower, 1.00 |", "**9.98 (0.998)** |  |",
-            "| 9.97 (0.997) | the library's own kernel |", "|  |  | 0 of 1 slower, 2.00 | 1 of 1 slower, 0.90 |  |",
-            "**9.00 (0.90)** | **5.00 (0.50)** | **8.00 (0.80)** | 11.00 (1.10) |",
-            "1 of 3 goals are reached, 0 of them at the aim. These numbers of rows are slower: 1 of 2 than DeepGEMM, 1 of 1 than DeepGEMM's kernel alone, "
-            "1 of 2 than a library's same product, 1 of 1 than cuBLASLt called directly, 1 of 2 than torch's FP8 of coarser "
-            "scales; 1 rows of the library's own kernel are not counted."],
-           on_stdout=True)
-    pages = copy_of_pages(work)
-    expect("gemm pages", [*command, "--pages", pages], 0, [], on_stdout=True)
-    has_parts("gemm.md", pages,
-           ["-->\nThis was measured on one NVIDIA H200 with driver 580.\n\n| rows | µs | floor µs | TFLOP/s | DeepGEMM µs | its kernel alone µs | torch, coarser scales µs | verdict (",
-            "| 10.00 | 4.60 | 200 | **9.00 (0.90)** | **5.00 (0.50)** | **8.00 (0.80)** | **missed**: 10 µs (7.5, 6) |",
-            "| 64 × 2112 × 7168 | 10.00 | 4.60 | 9.97 (0.997) | the library's own kernel |", "| torch µs | cuBLASLt directly µs |",
-            "1 of 3 goals", "| 1 × 16 | 1.61 |"])
-    has_parts("experts.md", pages, ["| 4 | 30.5 | 30.00 | 20.00 | 1.50 | 67 | reach: 1.5× the floor (1.6, 1.25) |"])
-    gemm.write_text("".join(json.dumps(row) + "\n" for row in absorbed))
-    expect("absorbed rows", [*command, "--pages", pages], 0, [], on_stdout=True)
-    has_parts("gemm.md", pages, ["| 4 × 16 | 3.00 | **6.50** | 6.00 | 4.00 | 2.00 | 1.90 | 2.50 | 6.00 | 7.00 |",
-                                 "1 of 4 than a library's same product"])
-    expect("absorbed report", command, 0, ["| to bf16 µs |", "| 1.90 |"], on_stdout=True)
-    expect("gemm report --help", [*command[:2], "--help"], 0, ["DIR"], on_stdout=True)
-    expect("gemm report of nothing", command[:2], 2, ["DIR"])
-
-
-def test_run_gemm(work):
-    command = [ROOT / "bench/run_gemm_h200.sh"]
-    expect("run_gemm_h200.sh --out", [*command, "--out"], 2, ["run_gemm_h200.sh: --out needs a directory"])
-    expect("run_gemm_h200.sh --build-dir", [*command, "--build-dir", "--out", "x"], 2, ["--build-dir needs a directory"])
-    expect("run_gemm_h200.sh --outt", [*command, "--outt=x"], 2, ["unknown option '--outt=x'"])
-    expect("run_gemm_h200.sh --help", [*command, "--help"], 0, ["--build-dir DIR", "HADAL_DEEPGEMM_LIBRARY"], on_stdout=True)
-    expect("gemm: no build", [*command, f"--build-dir={work}/none"], 1, ["--build-dir", "none: no such directory"])
-    expect("gemm: no programs", [*command, "--build-dir", work], 1, ["cuda_gemm_table_bench is missing"])
-    tools, build, out = work / "tools", work / "build", work / "out"
-    (build / "bench/cuda").mkdir(parents=True)
-    tools.mkdir()
-    environment = {"PATH": f"{tools}:{os.environ['PATH']}"}
-    own = [*command, f"--build-dir={build}", "--out", out]
-    executable(tools / "nvidia-smi", "echo 9.0\n")
-    executable(tools / "python3", f"case \"$1 $2\" in *gemm_report.py*) exec {sys.executable} \"$@\";; esac\nexit 1\n")
-    executable(build / "bench/cuda/cuda_gemm_table_bench", f"echo '{json.dumps(PRODUCT)}' >\"$2\"\n")
-    expect("gemm: one program", own, 1, ["cuda_experts_table_bench is missing"], environment)
-    bench = executable(build / "bench/cuda/cuda_experts_table_bench", "exit 3\n")
-    expect("gemm: failed run", own, 1, ["failed: experts report", f"the results so far are in {out}/failed-"], environment)
-    is_kept = any((left / "gemm.jsonl").is_file() for left in out.glob("failed-*")) and not (out / "report.md").exists()
-    COUNTS["passed" if is_kept else "failed"] += 1
-    executable(bench, f"echo '{json.dumps(EXPERTS)}' >\"$2\"\n")
-    expect("gemm: run", own, 0, ["1 of 2 goals", "0 of 1 than DeepGEMM", f"{out}/report.md"], environment,
-           on_stdout=True)
-    COUNTS["passed" if "## FP8" in (out / "report.md").read_text(encoding="utf-8") else "failed"] += 1
-
-
-def test_beside(work):
-    bench = executable(work / "bench", "echo first; echo \"peer? fp8 $1\"; read answer; echo \"got $answer\"; exit 3\n")
-    code = f"import sys; sys.path.insert(0, {str(ROOT / 'bench/cuda')!r}); import beside; " \
-           f"sys.exit(beside.run_beside([{str(bench)!r}], lambda row: row.upper()))"
-    expect("beside a bench", [sys.executable, "-c", code], 3, ["first\ngot FP8 --PEER\n"], on_stdout=True, has_not=["peer?"])
-
-
-def test_gemm_peers(work):
-    command = [sys.executable, ROOT / "bench/cuda/gemm_peers.py"]
-    (work / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
-    environment = {"PYTHONPATH": str(work), "HADAL_DEEPGEMM_LIBRARY": ""}
-    expect("peers --help", [*command, "--help"], 0, ["--beside", "--deepgemm-library"], environment, on_stdout=True)
-    expect("peers: no torch", [*command, "--check"], 1, [sys.executable, "torch", "install torch"], environment)
-    for name, words, said in [("nothing", [], "--row"),
-                              ("two sizes", ["--row", "fp8 1 7168"], "fp8 and 3 sizes"),
-                              ("unknown kind", ["--row", "fp9 1 1 1"], "'fp9 1 1 1': must be"),
-                              ("no words", ["--row", ""], "must be fp8"),
-                              ("zero", ["--row", "bf16 0 2048 2048"], "whole numbers above 0"),
-                              ("both", ["--row", "bf16 1 2048 2048", "--beside", "x"], "--row and --beside exclude each other"),
-                              ("check and row", ["--check", "--row", "bf16 1 2048 2048"], "--check stands alone"),
-                              ("beside nothing", ["--beside"], "--beside needs"),
-                              ("no program", ["--beside", work / "none"], "none: no such program"),
-                              ("no library", ["--deepgemm-library", work / "none.so", "--check"], "none.so: no such file")]:
-        expect(f"gemm_peers.py: {name}", [*command, *words], 2, [said], environment)
-    expect("peers: no library by name", [*command, "--check"], 2, ["no such file"],
-           {**environment, "HADAL_DEEPGEMM_LIBRARY": str(work / "none.so")})
-    (work / "torch.py").write_text("")
-    (work / "deep_gemm.py").write_text("raise AssertionError('no compiler here')\n")
-    expect("peers: no DeepGEMM", [*command, "--check"], 0, ["DeepGEMM is left out", "no compiler here"], environment)
-    (work / "text.so").write_text("no library\n")
-    expect("peers: not a library", [*command, "--deepgemm-library", work / "text.so", "--check"], 1, ["text.so"], environment)
-    (work / "deep_gemm.py").write_text("")
-    expect("peers: DeepGEMM", [*command, "--check"], 0, [], environment, has_not=["left out"])
+    expect("mla_flash_mla.py: --check accepts FlashMLA", [*command, "--check"], 0, [], environment)
 
 
 if __name__ == "__main__":

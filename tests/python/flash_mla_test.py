@@ -67,11 +67,11 @@ def raised(kind, words, function):
     raise AssertionError(f"no {kind.__name__}")
 
 
-def test_versions():
+def test_both_packages_have_the_version_of_the_project():
     assert hadal.__version__ == native.version == VERSION, (hadal.__version__, native.version, VERSION)
 
 
-def test_signatures():
+def test_functions_have_the_parameters_of_flash_mla():
     names = list(inspect.signature(flash_mla.flash_mla_with_kvcache).parameters)
     assert names == ["q", "k_cache", "block_table", "cache_seqlens", "head_dim_v", "tile_scheduler_metadata", "num_splits",
                      "softmax_scale", "causal", "is_fp8_kvcache", "indices", "attn_sink", "extra_k_cache",
@@ -82,7 +82,7 @@ def test_signatures():
     assert isinstance(metadata, flash_mla.FlashMLASchedMeta) and num_splits is None
 
 
-def test_alias():
+def test_the_alias_has_the_same_functions():
     import flash_mla as alias
     from flash_mla.flash_mla_interface import flash_mla_with_kvcache
     assert Path(alias.__file__).is_relative_to(SITE), alias.__file__
@@ -90,7 +90,7 @@ def test_alias():
     assert alias.get_mla_metadata is flash_mla.get_mla_metadata and alias.__version__ == VERSION
 
 
-def test_distributions():
+def test_wheels_need_no_other_package():
     """The alias brings the wheel of its own version, whose name is ours, and nothing else is asked for."""
     asked = {found.metadata["Name"]: found.requires or [] for found in importlib.metadata.distributions(path=[str(SITE)])}
     assert asked == {"hadal-flash-mla": [], "hadal-flash-mla-alias": [f"hadal-flash-mla=={VERSION}"]}, asked
@@ -111,7 +111,7 @@ def test_wheels_hold_licences():
             assert any(linked in line for line in contents), (linked, contents)
 
 
-def test_accepted():
+def test_right_arguments_are_accepted():
     accepted()
     accepted(dtype=float16, s_q=3, h_q=126, h_kv=3)
     accepted(h_q=128, s_q=17, causal=True, softmax_scale=0.1)
@@ -130,7 +130,7 @@ def test_no_stream_is_waited_for():
         assert values[name].streams_asked == [-1], (name, values[name].streams_asked)
 
 
-def test_exchange_table():
+def test_dlpacks_functions_are_used_where_they_exist():
     """Tensors of a library that shows DLPack's C functions are read through them, others through __dlpack__."""
     def fast(kind):
         return dict(q=kind((2, 1, 16, 576), bfloat16), k_cache=kind((10, 64, 1, 576), bfloat16),
@@ -147,7 +147,7 @@ def test_exchange_table():
             **dict(fast(stand_in.BorrowedTensor), q=stand_in.BorrowedTensor((2, 1, 16, 512), bfloat16)))
 
 
-def test_references():
+def test_no_call_keeps_or_drops_a_reference():
     """No object is kept or dropped once too often, whatever way a call ends."""
     values = arguments()
     wrong = Tensor((3, 5), int32)
@@ -159,7 +159,7 @@ def test_references():
     assert [sys.getrefcount(value) for value in values.values()] == before
 
 
-def test_sparse_arguments():
+def test_sparse_arguments_are_refused():
     for name in ("indices", "attn_sink", "extra_k_cache", "extra_indices_in_kvcache", "topk_length", "extra_topk_length"):
         refused(NotImplementedError, f"{name}: ", "allowed: None", **{name: Tensor((2, 1, 64), int32)})
     try:
@@ -167,10 +167,10 @@ def test_sparse_arguments():
     except NotImplementedError as error:
         assert "topk: is 2048; allowed: None" in str(error), error
     else:
-        raise AssertionError("topk was taken")
+        raise AssertionError("topk was accepted")
 
 
-def test_metadata():
+def test_wrong_metadata_is_refused():
     metadata = flash_mla.FlashMLASchedMeta()
     metadata.fp8_scales = "per_64"
     refused(TypeError, "tile_scheduler_metadata: is a Tensor", "get_mla_metadata()",
@@ -182,7 +182,7 @@ def test_metadata():
            lambda: flash_mla.FlashMLASchedMeta(fp8_scales="per_64"))
 
 
-def test_scales_are_of_e4m3_records():
+def test_scales_per_token_need_e4m3_records():
     per_token = flash_mla.FlashMLASchedMeta(fp8_scales="per_token")
     accepted(k_cache=Tensor((10, 64, 1, 656), uint8), is_fp8_kvcache=True, tile_scheduler_metadata=per_token)
     words = ("fp8_scales: is 'per_token'; allowed: per_128", "e4m3")
@@ -191,7 +191,7 @@ def test_scales_are_of_e4m3_records():
             k_cache=Tensor((10, 64, 1, 576), uint8))
 
 
-def test_no_tensors():
+def test_arguments_that_are_no_tensors_are_refused():
     """Arguments that are no tensors, and numbers that are no numbers, are refused."""
     class Array:
         shape, device = (2, 1, 16, 576), "cpu"
@@ -211,7 +211,7 @@ def test_no_tensors():
         refused(TypeError, f"softmax_scale: is {value!r}; allowed: a number above 0", softmax_scale=value)
 
 
-def test_older_arguments():
+def test_wrong_older_arguments_are_refused():
     lengths = Tensor((2,), int32)
     raised(TypeError, "cache_seqlens: is a list; allowed: a CUDA tensor [batch]",
            lambda: flash_mla.get_mla_metadata([1, 2], 16, 1))
@@ -223,13 +223,13 @@ def test_older_arguments():
     raised(TypeError, "num_heads_q: is 1.5; allowed: an integer", lambda: flash_mla.get_mla_metadata(num_heads_q=1.5))
 
 
-def test_without_torch():
+def test_missing_torch_is_an_error():
     done = subprocess.run([sys.executable, "-c", "import sys; sys.modules['torch'] = None; import hadal.flash_mla"],
                           env=dict(os.environ, PYTHONPATH=str(SITE)), capture_output=True, text=True, check=False)
     assert "ModuleNotFoundError: hadal.flash_mla works on torch's tensors" in done.stderr.splitlines()[-1], done.stderr
 
 
-def test_types():
+def test_wrong_types_are_refused():
     refused(TypeError, "q: dtype is float32; allowed: bfloat16, float16", q=Tensor((2, 1, 16, 576), float32))
     refused(TypeError, "k_cache: dtype is float16; allowed: that of q", k_cache=Tensor((10, 64, 1, 576), float16))
     refused(TypeError, "block_table: dtype is int64; allowed: int32", block_table=Tensor((2, 5), int64))
@@ -243,7 +243,7 @@ def test_types():
             q=Tensor((2, 1, 16, 576), float8_e4m3fn))
 
 
-def test_shapes():
+def test_wrong_shapes_are_refused():
     refused(ValueError, "q: shape is [2, 16, 576]; allowed: [batch, s_q, h_q, 576]", q=Tensor((2, 16, 576), bfloat16))
     refused(ValueError, "q: size of dimension 3 is 512", "allowed: 576", q=Tensor((2, 1, 16, 512), bfloat16))
     refused(ValueError, "q: size of dimension 0 is 0; allowed: 1", q=Tensor((0, 1, 16, 576), bfloat16))
@@ -263,7 +263,7 @@ def test_shapes():
             k_cache=Tensor((10, 64, 2, 656), uint8), is_fp8_kvcache=True)
 
 
-def test_devices_and_layouts():
+def test_wrong_devices_and_layouts_are_refused():
     for name, value in arguments().items():
         if isinstance(value, Tensor):
             refused(ValueError, f"{name}: is on cpu; allowed: a CUDA device",
@@ -286,7 +286,7 @@ def test_devices_and_layouts():
         refused(ValueError, f"softmax_scale: is {scale:g}", "allowed: above 0", softmax_scale=scale)
 
 
-def test_library():
+def test_the_library_refuses_wrong_fields():
     """Calls the C functions themselves, without the binding."""
     library = ctypes.CDLL(str(SITE / "hadal/libhadal_flash_mla.so"))
     library.hadal_mla_version.restype = ctypes.c_char_p
@@ -318,10 +318,10 @@ def test_library():
             call()
         except (TypeError, ValueError):
             continue
-        raise AssertionError("taken")
+        raise AssertionError("the call was accepted")
 
 
-def test_missing_library():
+def test_a_missing_library_is_an_error():
     """Building the binding without the kernel library says what to do."""
     with tempfile.TemporaryDirectory() as build:
         done = subprocess.run(["cmake", "-S", str(ROOT / "python"), "-B", build, "-DHADAL_FLASH_MLA_LIBRARY=/not/there.so",
