@@ -120,8 +120,9 @@ def summary(decode, verdicts):
     if same_run:
         slower = sum(r["flash_mla_us"] < r["us"] for r in same_run)
         drift = geometric_mean([r["peer_us"] / r["flash_mla_us"] for r in same_run])
+        which = f"{slower} rows are" if slower > 1 else "one row is" if slower else "no row is"
         parts.append(f"FlashMLA was measured in the same run, row by row in turn, and the ratios are of those times. They are "
-                     f"{drift:.2f} times the stored ones (geometric mean); beside the stored times {slower} rows are slower.")
+                     f"{drift:.2f} times the stored ones (geometric mean); compared with the stored times, {which} slower.")
     if verdicts:
         as_fast = [r["verdict"] for r in decode if r["verdict"] and r["unit"] == "x FlashMLA"]
         reached, reached_as_fast = (sum(v != "missed" for v in some) for some in (verdicts, as_fast))

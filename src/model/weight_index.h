@@ -17,8 +17,9 @@ inline constexpr const char* kWeightIndexFile = "model.safetensors.index.json";
 // file.
 bool is_plain_file_name(std::string_view name);
 
-// Reads weight_map: pairs of a tensor and its file, whose name is plain. `source` names the index in errors,
-// which are kDataLoss: not a JSON object, no weight_map, and a file in another directory.
+// Reads weight_map: pairs of a tensor and its file, a name without a path (is_plain_file_name). `source`
+// names the index in errors, which are kDataLoss: not a JSON object, no weight_map, and a file in another
+// directory.
 Result<std::vector<std::pair<std::string, std::string>>> parse_weight_map(std::string_view json,
                                                                           const std::string& source);
 

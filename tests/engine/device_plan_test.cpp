@@ -153,7 +153,7 @@ TEST(RunningRequests, AreLoweredUntilTheirStateFits) {
 }
 
 // The state, graphs and workspace of many requests would leave no cache, which would make the default 1.
-TEST(RunningRequests, AreAsManyAsLeaveACacheForThemselves) {
+TEST(RunningRequests, LeaveTheCacheThatTheyNeed) {
   constexpr int64_t kTokenBytes = 70'000;
   constexpr int64_t kRequestBytes = 3'000'000;
   const auto tokens_of = [=](int64_t cache_bytes) {

@@ -277,13 +277,13 @@ TEST(AnthropicMessages, ErrorsNameTheFieldInAnthropicsWords) {
       {messages(R"({"role":"wizard","content":"x"})"),
        "messages[0].role is \"wizard\"; must be user, assistant or system"},
       {messages(R"({"role":"user","content":[{"type":"image","source":{}}]})"),
-       "messages[0].content[0].type is \"image\"; must be text or tool_result: the models here read text "
+       "messages[0].content[0].type is \"image\"; must be text or tool_result: the models read text "
        "only"},
       {messages(R"({"role":"user","content":[{"type":"tool_result"}]})"),
        "messages[0].content[0].tool_use_id: is missing; must be a string"},
       {messages(
            R"({"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image"}]}]})"),
-       "messages[0].content[0].content[0].type is \"image\"; must be text: the models here read text only"},
+       "messages[0].content[0].content[0].type is \"image\"; must be text: the models read text only"},
       {messages(R"({"role":"assistant","content":[{"type":"tool_use","id":"t","name":"add","input":"x"}]})"),
        "messages[0].content[0].input is \"x\"; must be an object"},
       {messages(

@@ -15,7 +15,8 @@
 
 namespace hadal::server::testing {
 
-// This tool and these two calls of it, in the format of V3.1, are what models here are offered and write.
+// This tool and these two calls of it, in the format of V3.1, are what the models of these tests are offered
+// and write.
 inline constexpr std::string_view kChatTools =
     R"("tools":[{"type":"function","function":{"name":"add","parameters":{"type":"object","properties":{}}}}])";
 inline constexpr std::string_view kCalls =

@@ -103,7 +103,7 @@ TEST(OpenAiDsml, ACallThatIsCutOffBeforeItsNameIsContentWithoutTheFormatsToken) 
   EXPECT_EQ(str(message.at("content")), "\n\n<function_calls>\n<invoke name=\"ad");
 }
 
-TEST(OpenAiDsml, ACallThatIsCutOffAfterItsNameHasWhatWasMadeOfItsArguments) {
+TEST(OpenAiDsml, ACallCutOffAfterItsNameKeepsTheArgumentsMadeSoFar) {
   const std::string body = body_of(kQuestion, kTools);
   const std::string_view cut = kCalls.substr(0, kCalls.find("x\n"));
   TestServer server(answering(prompt_tokens_of(body), cut));

@@ -314,9 +314,8 @@ TEST(Responses, ErrorsNameTheFieldInTheWordsOfThisApi) {
        "input[0].type is \"item_reference\"; must be message, function_call, function_call_output or "
        "reasoning"},
       {input(R"({"role":"user","content":[{"type":"input_image","image_url":"x"}]})"),
-       "input[0].content[0].type is \"input_image\"; must be input_text or output_text: the models here read "
-       "text "
-       "only"},
+       "input[0].content[0].type is \"input_image\"; must be input_text or output_text: the models read "
+       "text only"},
       {input(R"({"type":"function_call","name":"add"})"), "input[0].call_id: is missing; must be a string"},
       {body_of(R"("tools":[{"type":"web_search"}])"),
        "tools[0].type is \"web_search\"; must be function: the server has no tools of its own"},

@@ -21,7 +21,7 @@ void append_speculation_rows(std::vector<Flag>& out) {
        .group = "Speculation",
        .choices = "NEXTN|EAGLE",
        .text = "guess tokens with the model's NextN layer, and verify several of them in one step. The "
-               "tokens are those without it; both values mean the same"},
+               "tokens stay the same (on a GPU, except at close calls); NEXTN and EAGLE mean the same"},
       {.name = "speculative-num-steps",
        .kind = kInteger,
        .commands = kRuns | kBench,

@@ -107,7 +107,7 @@ class CudaSpeculation {
   const bool rests_;
   const int64_t max_decode_;
   std::vector<int64_t> waiting_;  // by slot: records that wait after the latest step
-  // Of the latest step:
+  // These belong to the latest step:
   cuda::Chains step_;
   int catch_up_stride_ = 0;  // rows for each item that make waiting records; 0: none
   bool runs_nextn_ = true;   // after the target: a step may rest

@@ -18,8 +18,8 @@ namespace hadal {
 Result<std::vector<int64_t>> graph_buckets(const DeviceOptions& device, int64_t max_running_requests);
 
 // The size of a decode step: `items` requests with up to `width` rows each. Without speculation the width is
-// 1. No items: there is no such size. `selects`: an indexer chooses keys for rows that see more of them than
-// index_topk; otherwise the step must have no such row.
+// 1. items is 0 if there is no such size. `selects`: an indexer chooses keys for rows that see more of them
+// than index_topk; otherwise the step must have no such row.
 struct GraphShape {
   int64_t items = 0;
   int64_t width = 1;
@@ -44,7 +44,8 @@ std::vector<GraphShape> graph_shapes(const std::vector<int64_t>& buckets, const 
 inline constexpr int64_t kMostRowsWithoutSelecting = 32;
 
 // Returns the narrowest of `shapes`, and of these the smallest, that holds num_items requests with `width`
-// rows each, and that selects if `selects`. Without padding only a shape of exactly these numbers.
+// rows each, and that selects if `selects`. Without padding it returns a shape only if both numbers are
+// equal.
 GraphShape choose_shape(const std::vector<GraphShape>& shapes, int64_t num_items, int64_t width, bool selects,
                         bool pad);
 

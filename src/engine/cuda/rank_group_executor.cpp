@@ -41,9 +41,8 @@ std::string contradiction(const StepOutput& first, const StepOutput& other, size
                    expected.further.end(), same_token))
       continue;
     return fmt::format(
-        "rank {} has verified {} drafts in slot {} and accepted {}, rank 0 {} and {}, or their tokens "
-        "differ: "
-        "their states differ",
+        "rank {} verified {} drafts in slot {} and accepted {}, rank 0 {} and {}, or other tokens: "
+        "the ranks' states differ",
         rank, token.num_drafts, token.slot, token.further.size(), expected.num_drafts,
         expected.further.size());
   }

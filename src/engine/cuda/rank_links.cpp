@@ -86,7 +86,7 @@ int64_t link_bytes(int64_t part_bytes) {
 }
 
 bool take_turns(std::span<const int> devices) {
-  HADAL_CHECK(devices.size() >= 2, "{} ranks have nobody to exchange data with", devices.size());
+  HADAL_CHECK(devices.size() >= 2, "{} devices were given; at least 2 ranks are needed", devices.size());
   return std::all_of(devices.begin(), devices.end(), [&](int device) { return device == devices[0]; });
 }
 

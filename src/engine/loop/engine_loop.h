@@ -78,8 +78,7 @@ class EngineLoop {
   // These are parts of collect, in engine_collect.cpp too.
   void take_scores(const StepRecord& record, StepOutput& output);
   ItemOutcome take_tokens(Sequence& sequence, SampledToken& sampled, Clock::time_point now);
-  // Appends a token, the one that row `row` of the request has sampled, to the request, which may end with
-  // it.
+  // Appends the token that row `row` of the request sampled. The request may end with it.
   void take_token(Sequence& sequence, size_t row, int32_t token, std::optional<TokenLogprob>& logprob,
                   Clock::time_point now);
   void fail_step(const StepRecord& record, const std::string& error);

@@ -134,8 +134,9 @@ void plan_prefill(std::span<const PrefillSegment> all_segments, int64_t max_keys
   std::vector<int32_t> waiting;
   for (size_t i = 0; i < segments.size(); ++i) {
     const PrefillSegment& segment = segments[i];
-    HADAL_CHECK(segment.q_len >= 0 && segment.q_len <= segment.kv_len, "segment {}: {} new tokens of {}", i,
-                segment.q_len, segment.kv_len);
+    HADAL_CHECK(segment.q_len >= 0 && segment.q_len <= segment.kv_len,
+                "segment {} has {} new tokens and {} keys; it must have at most as many new tokens as keys",
+                i, segment.q_len, segment.kv_len);
     if (segment.q_len > 0 && segment.kv_len <= max_keys) waiting.push_back(static_cast<int32_t>(i));
   }
   std::stable_sort(waiting.begin(), waiting.end(),

@@ -42,13 +42,13 @@ class AnthropicAnswer final : public OpenAiAnswer {
   const std::string head_;  // {"id":…,"type":"message","role":"assistant","model":…
   ChatChoiceText text_;
   GenerationDelta last_;  // without text and ids: the counts so far, and how it ended
-  // Of a stream:
+  // These belong to a stream:
   bool begun_ = false;
   Block block_ = Block::kNone;  // which is open
   int64_t index_ = -1;          // its index
   std::string delta_begin_;     // an event of it up to the text
   std::string json_;            // the event being written
-  // Of an answer in one piece:
+  // This belongs to an answer in one piece:
   std::string content_;  // its blocks
 };
 

@@ -59,7 +59,7 @@ void read_user(Turn& turn, const json::array& blocks, std::string_view role) {
       open = nullptr;
       read_tool_result(block, turn.out.add("tool", turn.place));
     } else {
-      block.must_be("type", role == "user" ? "text or tool_result: the models here read text only" : "text");
+      block.must_be("type", role == "user" ? "text or tool_result: the models read text only" : "text");
     }
   });
 }

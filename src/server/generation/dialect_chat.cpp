@@ -133,7 +133,7 @@ std::string read_block_texts(FieldReader& reader, std::string_view name, const j
     block.text("type", type);
     if (block.ok() && std::find(types.begin(), types.end(), type) == types.end())
       block.must_be("type", json::value(type),
-                    fmt::format("{}: the models here read text only", fmt::join(types, " or ")));
+                    fmt::format("{}: the models read text only", fmt::join(types, " or ")));
     if (!block.has("text")) block.fail("text", "is missing; must be a string");
     block.text("text", text);
     reader.adopt(block);

@@ -151,8 +151,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::optional<HttpRequestParser::BodyRule> admit(const HttpRequest& request);
   bool charge_head(size_t bytes);
   bool charge_body(size_t bytes);
-  // Lets a client that may send bodies, but not this one, send all of it before it reads the refusal, as most
-  // clients do.
+  // Reads and drops a refused body, because most clients send all of it before they read the refusal.
   void discard_a_body();
   bool keep_input(std::string_view data);
   void drop_input();

@@ -338,7 +338,7 @@ void HttpIoThread::arm_sweep() {
   loop_->sweep_timer.async_wait([this](const boost::system::error_code& ec) {
     if (ec || stopped_) return;
     MemoryReserve::refill();
-    drain_queue();  // a post that had no memory to wake the thread
+    drain_queue();  // runs what was posted when there was no memory to wake this thread
     arm_turns();
     sweep();
     arm_sweep();

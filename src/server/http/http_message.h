@@ -36,7 +36,7 @@ struct ResponseHead {
 void append_head(std::string& out, const HttpResponse& response, const ResponseHead& head);
 
 // Returns the answer to an OPTIONS request when CORS is on (Fetch standard, "CORS-preflight request"). The
-// methods stand in the headers of its admission.
+// allowed methods are in HttpAdmission's headers.
 HttpResponse preflight_response(const HttpRequest& request);
 
 // Returns `text` in a form for one log line: control characters and non-ASCII as "\xNN", at most `max_bytes`

@@ -203,8 +203,7 @@ class SamplingReader {
 };
 
 void refuse_unsupported(FieldReader& reader) {
-  reader.unsupported({"image_data", "video_data", "audio_data", "modalities"},
-                     "the models here read text only");
+  reader.unsupported({"image_data", "video_data", "audio_data", "modalities"}, "the models read text only");
   reader.unsupported({"input_embeds"}, "give text or input_ids");
   reader.unsupported({"lora_path", "lora_id"}, "adapters are not supported; merge them into the checkpoint");
   reader.unsupported({"session_params"}, "there are no sessions; prefixes are reused without them");

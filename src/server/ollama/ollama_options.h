@@ -11,7 +11,7 @@
 
 namespace hadal::server {
 
-// This is what errors call the longest answer.
+// Errors name the limit of an answer's length by this field.
 inline constexpr std::string_view kOllamaLengthField = "options.num_predict";
 
 // `sampling` holds the defaults. An option that changes the answer is honoured or refused; one that says how

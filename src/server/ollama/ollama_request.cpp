@@ -36,7 +36,7 @@ void read_format(FieldReader& reader, std::shared_ptr<const GrammarSpec>& gramma
   grammar = std::make_shared<const GrammarSpec>(std::move(spec));
 }
 
-// Reads think. The models here have no degrees of thinking, so each level asks for it. A format that cannot
+// Reads think. The models have no degrees of thinking, so each level asks for it. A format that cannot
 // do what is asked for refuses it.
 void read_think(FieldReader& reader, const OpenAiLimits& limits, ChatOptions& options) {
   const json::value* value = reader.find("think");
@@ -142,7 +142,7 @@ void read_generate(FieldReader& reader, const OpenAiLimits& limits, OllamaReques
   out.is_chat = false;
   read_common(reader, limits, input, out);
   refuse_ollama_images(reader, "images");
-  reader.unsupported({"width", "height", "steps"}, "the models here generate text only");
+  reader.unsupported({"width", "height", "steps"}, "the models generate text only");
   std::string prompt;
   std::string system;
   std::string unused;
@@ -152,7 +152,7 @@ void read_generate(FieldReader& reader, const OpenAiLimits& limits, OllamaReques
   reader.boolean("raw", raw);
   reader.text("suffix", unused);
   if (!unused.empty()) {
-    reader.fail("suffix", "is not supported: the models here do not fill in the middle of a text");
+    reader.fail("suffix", "is not supported: the models do not fill in the middle of a text");
   }
   unused.clear();
   reader.text("template", unused);

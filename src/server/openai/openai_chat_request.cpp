@@ -52,7 +52,7 @@ void read_prefix(FieldReader& reader, bool& continue_final_message) {
 }
 
 // Reads chat_template_kwargs, or else thinking, or else reasoning_effort, which tell whether the model should
-// think: the models here have no degrees of it. Other template arguments have no meaning for the formats here
+// think: the models have no degrees of it. Other template arguments have no meaning for the formats here
 // and are ignored, as a template ignores arguments that it does not use.
 void read_thinking(FieldReader& reader, const std::optional<ChatFormat>& format, bool& thinking) {
   std::string effort;
@@ -87,7 +87,7 @@ std::string_view read_max_tokens(FieldReader& reader, const PromptLimits& limits
 }
 
 void refuse_audio(FieldReader& reader) {
-  constexpr std::string_view kWhy = "the models here write text only";
+  constexpr std::string_view kWhy = "the models write text only";
   reader.unsupported({"audio"}, kWhy);
   std::vector<std::string> modalities;
   reader.texts("modalities", modalities, 16);

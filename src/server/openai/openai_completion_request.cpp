@@ -85,7 +85,7 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
   read_openai_fields(reader, limits, out.common, fields);
   if (const json::value* suffix = reader.find("suffix"); suffix != nullptr) {
     if (!suffix->is_string() || !suffix->get_string().empty()) {
-      reader.fail("suffix", "is not supported: the models here do not fill in the middle of a text");
+      reader.fail("suffix", "is not supported: the models do not fill in the middle of a text");
     }
   }
   read_answer_length(reader, "max_tokens", fields.sampling.max_new_tokens, 0, limits.prompt);

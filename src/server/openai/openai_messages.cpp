@@ -39,7 +39,7 @@ void read_part(FieldReader& message, size_t i, const json::value& value, ChatMes
              std::find(std::begin(kOtherMedia), std::end(kOtherMedia), type) != std::end(kOtherMedia)) {
     part.refuse("type", unsupported("{}type is {}; {}", part.prefix(), shown_text(type), kTextOnly));
   } else if (part.ok()) {
-    part.must_be("type", "text: the models here read text only");
+    part.must_be("type", "text: the models read text only");
   }
   message.adopt(part);
 }
@@ -97,7 +97,7 @@ void read_message(FieldReader& message, ChatMessage& out) {
   message.choice("role", out.role, {"system", "developer", "user", "assistant", "tool"});
   read_content(message, out);
   message.unsupported({"function_call"}, "use tool_calls");
-  message.unsupported({"audio"}, "the models here read text only");
+  message.unsupported({"audio"}, "the models read text only");
   std::string name;  // the speaker's name, which no format of the family shows
   message.text("name", name);
   message.text("tool_call_id", out.tool_call_id);

@@ -14,7 +14,7 @@ inline constexpr size_t kMaxTools = 1024;  // of one request
 
 // Says why what is no text is refused, with status 501.
 inline constexpr std::string_view kTextOnly =
-    "text generation only: the models here read no images, no sound and no files";
+    "text generation only: the models read no images, no sound and no files";
 
 // Reads `messages`. A role is system, developer, user, assistant or tool; content is a string or a list of
 // parts, whose texts are joined by a space as SGLang does for templates of one string. Parts of other

@@ -23,15 +23,15 @@ void refuse_unsupported(FieldReader& reader) {
   reader.unsupported({"custom_logit_processor", "custom_params"}, "clients' code is not executed");
   reader.unsupported({"bootstrap_host", "bootstrap_port", "bootstrap_room", "disagg_prefill_dp_rank"},
                      "prefill and decode run in one process");
-  reader.unsupported({"extra_key"}, "use cache_salt");
+  reader.unsupported({"extra_key"}, "use the field cache_salt");
   reader.unsupported({"return_cached_tokens_details", "return_meta_info", "return_prompt_token_ids",
                       "return_text_in_logprobs", "return_token_ids"},
                      "use /generate, whose answers have ids and meta_info");
   reader.unsupported({"logits_processors"}, "clients' code is not executed");
   reader.unsupported({"images_config", "max_dynamic_patch", "min_dynamic_patch", "image_max_dynamic_patch",
                       "video_max_dynamic_patch"},
-                     "the models here read text only");
-  reader.unsupported({"prediction"}, "a text that is known beforehand is not generated faster");
+                     "the models read text only");
+  reader.unsupported({"prediction"}, "the server makes no use of predicted text");
   for (const std::string_view rank : {"data_parallel_rank", "routed_dp_rank"}) {
     int64_t only_rank = 0;
     reader.integer(rank, only_rank, 0, 0, "there is one replica");
@@ -42,13 +42,12 @@ void refuse_unsupported(FieldReader& reader) {
   reader.choice("prompt_cache_retention", accepted, {"in_memory", "in-memory"});
   const json::value* verbosity = reader.find("verbosity");
   if (verbosity != nullptr && *verbosity != "medium")
-    reader.must_be("verbosity", *verbosity, "medium, because the models here have no degrees of it");
-  // These are vLLM's names: if they were ignored, the answer would be free text that its reader expects to be
-  // JSON.
+    reader.must_be("verbosity", *verbosity, "medium, because the models have no degrees of verbosity");
+  // These are vLLM's names. If they were ignored, a client that expects JSON would get free text.
   reader.unsupported({"guided_json", "structured_outputs", "guided_decoding_backend"},
-                     "use response_format, json_schema, regex or ebnf");
-  reader.unsupported({"guided_regex", "guided_choice"}, "use regex");
-  reader.unsupported({"guided_grammar"}, "use ebnf");
+                     "use the field response_format, json_schema, regex or ebnf");
+  reader.unsupported({"guided_regex", "guided_choice"}, "use the field regex");
+  reader.unsupported({"guided_grammar"}, "use the field ebnf");
 }
 
 void read_stream_options(FieldReader& reader, OpenAiRequest& request) {

@@ -87,7 +87,7 @@ class InputReader {
     out.content = texts_of(item, "output", {"input_text", "output_text"});
   }
 
-  // Of an item without content only the summary is left.
+  // An item without content has only its summary.
   void reasoning(FieldReader& item, const std::string& place) {
     std::string text = texts_of(item, "content", {"reasoning_text"});
     const std::string summary = texts_of(item, "summary", {"summary_text"});

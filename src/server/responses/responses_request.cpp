@@ -69,7 +69,7 @@ void check_metadata(FieldReader& reader) {
                              kMaxMetadataBytes, kMaxMetadataKeyBytes));
 }
 
-// Reads reasoning.effort, which tells whether the model should think: the models here have no degrees of it,
+// Reads reasoning.effort, which tells whether the model should think: the models have no degrees of it,
 // and no summary is made, because the reasoning itself is in the answer.
 void read_reasoning(FieldReader& reader, std::string& effort, bool& thinking) {
   const json::value* value = reader.find("reasoning");

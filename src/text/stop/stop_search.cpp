@@ -55,7 +55,7 @@ size_t StopPatterns::bytes() const {
 struct StopSearch::Regexes {
   std::vector<StopRegexSearch> all;
   std::string text;       // the stream's bytes from `begin` on
-  uint64_t begin = 0;     // at most half of `text` was shown
+  uint64_t begin = 0;     // position in the stream of text[0]; at most half of `text` has been returned
   uint64_t shown = 0;     // bytes of the stream that were returned
   uint64_t released = 0;  // bytes that the string matcher let through
 

@@ -54,7 +54,7 @@ void index_query(const DeviceIndexQueryParams& params, const Launch& launch);
 
 // Chooses, for each row that sees more than topk keys, the topk keys of highest score, exactly by the scores
 // that were computed. Of equal scores the one at the lower position wins; a NaN is worse than every number.
-// Exactly one of `slots` and `bits` is set. Of the other rows nothing is written.
+// Exactly one of `slots` and `bits` is set. Nothing is written for the other rows.
 struct DeviceIndexSelectParams {
   IndexSelectShape shape;
   const fp8_e4m3* q = nullptr;  // [num_rows, num_heads, 128], dense: index_query

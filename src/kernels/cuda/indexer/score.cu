@@ -102,7 +102,7 @@ __device__ __forceinline__ float score_unit(const RowOperand<kTiles>& row, const
     sums[2 * tile] = even;
     sums[2 * tile + 1] = odd;
   }
-  // Of each pair of lanes one keeps the lower half of the sums, the other the upper half.
+  // In each pair of lanes, one keeps the lower half of the sums, the other the upper half.
 #pragma unroll
   for (int kept = 4; kept > 0; kept /= 2) {
     const int distance = 4 * kept;

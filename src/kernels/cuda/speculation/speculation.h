@@ -20,8 +20,8 @@ struct ChainItem {
   int32_t verifies = 0;     // 0: one row, the last of a prompt or of recomputed tokens, which the host wrote
   int32_t mask_row = -1;    // its mask; −1: unconstrained
   int32_t num_waiting = 0;  // records before the newest token that catch_up_rows makes
-  // Of a verification the end of its rows: none is at this position or after it. Otherwise the position of
-  // the token to be chosen.
+  // For a verification: the position at which its rows end (exclusive). Otherwise the position of the token
+  // to be chosen.
   int64_t position = 0;
 };
 
@@ -43,7 +43,7 @@ struct Chains {
   int width = 1;  // the largest max_rows; ≤ max_width
   int max_width = 1;
 
-  // What is kept by slot.
+  // These arrays hold state for each slot.
   int32_t* lengths = nullptr;       // [max_slots] tokens; 0: nothing was sampled, or the last step has failed
   int32_t* first_drafts = nullptr;  // [max_slots]: the guess after them
   void* hidden = nullptr;           // [max_slots, hidden_size] of 16 bits: NextN's state that gave the guess
@@ -56,7 +56,7 @@ struct Chains {
   int waiting_rows = 1;
   bool rests = false;  // the step leaves NextN out for its verifications, which have one row each
 
-  // What is kept for the step.
+  // These arrays hold state for the step.
   int32_t* num_rows = nullptr;       // [num_items]: rows that are sampled
   int64_t* positions = nullptr;      // [num_items] of the first token to be chosen
   int32_t* drafts = nullptr;         // [num_items, max_width]

@@ -158,7 +158,8 @@ __device__ Cut choose_cut(const PlanArgs& p, int total_cost, int most_pages, uns
     if (static_cast<float>(p.seqs_each) * ns_of_cost(longest) <= balanced) cut.seqs_each = p.seqs_each;
     return cut;
   }
-  // Thread t tries t + 1 splits per sequence (and so on); the low bits of what is compared name the number.
+  // Thread t tries t + 1, t + 1 + kThreads, … splits per sequence. The low ten bits of the compared value
+  // hold the number of splits.
   const int most_strides = rounded_up(most_pages, p.cluster_log2);
   unsigned best = 0xffffffffU;
   for (int wanted = static_cast<int>(threadIdx.x) + 1; wanted <= p.parts_each.value; wanted += kThreads) {
