@@ -32,6 +32,11 @@ class AsyncLogging {
 void flush_log(std::chrono::milliseconds patience);
 
 template <typename... Args>
+void log_debug(fmt::format_string<Args...> format, Args&&... args) {
+  if (log_level() <= LogLevel::kDebug)
+    log_message(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) {
   if (log_level() <= LogLevel::kInfo)
     log_message(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));

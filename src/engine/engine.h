@@ -176,7 +176,7 @@ struct DeviceOptions {
   double mem_fraction_static = 0.88;  // (0, 1]: share of the GPU's memory for weights, scratch and KV cache
   bool use_graphs = true;             // launch decode steps as CUDA graphs
   bool pad_graphs = true;             // run batches between two graphs' sizes at the larger one
-  int64_t graph_max_bs = 0;           // largest graphed batch, at most 4,096; 0: max_running_requests
+  int64_t graph_max_bs = 0;           // largest graphed batch; 0: max_running_requests
   std::vector<int64_t> graph_bs;      // batch sizes with graphs; empty: a series up to graph_max_bs
 };
 
