@@ -93,9 +93,9 @@ struct PrefixMatch {
 class RadixCache {
  public:
   // `pool` must outlive the cache. A disabled cache never matches and never stores anything
-  // (--disable-radix-cache). The records of a token depend on the `lookahead` tokens after it, too, so that
-  // many tokens less of a cached prefix may be used. The last records of a page are an exception: where the
-  // tree branches after a whole page, they are those of one branch.
+  // (--disable-radix-cache). The records of a token depend on the `lookahead` tokens after it, too, so the
+  // last `lookahead` tokens of a cached prefix may not be used. The last records of a page are an exception:
+  // where the tree branches after a whole page, they are those of one branch.
   RadixCache(PagePool& pool, EvictionPolicy policy, bool enabled = true, int64_t lookahead = 0);
   RadixCache(const RadixCache&) = delete;
   RadixCache& operator=(const RadixCache&) = delete;

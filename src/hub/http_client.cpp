@@ -233,7 +233,7 @@ struct HttpClient::Transfer {
     return !failure;
   }
 
-  // Makes one request without following where it leads. Sets answer.status; returns why there is no answer.
+  // Makes one request, and follows no redirect. Sets answer.status; returns why there is no answer, if so.
   std::optional<Failure> perform(const std::string& url, int64_t range_begin) {
     is_from_hub = origin_of(url) == hub_origin;
     answer.status = 0;

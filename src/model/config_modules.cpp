@@ -17,7 +17,7 @@ constexpr uint32_t kMaxHeapKib = 4096;
 // At most this many are cached; the largest published model has 45,000 linears.
 constexpr size_t kMaxAnswers = 262'144;
 
-// These are modules of every kind, the longest of their kind, and one longer than any.
+// These are the longest names of each kind of module, and a name that is longer than all of them.
 constexpr std::string_view kUsualModules[] = {
     "model.layers.61.mlp.experts.255.down_proj",
     "model.layers.61.self_attn.kv_a_proj_with_mqa",

@@ -280,7 +280,7 @@ float largest_code(WeightType type) {
   return is_int8(type) ? kInt8Max : kFp8E4m3Max;
 }
 
-// Returns the amax of a tile [num_rows, width] of rows k values apart.
+// Returns the amax of a tile [num_rows, width] whose rows are k values apart.
 float tile_amax(WeightType type, DType dtype, const std::byte* src, int64_t num_rows, int64_t k,
                 int64_t width) {
   bool has_nan = false;

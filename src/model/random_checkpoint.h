@@ -40,7 +40,7 @@ Result<RandomCheckpointSummary> write_random_checkpoint(const std::filesystem::p
                                                         ThreadPool& pool);
 
 // Returns one number for all weights of a config except the NextN layer's: the sum over its tensors of
-// mix64(fnv1a64(name) ^ tensor_checksum(bytes)), modulo 2^64. The goldens state it.
+// mix64(fnv1a64(name) ^ tensor_checksum(bytes)), modulo 2^64. The goldens contain it.
 Result<uint64_t> random_checkpoint_checksum(const ModelConfig& config, const RandomWeightOptions& options);
 
 }  // namespace hadal

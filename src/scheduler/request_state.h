@@ -35,7 +35,7 @@ struct RequestState {
   bool speculates = false;       // see SchedulerOptions::max_width
   uint64_t client = 0;           // see ScheduledRequest
   int32_t priority = 0;          // higher goes first, whatever the options say about the caller's values
-  uint64_t arrival = 0;          // 1, 2, …; kept over retractions
+  uint64_t arrival = 0;          // 1, 2, …; a retraction does not change it
   CacheSalt salt;                // see ScheduledRequest
   uint64_t first_page_hash = 0;  // hash of the prompt's first 64 tokens; 0 for shorter prompts
 

@@ -56,7 +56,7 @@ TEST(ServerOptions, RefusesAnEmptyKey) {
   }
 }
 
-TEST(ServerOptions, ProfilesGoWhereTheFlagSaysElseTheVariableElseHere) {
+TEST(ServerOptions, TheProfileDirIsTheFlagsElseTheVariablesElseTheCurrentOne) {
   const auto dir = [](std::vector<std::string> more, const std::string& variable) {
     std::vector<std::string> words = {"--model-path", "m"};
     words.insert(words.end(), more.begin(), more.end());

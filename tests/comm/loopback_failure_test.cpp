@@ -267,7 +267,7 @@ TEST(LoopbackFailure, WithoutMemoryForAnErrorARankThrowsBadAllocAndNoneHangs) {
   }
 }
 
-TEST(LoopbackFailure, AGroupRefusesWhatItCannotBe) {
+TEST(LoopbackFailure, AGroupRefusesImpossibleSizesAndDeadlines) {
   EXPECT_EQ(missing_in(thrown_by([] { LoopbackGroup(0, kPatient); }), {"a group has 0 ranks", "at least 1"}),
             "");
   EXPECT_EQ(missing_in(thrown_by([] { LoopbackGroup(2, milliseconds(0)); }), {"is 0 ms", "1 to 86400000 ms"}),

@@ -136,7 +136,7 @@ void expect_best_of_all(SelectCase& c) {
   for (int64_t token = 0; token < c.num_tokens(); ++token) expect_best(c, token, expected[token]);
   for (bool by_bits : {false, true}) {
     SCOPED_TRACE(by_bits ? "bits" : "slots");
-    // Scores have equal bits everywhere, so the keys are the very same.
+    // Scores have equal bits everywhere, so the keys are equal.
     for_each_target([&] { EXPECT_EQ(c.run(simd::index_select, by_bits), expected); });
     EXPECT_EQ(c.run(reference::index_select, by_bits), expected);
   }

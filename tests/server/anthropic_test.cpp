@@ -193,7 +193,7 @@ TEST(AnthropicMessages, AStopSequenceIsNamedAndNotPartOfTheText) {
   EXPECT_EQ(without_ids(streamed(server, body)), without_ids(message));
 }
 
-TEST(AnthropicMessages, TheLengthThatEndsAnAnswerIsTold) {
+TEST(AnthropicMessages, AnAnswerThatEndsByItsLengthSaysSo) {
   const std::string body = R"({"max_tokens":1,"messages":[{"role":"user","content":"Hi"}]})";
   TestServer server(answering(body, "one two three"));
   const json::object message = whole(server, body);

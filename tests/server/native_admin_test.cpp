@@ -263,7 +263,7 @@ TEST(Profile, AProfileOfSomeStepsIsWrittenByItself) {
   std::filesystem::remove_all(dir);
 }
 
-TEST(Admin, RefusesPagesOfOtherSites) {
+TEST(Admin, RefusesRequestsFromPagesOfOtherSites) {
   TestServer server;
   const auto status = [&](const char* path, const char* origin) {
     return server.call("POST", path, "", {{"host", "localhost:30000"}, {"origin", origin}}).status;

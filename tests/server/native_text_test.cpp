@@ -123,7 +123,7 @@ TEST(Tokenize, AConversationMayBeLongerThanTheContext) {
   EXPECT_GT(parsed(response).at("count").to_number<int64_t>(), 6000);
 }
 
-TEST(Tokenize, OfMessagesExcludesAPrompt) {
+TEST(Tokenize, MessagesAndAPromptExcludeEachOther) {
   TestServer server(v31());
   for (const auto& [body, param] :
        {std::pair(R"({"messages":[{"role":"user","content":"a"}],"prompt":"b"})", "prompt"),

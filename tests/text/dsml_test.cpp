@@ -251,7 +251,7 @@ TEST(Dsml, AGoodCallAfterABrokenOneIsFound) {
   }
   const std::string nameless = begin + "<｜DSML｜invoke";
   expect_parsed(nameless + "\n" + good, expected(nameless, {{"f", "{\"a\": \"1\"}"}}), options_of());
-  // A string that does not end contains whatever follows.
+  // A string without an end contains everything that follows.
   expect_parsed(open + good, expected("", {{"f", "{\"a\": " + Json(open + "1").dump() + "}"}}), options_of());
 }
 

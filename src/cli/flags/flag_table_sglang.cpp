@@ -68,7 +68,7 @@ constexpr Entry kEntries[] = {
      "moe-a2a-backend=:none ep-num-redundant-experts=:0 init-expert-location=:trivial"},
     {kAlready, "one process on one machine runs all ranks", "nnodes=:1 node-rank=:0 nccl-port="},
     {kAlready,
-     "GPUs exchange data by the program's own kernels, which check at start that they reach each other",
+     "GPUs exchange data by the program's own kernels, which check at start that the GPUs reach each other",
      "enforce-disable-flashinfer-allreduce-fusion enable-p2p-check "
      "disable-flashinfer-cutlass-moe-fp4-allgather"},
     {kAlready, "an exchange between GPUs waits for ten seconds at most", "dist-timeout="},

@@ -1,5 +1,5 @@
-// Runs batches on a group of ranks, each of which has a GPU and a runner of its own. All ranks get the same
-// batch and have all logits; rank 0 hands them over. One thread uses it.
+// Runs batches on a group of ranks, each of which has a GPU and a runner of its own. All ranks run the same
+// batch and get all logits; the runner returns those of rank 0. One thread uses it.
 #pragma once
 
 #include <chrono>

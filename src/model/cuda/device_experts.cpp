@@ -325,7 +325,8 @@ void DeviceForward::experts_part(const DeviceMoe& weights, const DeviceRows& x, 
                                  int32_t* distinct_experts, Value16* out) {
   const bool has_shared = weights.shared.intermediate > 0;
   if (weights.experts.intermediate == 0) {
-    // The rank need not route. Rank 0, whose count of distinct experts is read, holds the most of everything.
+    // A rank without experts need not route. The count of distinct experts is read from rank 0, which has
+    // experts if any rank has.
     if (has_shared) return dense_mlp(weights.shared, rows_for(x, weights.shared.gate_up), m, out);
     return clear(out, m);
   }

@@ -81,8 +81,8 @@ struct DeviceMlp {
 struct DeviceMoe {
   MatrixWeight gate;                       // [n_routed_experts, hidden]
   const float* correction_bias = nullptr;  // [n_routed_experts], or null if there is none
-  // These are the rank's first expert's. With intermediate 0 the rank holds nothing of its experts, nor of
-  // the shared ones after them.
+  // These are the weights of the rank's first expert. If `intermediate` is 0, the rank holds no part of its
+  // experts, nor of the shared ones that follow them.
   DeviceMlp experts;
   int64_t gate_up_stride = 0, down_stride = 0;              // elements between experts
   int64_t gate_up_scale_stride = 0, down_scale_stride = 0;  // scales between experts

@@ -28,7 +28,7 @@ class ChatChoiceText {
   // Adds new text; `last` tells that it is the end.
   Piece append(std::string text, bool last);
   int num_calls() const { return tools_ ? tools_->num_calls() : 0; }
-  // Tells whether there are calls and the arguments of each are whole, as far as they have ended.
+  // Tells whether there are calls, and whether the arguments of each call that has ended are complete.
   bool has_whole_calls() const { return num_calls() > 0 && tools_->calls_are_whole(); }
 
  private:

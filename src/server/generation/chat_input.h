@@ -14,7 +14,7 @@ namespace hadal::server {
 
 struct ChatInput {
   std::vector<ChatMessage> messages;
-  // make_chat() sets what is not among thinking, continue_final_message and add_generation_prompt.
+  // make_chat() sets all fields but thinking, continue_final_message and add_generation_prompt.
   ChatOptions options;
   ToolFields tools;
   OpenAiFields fields;  // sampling.max_new_tokens: none for what is left of the context

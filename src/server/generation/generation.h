@@ -22,8 +22,8 @@ class StopPatterns;
 namespace hadal::server {
 
 struct GenerationRequest {
-  // This is the client's name for the request, which /abort_request finds; two requests of one client must
-  // not share one at a time (request_registry.h). An empty one is not registered.
+  // This is the client's name for the request, by which /abort_request finds it. Two requests of one client
+  // must not have the same name at the same time (request_registry.h). An empty name is not registered.
   std::string rid;
   std::string key_name;  // set_origin(): the name of the client's key, if it has one
   TokenIds input_ids;    // shared by the choices of a prompt

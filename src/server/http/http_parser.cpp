@@ -73,7 +73,7 @@ class BeastParser final : public http::basic_parser<true> {
   // Views of `data` are given to put() next.
   void about_to_read(std::string_view data) { data_ = data; }
   bool body_unread() const { return body_unread_; }
-  // Returns how many bytes of a body its data and the least framing have taken so far.
+  // Returns the bytes of the body so far that its data and the shortest possible framing need.
   size_t needed_body_bytes() const { return needed_body_bytes_; }
   bool expect_continue() const { return expect_continue_; }
   void answered_expect() { expect_continue_ = false; }

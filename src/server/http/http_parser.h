@@ -29,7 +29,8 @@ class HttpRequestParser {
     // This is called before the request line and before each header, with the memory that they need in all
     // (server/http/http_ledger.h). False means refused.
     std::function<bool(size_t bytes)> on_head;
-    // This is called when the headers are complete, before any of the body is kept. Nothing means refused.
+    // This is called when the headers are complete, before any of the body is kept. An empty
+    // result means refused.
     std::function<std::optional<BodyRule>(const HttpRequest&)> on_headers;
     // This is called before the body is given memory for `bytes` in all. False means refused.
     std::function<bool(size_t bytes)> on_growth;

@@ -82,8 +82,8 @@ void read_model_name(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequ
 void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request,
                         OpenAiFields& fields);
 
-// Counts the fields that neither chats nor completions define, and refuses what these two do not do while
-// another API may: store, and a tier of service.
+// Counts the fields that neither chats nor completions define. Refuses store and a tier of service, which
+// these two do not support, though another API may.
 void check_openai_fields(FieldReader& reader, OpenAiRequest& request);
 
 // Fits all prompts of a request to the limits, and returns the length of each one's answers: what the client

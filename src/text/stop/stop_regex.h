@@ -40,9 +40,9 @@ class StopRegex {
   // `max_states` is an error too, which is found before a repeat is expanded.
   static Result<StopRegex> compile(std::string_view pattern, uint32_t max_states = kMaxStopRegexStates);
   uint32_t num_states() const { return num_states_; }
-  // Returns the bytes that the program and the sets take besides this object.
+  // Returns the bytes that the program and the sets occupy besides this object.
   size_t bytes() const;
-  // Returns the most bytes that a search takes besides the StopRegexSearch itself.
+  // Returns the most bytes that a search occupies besides the StopRegexSearch itself.
   size_t search_bytes() const;
 
  private:

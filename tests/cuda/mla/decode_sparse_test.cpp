@@ -120,8 +120,9 @@ class SparseBatch : public DecodeBatch {
     return {out.download(), lse.download()};
   }
 
-  // Returns run_selected_double(), but the result's own values for rows of e4m3 that go by their page table:
-  // the dense kernels quantise queries, and another test compares these rows bit by bit with theirs.
+  // Returns run_selected_double(), except for rows of e4m3 that follow their page table: these get the
+  // result's own values, because the dense kernels quantise queries, and another test compares these rows
+  // with those kernels bit by bit.
   DecodeDoubles expected_of(const DecodeResult& result) const {
     DecodeDoubles expected = run_selected_double();
     if (!is_fp8(cache().layout)) return expected;

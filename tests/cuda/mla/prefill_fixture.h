@@ -180,8 +180,8 @@ inline std::vector<int32_t> rows_to_check(const cuda::PrefillSegmentRun& run, in
   return rows;
 }
 
-// Compares every (query, head) of the runs with the loop (`whole` holds all keys of a query as one run each),
-// and expects all other memory untouched.
+// Compares every (query, head) of the runs with a plain loop, and expects all other memory untouched. In
+// `whole`, all keys of a query are one run.
 inline void expect_attention(const Problem& p, const std::vector<cuda::PrefillSegmentRun>& whole,
                              const Output& result, double tolerance, bool with_lse = true) {
   std::mt19937_64 random(p.m);

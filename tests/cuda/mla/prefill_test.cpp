@@ -162,7 +162,7 @@ void check_passes(bool is_f16, double tolerance) {
     expect_attention(problem, layout.runs, device.download(), 1.5 * tolerance);
   }
 }
-TEST(MlaPrefill, PassesJoin) {
+TEST(MlaPrefill, PassesTogetherGiveTheResultOfOne) {
   check_passes(false, kTolerance);
 }
 

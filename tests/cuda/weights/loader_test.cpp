@@ -43,7 +43,7 @@ void expect_loaded(const DeviceWeights& loaded, const GoldenConfig& from, const 
   testing::expect_same_weights(plan.weights, stored, from.config);
 }
 
-TEST(LoadDeviceWeights, GoldensAreTheHostLoadersWeights) {
+TEST(LoadDeviceWeights, TheGoldensModelsGetTheHostLoadersWeights) {
   for (const GoldenConfig& config : testing::golden_configs()) {
     testing::ScratchDirectory scratch;
     const auto dir = scratch.path() / "model";

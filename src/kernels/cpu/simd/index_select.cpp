@@ -26,7 +26,7 @@ constexpr int64_t kGroupRows = 4;
 constexpr int64_t kItemKeys = 256;                    // 50 µs for one token of 64 heads
 constexpr int64_t kPanelFloats = kIndexHeadDim * 32;  // of the widest vectors
 
-// RowGroup is consecutive rows of a wave, whose tokens are of one sequence.
+// RowGroup holds consecutive rows of a wave whose tokens belong to one sequence.
 struct RowGroup {
   int32_t begin = 0;
   int32_t count = 0;

@@ -77,7 +77,7 @@ struct Chains {
 
 // Fills in NextN's rows that make the waiting records: `stride` rows for each item, of which it needs
 // num_waiting ≤ stride; the others are padding. hidden_rows [num_items · stride] are rows of waiting_hidden.
-// The last row of an item, logit_rows [num_items], gives its first draft; the rows of sampling are for these.
+// The last row of an item, logit_rows [num_items], gives its first draft, for which sample_rows is filled in.
 void catch_up_rows(const Chains& chains, int stride, const ChainRows& rows, int32_t* hidden_rows,
                    int32_t* logit_rows, const Launch& launch);
 
