@@ -20,8 +20,7 @@ struct LogLine {
 
 class LogWriter {
  public:
-  // `write` is called by the writer's thread only, in the order of push. It may block for as long as it
-  // likes.
+  // `write` is called by the writer's thread only, in the order of push. It may block.
   explicit LogWriter(std::function<void(const LogLine&)> write);
   // Drops what has not been written, so call stop() first. If a `write` does not return, its thread is left
   // running, so `write` must not refer to anything that is destroyed.

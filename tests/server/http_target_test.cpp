@@ -32,7 +32,7 @@ TEST(HttpTarget, HasADecodedPathAndTheQueryAsItWasSent) {
   }
 }
 
-TEST(HttpTarget, WithAnyOtherPathIsAnErrorThatShowsIt) {
+TEST(HttpTarget, AnyOtherPathIsAnErrorThatShowsIt) {
   for (const std::string_view target :
        {"a", "ftp://host/a", "/%", "/%4", "/%zz", "/%00", "/a%0a", "/%ff", "**"}) {
     const auto read = read_target(target);

@@ -307,7 +307,7 @@ TEST(KernelChoice, RefusesWhatIsNotCompiledOrDoesNotFit) {
     EXPECT_FALSE(supports(kColumnsTile, {.type = type, .m = 16, .n = 4096, .k = 7168})) << "of experts alone";
 }
 
-TEST(KernelChoice, TextGoesBothWays) {
+TEST(KernelChoice, TextIsReadBackAsTheSameChoice) {
   std::mt19937_64 random(3);
   for (int i = 0; i < 300; ++i) {
     for (const LinearChoice& choice : valid_choices(random_shape(random))) {

@@ -419,7 +419,8 @@ Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, Io
     engine_request.constraint = make_grammar_constraint(request.grammar, request.grammar_after_token);
   }
   HADAL_ASSIGN_OR_RETURN(const RequestId id, context.engine.submit(std::move(engine_request), places));
-  const MemoryReserve::Scope reserve;  // it runs already, and only what is known can be cancelled
+  // The request runs already, and only a registered one can be cancelled, so this must not fail.
+  const MemoryReserve::Scope reserve;
   generation->set_id(id);
   generation->start_tally(std::move(request.tally), prompt_tokens);
   context.chunks.add(io, id, generation);

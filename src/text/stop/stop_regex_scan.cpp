@@ -52,8 +52,7 @@ size_t posix_name_size(std::string_view pattern, size_t at) {
   return 1;
 }
 
-// ClassItem is one item of a character class: a character, which is one of low … high, or a class within the
-// class.
+// ClassItem is one item of a character class: a range of characters low … high, or a class within the class.
 struct ClassItem {
   size_t size = 1;  // bytes
   bool is_char = true;

@@ -94,7 +94,7 @@ Result<size_t> stop_regex_class_size(std::string_view pattern, size_t begin);
 Result<size_t> stop_regex_escape_size(std::string_view pattern, size_t begin);
 
 // Returns how many characters the ranges of a class have, counted with repetitions. `text` is a class as
-// stop_regex_class_size cuts it out. What PCRE2 would not take for a range may be counted, too.
+// stop_regex_class_size cuts it out. Text that PCRE2 does not read as a range may be counted, too.
 uint64_t stop_regex_range_chars(std::string_view text);
 
 // Parses a pattern of valid UTF-8. It never expands a repeat, so time and memory are proportional to the
