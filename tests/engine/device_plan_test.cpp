@@ -245,7 +245,7 @@ TEST(StepLayout, ArraysAreDisjointAndAligned) {
   }
 }
 
-// A graph reads at the addresses at which it was captured, however many pages the step copies first.
+// A graph reads from the addresses at which it was captured, however many pages the step copies first.
 TEST(StepLayout, CopiesMoveNoOtherArray) {
   const StepLayout without = layout_step(StepSizes::decode(24, 0));
   const StepLayout with = layout_step(StepSizes::decode(24, 9));

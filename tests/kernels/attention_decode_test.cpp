@@ -156,7 +156,7 @@ std::vector<int> some_positions(int count, int length, Random& random) {
   return positions;
 }
 
-TEST(MlaDecodeSelected, SelectionOfEverythingHasTheBitsOfNone) {
+TEST(MlaDecodeSelected, SelectingAllKeysGivesTheBitsOfNoSelection) {
   const uint64_t seed = 14;
   SCOPED_TRACE(seed);
   for (const KvLayout& layout : all_layouts()) {

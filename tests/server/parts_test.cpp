@@ -118,7 +118,7 @@ TokenChunk token_chunk(RequestId id, int64_t count) {
   return chunk;
 }
 
-TEST(ChunkRouter, ChunksThatWaitTogetherAreOneForAReceiverThatMergesThem) {
+TEST(ChunkRouter, AReceiverThatMergesGetsWaitingChunksAsOne) {
   testing::TestIo io;
   ChunkRouter router(1);
   const auto sink = router.sink(io);

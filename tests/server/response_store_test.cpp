@@ -44,7 +44,7 @@ std::vector<ChatMessage> message_of(size_t bytes) {
   return {message};
 }
 
-TEST(ResponseStore, TurnsThatLaterResponsesShareCountAsTheirOwnersUntilTheyAreFreed) {
+TEST(ResponseStore, SharedTurnsCountForTheirOwnerUntilNoResponseHasThem) {
   ResponseStore store(32 << 10);
   const auto bobs = {"b1", "b2", "b3", "b4"};
   for (const char* id : bobs) store.put(id, "bob", std::string(2000, 'x'), {}, {});

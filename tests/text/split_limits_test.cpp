@@ -66,7 +66,7 @@ TEST(Pcre2Limits, PatternsSeeWhatFollowsALongPiece) {
   EXPECT_EQ(split("(?<=a)x+", "a" + run), (Pieces{"a", run}));
 }
 
-TEST(Pcre2Limits, AnEmptyMatchCuts) {
+TEST(Pcre2Limits, AnEmptyMatchSplitsTheText) {
   EXPECT_EQ(split("(?=b)", "aabab"), (Pieces{"aa", "ba", "b"}));
   EXPECT_EQ(split("(?=é)", "éaé"), (Pieces{"éa", "é"}));
 }
