@@ -219,8 +219,7 @@ class BatchRun {
   double wall_s_ = 0.0;  // time of the last step
 };
 
-// Makes an executor with room for the shape and with one graph, for its decode steps, unless they are larger
-// than any graph.
+// Makes an executor with room for the shape, and with a graph of its decode steps if graphs may be so large.
 Result<std::unique_ptr<StepExecutor>> make_executor(const ParsedFlags& flags, Session& session,
                                                     const KvLayout& layout, const Shape& shape) {
   EngineOptions options;
@@ -418,7 +417,6 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
     log_info("read bandwidth gb_s={:.2f} threads={}", probe->measure() / 1e9, session->pool().num_threads());
   }
   const auto ceiling = [&] { return bandwidth ? *bandwidth : probe->measure(); };
-
   write_stdout(header(on_gpu));
   const InterruptGuard guard;
   const bool simulated = flags.has("speculative-simulate-acceptance");
@@ -428,8 +426,7 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
     for (int32_t& id : prompt) id = static_cast<int32_t>(random() % static_cast<uint64_t>(config.vocab_size));
     HADAL_ASSIGN_OR_RETURN(const auto executor, make_executor(flags, *session, layout, shape));
     BatchRun runs(*session, layout, shape, *executor);
-    constexpr int64_t kWarmUpOutput = 3;
-    HADAL_RETURN_IF_ERROR(runs.run(prompt, std::min(shape.output_len, kWarmUpOutput), false, guard));
+    HADAL_RETURN_IF_ERROR(runs.run(prompt, std::min<int64_t>(shape.output_len, 3), false, guard));  // warm-up
     HADAL_ASSIGN_OR_RETURN(const Measured measured, runs.run(prompt, shape.output_len, profile, guard));
     if (guard.interrupted()) return kExitInterrupted;
     const nlohmann::ordered_json row = make_row(flags.text_or("run-name", "default"), shape, measured,
