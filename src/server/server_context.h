@@ -49,7 +49,7 @@ struct ServerOptions {
   std::string tool_call_parser;            // resolved: "" (none), "deepseekv3", "deepseekv31", "deepseekv32"
   bool stream_output_incremental = false;  // /generate streams differences instead of cumulative text
   int64_t stream_interval = 1;
-  std::string profile_dir = ".";  // directory below which /start_profile may write
+  std::string profile_dir = ".";          // directory below which /start_profile may write
   std::shared_ptr<RequestMemory> memory;  // the ledger that the transport has too; null: without a limit
   size_t response_store_bytes = size_t{64} << 20;  // for stored responses of /v1/responses; 0: none is stored
   bool enable_metrics = false;
