@@ -13,6 +13,7 @@ PAGE = "multi-gpu.md"
 SHAPE = {"batch_size": POSITIVE, "input_len": POSITIVE}
 DECODE = {**SHAPE, "median_decode_latency": POSITIVE, "median_decode_gpu_latency": POSITIVE, "bandwidth_gb_s": POSITIVE,
           "decode_exchanges": NUMBER, "decode_exchanged_bytes": NUMBER, "decode_exchange_latency_modelled": NUMBER}
+STEP = {**SHAPE, "median_decode_gpu_latency": POSITIVE, "decode_exchange_latency_modelled": NUMBER}
 PREFILL = {**SHAPE, "prefill_latency": POSITIVE, "prefill_throughput": POSITIVE}
 SERVING = {"max_concurrency": POSITIVE, "output_throughput": POSITIVE, "median_ttft_ms": POSITIVE, "median_tpot_ms": POSITIVE}
 # Files, the model, and the part of docs/measurements/decode.md with one GPU's rows; None if the model does not fit on one.
@@ -65,7 +66,7 @@ def speculation_table(directory):
     out = []
     for name, title in SPECULATIONS:
         steps = {}
-        for drafts, fields in ((0, DECODE), (3, {**DECODE, "accept_length": POSITIVE})):
+        for drafts, fields in ((0, STEP), (3, {**STEP, "accept_length": POSITIVE})):
             for row in rows_of(PROGRAM, directory / f"speculation.{name}.{drafts}.jsonl", fields):
                 modelled = row["decode_exchange_latency_modelled"] if name == "lone" else 0
                 ms = 1e3 * (row["median_decode_gpu_latency"] + modelled)

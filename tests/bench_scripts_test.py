@@ -126,7 +126,7 @@ def test_multi_gpu_report(work):
     # The lone rank's steps take 2.5 and 5 ms with their exchanges, and the longer ones give three tokens.
     for name in ("lite-bf16", "lone"):
         (work / f"speculation.{name}.0.jsonl").write_text(json.dumps(MULTI_GPU) + "\n")
-    wide = {**MULTI_GPU, "median_decode_gpu_latency": 0.0045, "accept_length": 3.0}
+    wide = {**MULTI_GPU, "median_decode_gpu_latency": 0.0045, "bandwidth_gb_s": None, "accept_length": 3.0}
     (work / "speculation.lone.3.jsonl").write_text(json.dumps(wide) + "\n")
     speculation = "| V3, FP8, a lone rank of `--tp-size 8` | 1 × 1024 | 2.500 | 5.000 | 3.00 | 600 | 1.50 |"
     (work / "prefill.v3-fp8.jsonl").write_text(json.dumps({**MULTI_GPU, "batch_size": 4, "input_len": 4096}) + "\n")
