@@ -116,11 +116,11 @@ void append_transport(FamilyWriter writer, HttpServer& http) {
   sample(add("http_idle_connections_closed_total", "Idle connections that were closed for new ones.",
              MetricType::Counter),
          http.ledger().idle_cuts());
-  prometheus::MetricFamily& longest =
-      add("http_longest_task_seconds",
-          "Longest time that an I/O thread served one event, since the last scrape.", MetricType::Gauge);
+  prometheus::MetricFamily& longest = add(
+      "http_longest_task_seconds",
+      "Longest time that an I/O thread served one event, in the last one to two minutes.", MetricType::Gauge);
   for (int i = 0; i < http.num_threads(); ++i) {
-    sample(longest, http.take_longest_task_seconds(i), "thread", std::to_string(i));
+    sample(longest, http.longest_task_seconds(i), "thread", std::to_string(i));
   }
 }
 

@@ -50,8 +50,8 @@ class Metrics {
   // Records the lengths of a prompt (0: another choice of the same prompt has recorded it) and of its answer.
   void observe_lengths(int64_t prompt_tokens, int64_t generated_tokens);
 
-  // Returns the whole page. Its longest tasks are those since the last call. `http` and `memory` may be null,
-  // and then nothing of them is on it.
+  // Returns the whole page, and changes nothing. `http` and `memory` may be null, and then nothing of them is
+  // on it.
   std::string text(const EngineStats& stats, HttpServer* http = nullptr,
                    const RequestMemory* memory = nullptr) const;
 

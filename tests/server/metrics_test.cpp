@@ -1,4 +1,5 @@
-// Tests what /metrics says of lengths, of HTTP answers, of the process and of the build.
+// Tests what /metrics says of lengths, of HTTP answers, of I/O threads, of the process and of
+// the build.
 #include "server/metrics.h"
 
 #include <fcntl.h>
@@ -10,10 +11,12 @@
 #include <chrono>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/version.h"
 #include "server/http/answer_counts.h"
+#include "server/http/http_server.h"
 #include "server/process_stats.h"
 #include "tests/server/http_test_client.h"
 #include "tests/server/test_server.h"
@@ -63,6 +66,17 @@ TEST(Metrics, AnswersAreCountedByRouteAndStatusAndNeverByTheClientsPath) {
   EXPECT_EQ(sample(page, begin + "/v1/embeddings\",method=\"POST\",status_code=\"501\"}"), 1);
   EXPECT_EQ(sample(page, begin + "Unknown\",method=\"Unknown\",status_code=\"404\"}"), 1);
   EXPECT_EQ(page.find("secret"), page.npos);
+}
+
+TEST(Metrics, AScrapeDoesNotTakeTheLongestTaskAway) {
+  TestServer server({.server = {.enable_metrics = true}});
+  ASSERT_TRUE(server.server().listen({.port = 0, .num_threads = 1, .access_log = false}).ok());
+  static constexpr std::chrono::milliseconds kTask{50};
+  server.server().context().http()->io_thread(0).post([] { std::this_thread::sleep_for(kTask); });
+  for (int i = 0; i < 2; ++i) {
+    const std::string page = TestClient(server.server().port()).get("/metrics").body;
+    EXPECT_GE(sample(page, "sglang:http_longest_task_seconds"), std::chrono::duration<double>(kTask).count());
+  }
 }
 
 TEST(Metrics, HavePrometheusNamesForTheProcessAndTheBuild) {

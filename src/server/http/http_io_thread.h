@@ -22,6 +22,7 @@
 #include "server/http/http.h"
 #include "server/http/http_server.h"
 #include "server/http/line_budget.h"
+#include "server/http/longest_task.h"
 
 namespace boost::asio {
 class io_context;
@@ -78,7 +79,8 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
     ~Batch() {
       if (thread_.batch_depth_ == 1) {
         thread_.flush_dirty();
-        thread_.note_duration(Clock::now() - thread_.batch_began_);
+        const Clock::time_point end = Clock::now();
+        thread_.longest_.note(end, end - thread_.batch_began_);
       }
       --thread_.batch_depth_;
     }
@@ -115,10 +117,9 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   bool draining() const { return draining_; }
   bool stopped() const { return stopped_; }
 
-  // Returns the duration of the longest Batch since the last call. Any thread may call it.
-  double take_longest_task_seconds() {
-    return std::chrono::duration<double>(Clock::duration(longest_.exchange(0, std::memory_order_relaxed)))
-        .count();
+  // Returns the duration of the longest Batch of the last one to two minutes. Any thread may call it.
+  double longest_task_seconds() const {
+    return std::chrono::duration<double>(longest_.longest(Clock::now())).count();
   }
 
   // Returns true if the access log may have one more line of those that strangers may cause.
@@ -135,10 +136,6 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
  private:
   struct Loop;
 
-  void note_duration(Clock::duration duration) {
-    if (duration.count() > longest_.load(std::memory_order_relaxed))
-      longest_.store(duration.count(), std::memory_order_relaxed);
-  }
   void wake();
   void run_released();
   void publish_idlest();
@@ -184,7 +181,7 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   bool is_cutting_ =
       false;  // the next note_busy is that of an ordered cut, which has left num_spare_ already
   std::atomic<Clock::rep> idlest_since_{std::numeric_limits<Clock::rep>::max()};
-  std::atomic<Clock::rep> longest_{0};
+  LongestTask longest_;
   Clock::time_point batch_began_;
   int batch_depth_ = 0;
   bool draining_ = false;

@@ -176,8 +176,8 @@ class HttpServerImpl final : public HttpServer {
   int64_t num_connections() const override { return transport_->num_connections.load(); }
   HttpLedger& ledger() override { return *transport_->ledger; }
   const AnswerCounts& answers() const override { return transport_->answers; }
-  double take_longest_task_seconds(int thread) override {
-    return threads_.at(static_cast<size_t>(thread))->take_longest_task_seconds();
+  double longest_task_seconds(int thread) const override {
+    return threads_.at(static_cast<size_t>(thread))->longest_task_seconds();
   }
 
   void stop_accepting() override {

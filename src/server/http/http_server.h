@@ -78,8 +78,9 @@ class HttpServer {
   virtual HttpLedger& ledger() = 0;
   // Every answer is counted, also that to a client who has left (499).
   virtual const AnswerCounts& answers() const = 0;
-  // Returns the longest time for which the thread served one event or one batch of tasks since the last call.
-  virtual double take_longest_task_seconds(int thread) = 0;
+  // Returns the longest time for which the thread served one event or one batch of tasks in the last one to
+  // two minutes.
+  virtual double longest_task_seconds(int thread) const = 0;
 
   // Closes the listening socket and idle connections; running requests continue, and their connections close
   // after the answers.
