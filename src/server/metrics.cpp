@@ -14,6 +14,7 @@
 #include "server/http/answer_counts.h"
 #include "server/http/http_server.h"
 #include "server/process_stats.h"
+#include "text/grammar/grammar.h"
 
 namespace hadal::server {
 namespace {
@@ -92,6 +93,16 @@ void append_memory(FamilyWriter writer, const RequestMemory& memory) {
     const auto kind = static_cast<MemoryKind>(i);
     writer.sample(refused, memory.refused(kind), "kind", to_string(kind));
   }
+}
+
+// Adds what the cache of compiled grammars holds.
+void append_grammars(FamilyWriter writer, const GrammarCacheStats& cache) {
+  writer.sample(writer.add("grammar_cache_entries", "Compiled grammars that are kept.", MetricType::Gauge),
+                cache.entries);
+  writer.sample(writer.add("grammar_cache_bytes",
+                           "Memory of the compiled grammars that are kept, with vocabularies of their own.",
+                           MetricType::Gauge),
+                cache.size_bytes);
 }
 
 // Adds what the transport holds and refuses, by reason and by I/O thread.
@@ -222,7 +233,8 @@ void Metrics::observe_lengths(int64_t prompt_tokens, int64_t generated_tokens) {
   impl_->generated_tokens->Observe(static_cast<double>(generated_tokens));
 }
 
-std::string Metrics::text(const EngineStats& stats, HttpServer* http, const RequestMemory* memory) const {
+std::string Metrics::text(const EngineStats& stats, HttpServer* http, const RequestMemory* memory,
+                          const GrammarCompiler* grammars) const {
   std::vector<prometheus::MetricFamily> families;
   if (impl_ != nullptr) families = impl_->registry.Collect();
   const SchedulerStats& scheduler = stats.scheduler;
@@ -285,6 +297,7 @@ std::string Metrics::text(const EngineStats& stats, HttpServer* http, const Requ
     append_answers(writer, http->answers(), endpoints_);
   }
   if (memory != nullptr) append_memory(writer, *memory);
+  if (grammars != nullptr) append_grammars(writer, grammars->cache_stats());
   if (impl_ != nullptr) append_process(families, impl_->process.read());
   return prometheus::TextSerializer().Serialize(families);
 }

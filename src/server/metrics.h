@@ -12,6 +12,10 @@
 
 #include "engine/engine.h"
 
+namespace hadal {
+class GrammarCompiler;  // text/grammar/grammar.h
+}
+
 namespace hadal::server {
 
 class HttpServer;     // server/http/http_server.h
@@ -50,10 +54,10 @@ class Metrics {
   // Records the lengths of a prompt (0: another choice of the same prompt has recorded it) and of its answer.
   void observe_lengths(int64_t prompt_tokens, int64_t generated_tokens);
 
-  // Returns the whole page, and changes nothing. `http` and `memory` may be null, and then nothing of them is
-  // on it.
+  // Returns the whole page, and changes nothing. `http`, `memory` and `grammars` may be null, and then
+  // nothing of them is on it.
   std::string text(const EngineStats& stats, HttpServer* http = nullptr,
-                   const RequestMemory* memory = nullptr) const;
+                   const RequestMemory* memory = nullptr, const GrammarCompiler* grammars = nullptr) const;
 
   // Counts fields of requests that no API here defines, and which were ignored. Any thread may call it.
   void count_unknown_fields(int64_t count) { unknown_fields_.fetch_add(count, std::memory_order_relaxed); }

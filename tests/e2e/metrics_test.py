@@ -87,6 +87,12 @@ def unknown_field(server, seen):
     seen(scrape(server))
 
 
+def grammar(server, seen):
+    """Asks for an answer with a grammar, which is then kept."""
+    server.post("/generate", {"text": "a", "sampling_params": {"max_new_tokens": 2, "regex": "[a-f]{2,9}"}})
+    seen(scrape(server))
+
+
 def another_start(_, seen):
     """Starts another server, with a larger pool."""
     with Server("--enable-metrics", "--max-total-tokens", 2 * POOL_TOKENS) as other:
@@ -110,6 +116,7 @@ ACTIONS = {
     "e2e_request_latency_seconds": answer, "queue_time_seconds": answer,
     "prompt_tokens_histogram": answer, "generation_tokens_histogram": answer,
     "unknown_request_fields_total": unknown_field,
+    "grammar_cache_entries": grammar, "grammar_cache_bytes": grammar,
     "cached_tokens_total": answer_again, "cache_hit_rate": answer_again,
     "evicted_tokens_total": many_prompts, "num_aborted_requests_total": abort,
     "max_total_num_tokens": another_start, "startup_time_seconds": another_start,

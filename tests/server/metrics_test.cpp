@@ -1,8 +1,9 @@
-// Tests what /metrics says of lengths, of HTTP answers, of I/O threads, of the process and of
+// Tests what /metrics says of lengths, of HTTP answers, of I/O threads, of grammars, of the process and of
 // the build.
 #include "server/metrics.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <iterator>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/version.h"
@@ -20,6 +22,7 @@
 #include "server/process_stats.h"
 #include "tests/server/http_test_client.h"
 #include "tests/server/test_server.h"
+#include "text/grammar/grammar.h"
 
 namespace hadal::server {
 namespace {
@@ -77,6 +80,26 @@ TEST(Metrics, AScrapeDoesNotTakeTheLongestTaskAway) {
     const std::string page = TestClient(server.server().port()).get("/metrics").body;
     EXPECT_GE(sample(page, "sglang:http_longest_task_seconds"), std::chrono::duration<double>(kTask).count());
   }
+}
+
+TEST(Metrics, TellWhatTheCacheOfGrammarsHolds) {
+  if (!grammar_available()) GTEST_SKIP() << "built without xgrammar";
+  TestServer server({.server = {.enable_metrics = true}, .with_grammars = true});
+  double bytes = -1;
+  for (int entries = 0; entries < 3; ++entries) {
+    const std::string page = server.call("GET", "/metrics").body;
+    EXPECT_EQ(sample(page, "sglang:grammar_cache_entries"), entries);
+    const double before = std::exchange(bytes, sample(page, "sglang:grammar_cache_bytes"));
+    EXPECT_GT(bytes, before);
+    const HttpResponse answer = server.generate(
+        fmt::format(R"({{"input_ids":[3],"sampling_params":{{"max_new_tokens":2,"regex":"[a-z]{{{}}}"}}}})",
+                    5 + entries));
+    EXPECT_EQ(answer.status, 200) << answer.body;
+  }
+  EXPECT_EQ(sample(TestServer({.server = {.enable_metrics = true}}).call("GET", "/metrics").body,
+                   "sglang:grammar_cache_bytes"),
+            -1)
+      << "a server without grammars has no cache of them";
 }
 
 TEST(Metrics, HavePrometheusNamesForTheProcessAndTheBuild) {

@@ -338,7 +338,8 @@ void add_native_admin_routes(Router& router, ServerContext& context, Profiler& p
     }
     HttpResponse response;
     response.content_type = Metrics::kContentType;
-    response.body = served.metrics.text(served.engine.stats(), served.http(), served.memory.get());
+    response.body =
+        served.metrics.text(served.engine.stats(), served.http(), served.memory.get(), served.grammars);
     exchange->respond(std::move(response));
   });
 }
