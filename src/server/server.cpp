@@ -165,7 +165,10 @@ int64_t Server::drain(std::chrono::milliseconds timeout) {
   const int64_t aborted = impl_->context.engine.drain(timeout);
   if (impl_->http != nullptr) impl_->http->stop_accepting();
   impl_->parsers.wait_idle(last);
+  impl_->admin.wait_idle(last);
   impl_->parsers.announce_stop();  // those that are left get their answers now
+  impl_->admin.announce_stop();
+  impl_->admin.help();  // because its only thread may be busy with a slow disk
   if (impl_->http == nullptr) return aborted;
   const auto deadline = std::chrono::steady_clock::now() + kAnswerGrace;
   while (impl_->http->num_connections() > 0 && std::chrono::steady_clock::now() < deadline) {

@@ -151,6 +151,22 @@ TEST(BackgroundPool, AfterTheAnnouncementTasksRunCancelledAndThePoolBecomesIdle)
   EXPECT_EQ(num_cancelled, 3);
 }
 
+TEST(BackgroundPool, HelpRunsWhatWaitsWhileTheThreadsAreBusy) {
+  std::promise<void> started;
+  std::promise<void> gate;
+  BackgroundPool pool(1);
+  pool.post([&, opened = gate.get_future().share()] {
+    started.set_value();
+    opened.wait();
+  });
+  started.get_future().wait();
+  int num_run = 0;
+  for (int i = 0; i < 3; ++i) pool.post([&] { ++num_run; }, std::to_string(i));
+  pool.help();
+  EXPECT_EQ(num_run, 3);
+  gate.set_value();
+}
+
 // The work of these tests ends only when it is cancelled.
 class ParseWorkTest : public ::testing::Test {
  protected:
@@ -319,6 +335,38 @@ TEST(Admin, HasAThreadOfItsOwn) {
   const std::shared_future<void> opened = gate.get_future().share();
   for (int i = 0; i < 8; ++i) server.server().context().background.post([opened] { opened.wait(); });
   EXPECT_EQ(server.call("POST", "/flush_cache").status, 200);
+  gate.set_value();
+}
+
+TEST(Admin, ADrainCarriesOutWhatCanBegin) {
+  testing::TestServer server;
+  const auto flush = server.send("POST", "/flush_cache");
+  server.server().drain(std::chrono::minutes(1));
+  ASSERT_TRUE(server.wait(*flush));
+  EXPECT_EQ(flush->response.status, 200) << flush->response.body;
+}
+
+TEST(Admin, WhatHasNotBegunAtTheEndOfADrainIsAnsweredThoughTheThreadIsBusy) {
+  testing::TestServer server;
+  std::promise<void> started;
+  std::promise<void> gate;
+  server.server().context().admin.post([&, opened = gate.get_future().share()] {
+    started.set_value();
+    opened.wait();
+  });
+  started.get_future().wait();
+  std::vector<std::shared_ptr<testing::TestExchange>> exchanges;
+  for (const char* path : {"/flush_cache", "/pause_generation", "/start_profile", "/stop_profile"})
+    exchanges.push_back(server.send("POST", path));
+  server.server().drain(std::chrono::milliseconds(0));
+  exchanges.push_back(server.send("POST", "/flush_cache"));  // on a connection that is still open
+  for (const auto& exchange : exchanges) {
+    ASSERT_TRUE(server.wait(*exchange)) << exchange->request().path;
+    EXPECT_EQ(exchange->num_answers, 1);
+    EXPECT_EQ(exchange->response.status, 503) << exchange->response.body;
+    EXPECT_NE(exchange->response.body.find("shutting down"), std::string::npos) << exchange->response.body;
+    EXPECT_EQ(exchange->response.headers, (HeaderList{{"Retry-After", "1"}}));
+  }
   gate.set_value();
 }
 

@@ -98,29 +98,40 @@ void BackgroundPool::work() {
   for (;;) {
     wake_.wait(lock, [this] { return stopped_ || !turns_.empty(); });
     if (stopped_) return;
-    Clients::value_type& entry = *turns_.front();
-    turns_.pop_front();
-    Client& client = entry.second;
-    client.has_turn = false;
-    std::function<void()> task = std::move(client.tasks.begin()->second);
-    client.tasks.erase(client.tasks.begin());
-    --num_queued_;
-    ++client.running;
-    give_turn(entry);
-    lock.unlock();
-    try {
-      const MemoryReserve::Pause own;
-      const CancelScope scope(stopping_);
-      task();
-    } catch (const std::exception& error) {
-      log_error("background task failed error=\"{}\"", error.what());
-    }
-    task = nullptr;
-    lock.lock();
-    --client.running;
-    give_turn(entry);  // this thread takes the next turn itself
-    forget_if_idle(clients_.find(entry.first));
+    run_next(lock);
   }
+}
+
+void BackgroundPool::help() {
+  const MemoryReserve::Scope reserve;
+  std::unique_lock lock(mutex_);
+  while (!turns_.empty()) run_next(lock);
+}
+
+// Runs the task whose turn it is, without the lock, which the caller holds before and after.
+void BackgroundPool::run_next(std::unique_lock<std::mutex>& lock) {
+  Clients::value_type& entry = *turns_.front();
+  turns_.pop_front();
+  Client& client = entry.second;
+  client.has_turn = false;
+  std::function<void()> task = std::move(client.tasks.begin()->second);
+  client.tasks.erase(client.tasks.begin());
+  --num_queued_;
+  ++client.running;
+  give_turn(entry);
+  lock.unlock();
+  try {
+    const MemoryReserve::Pause own;
+    const CancelScope scope(stopping_);
+    task();
+  } catch (const std::exception& error) {
+    log_error("background task failed error=\"{}\"", error.what());
+  }
+  task = nullptr;
+  lock.lock();
+  --client.running;
+  give_turn(entry);  // this thread takes the next turn itself
+  forget_if_idle(clients_.find(entry.first));
 }
 
 }  // namespace hadal::server

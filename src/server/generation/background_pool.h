@@ -56,6 +56,9 @@ class BackgroundPool {
   bool stopping() const { return stopping_; }
   // Waits until no task waits or runs. Returns false if the deadline comes first.
   bool wait_idle(std::chrono::steady_clock::time_point deadline);
+  // Runs tasks on the caller's thread until none may begin. After announce_stop() they need not wait for the
+  // pool's own threads, which may be busy for long.
+  void help();
 
  private:
   struct Client {
@@ -66,6 +69,7 @@ class BackgroundPool {
   using Clients = std::map<std::string, Client>;
 
   void work();
+  void run_next(std::unique_lock<std::mutex>& lock);
   void give_turn(Clients::value_type& entry);
   void forget_if_idle(Clients::iterator entry);
 

@@ -8,6 +8,7 @@
 
 #include <boost/json.hpp>
 
+#include "base/cancel.h"
 #include "base/log.h"
 #include "server/admission/memory_costs.h"
 #include "server/generation/background_pool.h"
@@ -47,15 +48,20 @@ HttpResponse json_text(const json::value& value, int status = 200) {
   return response;
 }
 
+HttpResponse shutting_down() {
+  return error_response(ErrorStyle::kSglang, 503, "the server is shutting down");
+}
+
 // Runs work, which may wait for the engine or the disk, on a background thread, and answers on the exchange's
-// I/O thread.
+// I/O thread. Work that has not begun when a drain ends is not done, and its answer is a 503.
 void answer_in_background(ServerContext& context, const Exchange& exchange,
                           std::function<HttpResponse()> work) {
+  if (context.admin.stopping()) return exchange->respond(shutting_down());
   IoThread& io = exchange->io();
   const bool posted = context.admin.post([&io, exchange, work = std::move(work)] {
     HttpResponse response;
     try {
-      response = work();
+      response = is_cancelled() ? shutting_down() : work();
     } catch (const std::exception& error) {
       log_error("request failed path={} error=\"{}\"", exchange->request().path, error.what());
       response = exception_response(ErrorStyle::kSglang, error);
