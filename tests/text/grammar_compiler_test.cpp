@@ -95,6 +95,41 @@ TEST_F(GrammarTest, ErrorsTellTheValueAndWhatIsAllowed) {
             "f: at /format/min is -2; must be an integer of -1 to 1024");
 }
 
+// The library translates expressions to EBNF, so what its parser of EBNF says of columns is not about what
+// the client has sent.
+TEST_F(GrammarTest, ErrorsOfExpressionsNamePlacesThatTheClientKnows) {
+  const auto error = [&](GrammarKind kind, const std::string& text) {
+    const auto compiled = compiler_->compile({.kind = kind, .text = text, .field = "f"});
+    return compiled.ok() ? std::string() : compiled.status().message;
+  };
+  const auto tag_error = [&](const std::string& format) {
+    return error(GrammarKind::kStructuralTag, R"({"type": "structural_tag", "format": )" + format + "}");
+  };
+  const std::string bounds = "Lower bound is larger than upper bound: 3 > 1";
+  EXPECT_EQ(error(GrammarKind::kRegex, "abc{3,1}"), "f: " + bounds);
+  EXPECT_EQ(error(GrammarKind::kRegex, "abc[z-a]"),
+            "f: Invalid character class: lower bound is larger than upper bound");
+  EXPECT_EQ(error(GrammarKind::kRegex, "abc(?=d)"),
+            "f: Regex parsing error at position 6: Lookahead is not supported yet");
+  EXPECT_EQ(error(GrammarKind::kJsonSchema, R"({"type": "string", "pattern": "abc{3,1}"})"),
+            "f: \"pattern\" at the root: " + bounds);
+  EXPECT_EQ(tag_error(R"({"type": "regex", "pattern": "abc{3,1}"})"), "f: \"pattern\" at /format: " + bounds);
+  EXPECT_EQ(
+      tag_error(
+          R"({"type": "sequence", "elements": [{"type": "regex", "pattern": "a"}, {"type": "json_schema",
+          "json_schema": {"type": "array", "items": {"type": "string", "pattern": "abc{3,1}"}}}]})"),
+      "f: \"pattern\" at /format/elements/1/json_schema/items: " + bounds);
+
+  // These are places in EBNF that the client has sent.
+  const std::string place = "EBNF parser error at line 2, column ";
+  const std::string grammar = R"(root ::= a\na ::= \"b\"{3,1})";
+  EXPECT_EQ(error(GrammarKind::kEbnf, "root ::= a\na ::= \"b\"{3,1}").find("f: " + place), 0U);
+  const std::string of_tag = tag_error(R"({"type": "sequence", "elements": [{"type": "regex", "pattern": "a"},
+      {"type": "grammar", "grammar": ")" +
+                                       grammar + "\"}]}");
+  EXPECT_EQ(of_tag.find("f: " + place), 0U) << of_tag;
+}
+
 // The library's functions call themselves for each level, and without end where a rule repeats itself.
 TEST_F(GrammarTest, WhatWouldOverflowTheStackIsAnError) {
   const auto error = [&](GrammarKind kind, const std::string& text) {

@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kMaxFailures = 256;  // failed grammars that are remembered, and the bytes of their texts
 constexpr int64_t kMaxFailureBytes = 8 << 20;
-constexpr size_t kMaxBlamed = 256;  // patterns of a schema that are tried one by one to find the broken one
+constexpr size_t kMaxBlamed = 256;  // patterns that are tried one by one to find the broken one
 
 const std::string& field_of(const GrammarSpec& spec, std::string& storage) {
   if (!spec.field.empty()) return spec.field;
@@ -76,6 +76,17 @@ const char* to_string(GrammarKind kind) {
       return "structural_tag";
   }
   return "unknown";
+}
+
+Result<void> check_patterns(GrammarBackend& backend,
+                            const std::vector<std::pair<std::string, std::string>>& patterns,
+                            std::string_view field) {
+  for (size_t i = 0; i < std::min(patterns.size(), kMaxBlamed); ++i) {
+    const auto& [at, pattern] = patterns[i];
+    const std::string where = fmt::format("{}: \"pattern\" at {}", field, at.empty() ? "the root" : at);
+    HADAL_RETURN_IF_ERROR(backend.check_regex(pattern, one_line(where)));
+  }
+  return {};
 }
 
 struct GrammarCompiler::Impl {
@@ -154,12 +165,7 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const Grammar
   }
   auto compiled = backend->compile(checked, hides_control);
   if (!compiled.ok()) {
-    if (patterns.size() > kMaxBlamed) patterns.resize(kMaxBlamed);
-    for (const auto& [at, pattern] : patterns) {
-      const std::string where =
-          fmt::format("{}: \"pattern\" at {}", checked.field, at.empty() ? "the root" : at);
-      HADAL_RETURN_IF_ERROR(backend->check_regex(pattern, one_line(where)));
-    }
+    HADAL_RETURN_IF_ERROR(check_patterns(*backend, patterns, checked.field));
     return compiled.status();
   }
   const std::shared_ptr<const BackendGrammar> grammar = std::move(compiled).value();

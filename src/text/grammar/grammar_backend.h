@@ -6,6 +6,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -60,10 +62,16 @@ class GrammarBackend {
   // GrammarCompiler::compile.
   virtual Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec,
                                                                 bool hides_control) = 0;
-  // Checks that the library accepts `regex`; the error begins with `field`. Any thread may call it, and it is
-  // cheap. Throws std::bad_alloc.
+  // Checks that the library accepts `regex`; the error begins with `field`, and if it names a position, that
+  // is one of `regex`. Any thread may call it, and it is cheap. Throws std::bad_alloc.
   virtual Result<void> check_regex(const std::string& regex, std::string_view field) = 0;
 };
+
+// Finds the expression that the library refuses, because it does not tell which of several is broken. Each
+// comes with its place, for errors, which begin with `field`. Only the first 256 are tried.
+Result<void> check_patterns(GrammarBackend& backend,
+                            const std::vector<std::pair<std::string, std::string>>& patterns,
+                            std::string_view field);
 
 // Returns kUnsupported if the build lacks the library.
 Result<std::unique_ptr<GrammarBackend>> make_grammar_backend(GrammarVocabulary vocabulary);

@@ -136,10 +136,12 @@ Result<void> TagWalk::walk(json::value& format, const std::string& at, size_t de
     const std::string here = at + "/" + name;
     if (name == "json_schema") {
       HADAL_ASSIGN_OR_RETURN(
-          const PreparedSchema schema,
+          PreparedSchema schema,
           prepare_json_schema(json::serialize(value), fmt::format("{}: at {}", field_, here)));
       value = json::parse(schema.json);
       out_.has_length = out_.has_length || schema.has_length;
+      for (auto& [place, pattern] : schema.patterns)
+        out_.patterns.emplace_back(here + place, std::move(pattern));
     } else if (name == "style") {
       if (!value.is_string() || (value.get_string() != "json" && value.get_string() != kDsmlStyle))
         return must_be(here, value, fmt::format("\"json\" or \"{}\"", kDsmlStyle));
@@ -161,6 +163,8 @@ Result<void> TagWalk::walk(json::value& format, const std::string& at, size_t de
     } else if (name == "begin" || name == "end" || name == "triggers" || name == "excludes" ||
                name == "value" || name == "separator" || name == "pattern" || name == "grammar") {
       HADAL_RETURN_IF_ERROR(walk_text(value, here));
+      if (type == "regex" && name == "pattern" && value.is_string())
+        out_.patterns.emplace_back(at, std::string_view(value.get_string()));
     } else if (name == "min" || name == "max" || name == "max_tokens" || name == "max_chars") {
       const int64_t most = name.size() == 3 ? kMaxRepeat : int64_t{1} << 20;
       if (!value.is_int64() || value.get_int64() < -1 || value.get_int64() > most)

@@ -40,6 +40,14 @@ std::string clean(std::string_view message) {
   return one_line(message);
 }
 
+// Does the same for an expression, which the library translates to EBNF. A place in that EBNF is left out,
+// because the client has not written it.
+std::string clean_of_expression(std::string_view message) {
+  std::string line = clean(message);
+  if (const size_t at = line.find(": "); line.starts_with("EBNF ") && at != line.npos) line.erase(0, at + 2);
+  return line;
+}
+
 }  // namespace
 
 }  // namespace hadal
@@ -222,6 +230,8 @@ class XgrammarBackend : public GrammarBackend {
   // has control characters except '\n' and '\r'.
   xgrammar::TokenizerInfo make_tokenizer(const std::vector<int32_t>& shown, bool hides_control) const;
   Tokenizer tokenizer_for(const std::vector<std::string>& literals, bool hides_control);
+  Result<std::shared_ptr<const BackendGrammar>> compile_prepared(const GrammarSpec& spec,
+                                                                 const PreparedTag& tag, bool hides_control);
   Result<xgrammar::Grammar> convert(const GrammarSpec& spec, const PreparedTag& tag,
                                     const Tokenizer& tokenizer) const;
 
@@ -325,7 +335,7 @@ Result<void> XgrammarBackend::check_regex(const std::string& regex, std::string_
   } catch (const hadal_xgrammar::TimeLimitError&) {
     return too_slow(field, regex.size(), vocabulary_->max_compile_seconds);
   } catch (const std::exception& error) {
-    return invalid_argument("{}: {}", field, clean(error.what()));
+    return invalid_argument("{}: {}", field, clean_of_expression(error.what()));
   }
   return {};
 }
@@ -339,6 +349,15 @@ Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const Gra
   } else if (spec.kind == GrammarKind::kEbnf) {
     tag.literals.push_back(spec.text);
   }
+  auto compiled = compile_prepared(spec, tag, hides_control);
+  // Once its expressions are known to be sound, a place in EBNF is one in a grammar of the tag.
+  if (!compiled.ok()) HADAL_RETURN_IF_ERROR(check_patterns(*this, tag.patterns, spec.field));
+  return compiled;
+}
+
+Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile_prepared(const GrammarSpec& spec,
+                                                                                const PreparedTag& tag,
+                                                                                bool hides_control) {
   try {
     const Tokenizer tokenizer = tokenizer_for(tag.literals, hides_control);
     const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds, check_cancelled);
@@ -368,7 +387,9 @@ Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const Gra
   } catch (const hadal_xgrammar::TimeLimitError&) {
     return too_slow(spec.field, spec.text.size(), vocabulary_->max_compile_seconds);
   } catch (const std::exception& error) {
-    return invalid_argument("{}: {}", spec.field, clean(error.what()));
+    const bool has_ebnf = spec.kind == GrammarKind::kEbnf || spec.kind == GrammarKind::kStructuralTag;
+    return invalid_argument("{}: {}", spec.field,
+                            has_ebnf ? clean(error.what()) : clean_of_expression(error.what()));
   }
 }
 
