@@ -1,19 +1,17 @@
 #include "base/mapping_faults.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "base/printable.h"
+#include "base/signal_line.h"
 
 namespace hadal {
 
@@ -38,7 +36,6 @@ struct MappingFaults {
   static inline std::mutex mutex;  // held by threads that change the list
   static inline std::atomic<Entry*> first{nullptr};
   static inline std::atomic<int> exit_code{1};
-  static inline std::atomic<bool> ending{false};
   static inline struct sigaction before = {};
 
   static Entry* find(const std::byte* address, size_t& offset, size_t& size);
@@ -48,41 +45,6 @@ struct MappingFaults {
 
 static_assert(std::atomic<size_t>::is_always_lock_free && std::atomic<const std::byte*>::is_always_lock_free,
               "used in a signal handler");
-
-namespace {
-
-// A Line is text in a buffer on the stack, because the handler must not allocate.
-class Line {
- public:
-  void add(std::string_view text) {
-    const size_t n = std::min(text.size(), sizeof(bytes_) - size_);
-    std::memcpy(bytes_ + size_, text.data(), n);
-    size_ += n;
-  }
-  void add(size_t number) {
-    char digits[20];
-    size_t begin = sizeof(digits);
-    do digits[--begin] = static_cast<char>('0' + number % 10);
-    while ((number /= 10) != 0);
-    add({digits + begin, sizeof(digits) - begin});
-  }
-  // Gives up when nobody reads stderr for a second, because the process has to end in any case.
-  void write_to_stderr() const {
-    for (size_t done = 0; done < size_;) {
-      pollfd ready{STDERR_FILENO, POLLOUT, 0};
-      if (::poll(&ready, 1, 1000) != 1) return;
-      const ssize_t n = ::write(STDERR_FILENO, bytes_ + done, size_ - done);
-      if (n <= 0) return;
-      done += static_cast<size_t>(n);
-    }
-  }
-
- private:
-  char bytes_[2048];  // a name and the words around it
-  size_t size_ = 0;
-};
-
-}  // namespace
 
 MappingFaults::Entry* MappingFaults::find(const std::byte* address, size_t& offset, size_t& size) {
   for (Entry* entry = first.load(); entry != nullptr; entry = entry->next) {
@@ -103,11 +65,8 @@ MappingFaults::Entry* MappingFaults::find(const std::byte* address, size_t& offs
 }
 
 void MappingFaults::end(const Entry& entry, size_t offset, size_t size) {
-  // When several threads fail at the same time, the first one reports.
-  if (ending.exchange(true)) {
-    while (true) ::pause();
-  }
-  Line line;
+  begin_ending();
+  SignalLine line;
   line.add("hadal: error: ");
   line.add({entry.name, entry.name_bytes.load()});
   line.add(": byte ");
@@ -119,7 +78,7 @@ void MappingFaults::end(const Entry& entry, size_t offset, size_t size) {
   ::_exit(exit_code.load());
 }
 
-void MappingFaults::on_signal(int signal, siginfo_t* info, void*) {
+void MappingFaults::on_signal(int signal, siginfo_t* info, void* context) {
   const bool from_kernel = info->si_code > 0;
   size_t offset = 0;
   size_t size = 0;
@@ -127,6 +86,7 @@ void MappingFaults::on_signal(int signal, siginfo_t* info, void*) {
     const Entry* const entry = find(static_cast<const std::byte*>(info->si_addr), offset, size);
     if (entry != nullptr) end(*entry, offset, size);
   }
+  if ((before.sa_flags & SA_SIGINFO) != 0) return before.sa_sigaction(signal, info, context);
   // When this returns, a read faults again by itself, but a signal that a process has sent must be sent
   // again.
   ::sigaction(signal, &before, nullptr);

@@ -2,7 +2,7 @@
 // request owns (the engine thread, queues between threads, error answers) take what they need from it, so
 // that only work that one request has asked for can fail, which ends that request.
 //
-// This is one of the four process-wide objects that docs/architecture.md lists, because C++ has one handler
+// This is one of the five process-wide objects that docs/architecture.md lists, because C++ has one handler
 // of failed allocations for the whole process.
 #pragma once
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fatal_signals.h"
 #include "base/mapping_faults.h"
 #include "cli/run.h"
 #include "cli/terminal.h"
@@ -27,6 +28,7 @@ std::string first_variable(std::initializer_list<const char*> names) {
 
 int main(int argc, char** argv) {
   hadal::cli::install_signal_handlers();
+  hadal::tell_fatal_signals();
   hadal::end_on_mapping_faults(hadal::cli::kExitFailure);
   hadal::cli::Environment environment;
   environment.hub = {

@@ -376,6 +376,21 @@ def vanishing_clients():
         check("nothing broke inside", " error " not in server.text(), log[-2000:])
 
 
+def fatal_signals():
+    """A signal that ends the process leaves a line that says so. Sanitizers have handlers and reports of their own."""
+    for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
+        with Server() as server:
+            server.process.send_signal(number)
+            code = server.process.wait(60)
+            if "Sanitizer" in server.text():
+                continue
+            name = signal.Signals(number).name
+            check(f"{name} ends the process", code == -number, code)
+            lines = [line for line in server.text().splitlines() if line.startswith("hadal: error: ")]
+            wanted = rf"hadal: error: {name}, sent by process {os.getpid()}, in thread \d+, version \d+\.\d+\.\d+"
+            check(f"{name} has one line", len(lines) == 1 and re.fullmatch(wanted, lines[0]), server.text()[-2000:])
+
+
 def main():
     with Server() as server:
         grammars(server)
@@ -389,6 +404,7 @@ def main():
     unread_stderr()
     full_disk()
     vanishing_clients()
+    fatal_signals()
     return finish()
 
 
