@@ -259,6 +259,42 @@ TEST(HttpParser, CountsAllHeadersTogether) {
   EXPECT_EQ(counted.error_status(), 431);
 }
 
+TEST(HttpParser, ListsOfARequestHave64EntriesAtMost) {
+  const auto list = [](int entries) { return repeated(entries - 1, "a,") + "close"; };
+  const std::string head = "POST / HTTP/1.1\r\nHost: h\r\nAccept: " + repeated(200, "a,") + "\r\n";
+  const std::string body = "Content-Length: 12\r\n\r\nConnection: ";
+  std::vector<size_t> every;
+  for (size_t cut = 1; cut <= kHeaderLimit; ++cut) every.push_back(cut);
+  for (const std::string& lists :
+       {"Connection: " + list(63), "Connection: " + list(40) + "\r\nConnection: " + list(23)}) {
+    const std::string wire = head + lists + "\r\n" + body + repeated(200, ",") + "\r\n";
+    for (const std::vector<size_t>& ends : {std::vector<size_t>{wire.size()}, every}) {
+      HttpRequestParser parser(kHeaderLimit, kBodyLimit);
+      ASSERT_EQ(feed_in_pieces(parser, wire, ends), State::kComplete) << parser.error_message();
+      EXPECT_EQ(parser.request().body, "Connection: ");
+      EXPECT_FALSE(parser.keep_alive()) << "the last entry counts";
+    }
+  }
+  const std::string twelves = "12" + repeated(64, ",12");
+  for (const std::string& lists :
+       {"Connection: " + list(65), "proxy-CONNECTION:" + list(65), "Content-Length: " + twelves,
+        "Transfer-Encoding: " + list(65), "Connection: " + list(40) + "\r\nConnection: " + list(25),
+        "Connection: " + repeated(33, "a,\r\n b,") + "close"}) {
+    const std::string wire = head + lists + "\r\n" + body;
+    for (const std::vector<size_t>& ends : {std::vector<size_t>{wire.size()}, every}) {
+      HttpRequestParser parser(kHeaderLimit, kBodyLimit);
+      EXPECT_EQ(feed_in_pieces(parser, wire, ends), State::kFailed) << lists;
+      EXPECT_EQ(parser.error_status(), 400);
+      EXPECT_NE(parser.error_message().find("request's lists to 65 entries; at most 64"), std::string::npos)
+          << parser.error_message();
+    }
+  }
+  HttpRequestParser parser(1 << 20, kBodyLimit);
+  EXPECT_EQ(parse(parser, head + "Connection: " + list(30'000) + "\r\n\r\n"), State::kFailed);
+  EXPECT_EQ(parser.error_message(),
+            "Connection brings the request's lists to 30000 entries; at most 64 are allowed");
+}
+
 TEST(HttpParser, UnderstandsAbsoluteTargetsAndHttp10) {
   HttpRequestParser parser(kHeaderLimit, kBodyLimit);
   ASSERT_EQ(parse(parser, "GET http://h:1/a?b HTTP/1.0\r\n\r\n"), State::kComplete) << parser.error_message();

@@ -15,6 +15,7 @@
 
 #include "server/http/http_parse_error.h"
 #include "server/http/http_target.h"
+#include "server/http/list_headers.h"
 
 namespace hadal::server {
 namespace {
@@ -134,6 +135,13 @@ class BeastParser final : public http::basic_parser<true> {
           return fail(ec, 501,
                       fmt::format("Transfer-Encoding is {}; must be \"chunked\"", shown_header(value)));
         break;
+      case http::field::connection:
+      case http::field::proxy_connection:
+      case http::field::content_length:
+        num_list_entries_ += num_list_entries(value);
+        if (num_list_entries_ > kMaxListEntries)
+          return fail(ec, 400, too_many_entries(name, num_list_entries_));
+        break;
       case http::field::authorization:
         ++num_authorizations_;
         break;
@@ -240,6 +248,7 @@ class BeastParser final : public http::basic_parser<true> {
   size_t reserved_ = 0;    // memory of the body
   size_t needed_body_bytes_ = 0;
   size_t head_memory_ = 0;
+  size_t num_list_entries_ = 0;  // of all lists
   int num_hosts_ = 0;
   int num_encodings_ = 0;
   int num_authorizations_ = 0;
@@ -280,6 +289,12 @@ class HttpRequestParser::Impl {
       if (!in_head && parser_->chunked() && may_be_cut_end(read)) {
         if (has_bare_line_feed(read)) fail_with(http::error::bad_line_ending, read);
         break;
+      }
+      if (in_head && read.find('\n', scanned_) != read.npos) {  // a line is complete, so Beast will read it
+        if (std::string why = why_list_is_too_long(read); !why.empty()) {
+          fail(400, std::move(why));
+          break;
+        }
       }
       parser_->about_to_read(read);
       const size_t taken = parser_->put({read.data(), read.size()}, ec);
@@ -362,7 +377,7 @@ class HttpRequestParser::Impl {
   std::optional<BeastParser> parser_;
   size_t head_bytes_ = 0;  // bytes read of the head and of empty lines before it
   size_t body_bytes_ = 0;  // bytes read of the body, with all that belongs to its chunks
-  size_t scanned_ = 0;     // scanned bytes of the waiting data, for bare line feeds
+  size_t scanned_ = 0;     // bytes of the waiting data whose line feeds have been looked at
   bool started_ = false;
   bool in_line_ = false;  // a byte of the request line has been read
   State state_ = State::kNeedMore;
