@@ -8,6 +8,7 @@
 
 #include <boost/json.hpp>
 
+#include "base/printable.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_writer.h"
 
@@ -65,11 +66,23 @@ TEST(FieldReader, KeepsTheFirstErrorAndLeavesTargetsAlone) {
   EXPECT_EQ(reader.status().message, "body.e is 99; must be an integer in [0, 10]");
 }
 
-TEST(FieldReader, UnknownNamesAreErrorsThatSuggestTheNearest) {
-  const json::value value = json::parse(R"({"temprature": 5})");
-  FieldReader reader(value.as_object());
-  reader.only({"temperature", "top_p"});
-  EXPECT_EQ(reader.status().message, "temprature: unknown field; the nearest one is temperature");
+TEST(FieldReader, UnknownNamesAreErrorsWithTheirValueThatSuggestTheNearest) {
+  const auto error = [](const std::string& text) {
+    const json::value value = json::parse(text);
+    FieldReader reader(value.as_object(), "sampling_params.");
+    reader.only({"temperature", "top_p"});
+    EXPECT_FALSE(reader.ok());
+    return reader.status().message;
+  };
+  EXPECT_EQ(error(R"({"temprature": 0.5})"),
+            "sampling_params.temprature is 0.5; there is no such field; the nearest one is temperature");
+  EXPECT_EQ(error(R"({"top_p": 1, "best_of": [1, "a"]})"),
+            R"(sampling_params.best_of is [1,"a"]; there is no such field; allowed are temperature, top_p)");
+  const std::string cut(kShownChars, 'x');
+  const std::string text(1000, 'x');
+  EXPECT_EQ(error("{\"" + text + "\": \"" + text + "\"}"),
+            "sampling_params." + cut + "… is \"" + cut +
+                "…\"; there is no such field; allowed are temperature, top_p");
 }
 
 TEST(FieldReader, NumbersMustBeInRangeAsFloat32Too) {

@@ -353,8 +353,11 @@ void FieldReader::only(std::initializer_list<std::string_view> names) {
     if (known || status_) continue;
     const std::string_view nearest =
         key.size() > kShownChars ? "" : nearest_word(key, std::vector<std::string_view>(names));
-    fail(key,
-         nearest.empty() ? "unknown field" : fmt::format("unknown field; the nearest one is {}", nearest));
+    failed_field_ = prefix_ + cut_text(key);
+    status_ = invalid_argument(
+        "{} is {}; there is no such field; {}", failed_field_, shown(entry.value()),
+        nearest.empty() ? fmt::format("allowed are {}", fmt::join(names.begin(), names.end(), ", "))
+                        : fmt::format("the nearest one is {}", nearest));
   }
 }
 

@@ -83,7 +83,8 @@ class FieldReader {
   // Records an error if one of these is present (and is not null, false or an empty list or object): a known
   // field of the API that this server does not support.
   void unsupported(std::initializer_list<std::string_view> names, std::string_view why);
-  // Records an error for any field that is not in `names`; it suggests the nearest one.
+  // Records an error for any field that is not in `names`, with its value; it suggests the nearest one, or
+  // names all if none is near.
   void only(std::initializer_list<std::string_view> names);
 
   const boost::json::object& object() const { return object_; }
