@@ -95,6 +95,9 @@ def audit(server, path):
           == ("/v1/completions", 200, 6, {"length": 2}), made)
     check("how much", made["prompt_tokens"] > 200 and made["seconds"] > 0, made)
     check("a refused one", (refused["key"], refused["status"], refused["prompt_tokens"]) == ("alice", 404, 0), refused)
+    server.request("POST", "/flush_cache", headers={"Authorization": "Bearer root", "X-Request-Id": "flushed-1"})
+    flushed = entry_of(path, "flushed-1")
+    check("the admin key", (flushed["key"], flushed["endpoint"]) == ("admin", "/flush_cache"), flushed)
     check("strangers make no lines", "stranger-1" not in path.read_text(), path.read_text())
     check("never what was said", "vault" not in path.read_text() and "word7" not in path.read_text())
     old = path.with_suffix(".1")
@@ -146,7 +149,7 @@ def main():
         keys.write_text("alice a\nbob b\n")
         os.umask(0)
         with Server("--api-key-file", keys, "--cache-isolation", "key", "--content-special-tokens", "text",
-                    "--audit-log", log) as server:
+                    "--audit-log", log, env={"HADAL_ADMIN_API_KEY": "root"}) as server:
             isolation(server)
             special_tokens(server)
             audit(server, log)

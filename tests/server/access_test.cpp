@@ -25,7 +25,7 @@ TEST(KeyFile, HasNamesKeysAndComments) {
 TEST(KeyFile, ErrorsNameTheLineAndNeverTheKey) {
   for (const std::string& text :
        {std::string("a secret more"), std::string("ok secret\nb secret"), "x secret" + std::string(2000, 's'),
-        std::string("x secret\x01"), std::string(200, 'n') + " secret"}) {
+        std::string("x secret\x01"), std::string(200, 'n') + " secret", std::string("admin secret")}) {
     const auto keys = parse_key_file(text);
     ASSERT_FALSE(keys.ok());
     EXPECT_NE(keys.status().message.find("line "), std::string::npos);

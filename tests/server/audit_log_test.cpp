@@ -248,6 +248,28 @@ TEST_F(Audited, WhatIsRefusedHasALineToo) {
   EXPECT_EQ(lines[1].at("endpoint").as_string(), "/no\\x0a\\xff\\x20where");
 }
 
+TEST(AuditLog, NamesTheAdminKeyWhateverItIsUsedFor) {
+  const TemporaryFile file;
+  const auto log = started(file.path());
+  testing::TestServerOptions options;
+  options.server.audit = log;
+  options.server.keys = std::make_shared<KeyRing>(std::vector<ApiKey>{{"alice", "a"}, {"", "b"}}, "root");
+  TestServer server(options);
+  const auto call = [&](const char* path, const char* body, const std::string& key) {
+    server.call("POST", path, body, {{"authorization", "Bearer " + key}});
+  };
+  const char* const generation = R"({"input_ids":[3],"sampling_params":{"max_new_tokens":1}})";
+  call("/flush_cache", "", "root");
+  call("/generate", generation, "root");
+  call("/nowhere", "", "root");
+  call("/generate", generation, "a");
+  call("/generate", generation, "b");
+  log->flush();
+  std::vector<json::value> keys;
+  for (const std::string& line : lines_of(file.path())) keys.push_back(json::parse(line).at("key"));
+  EXPECT_EQ(keys, (std::vector<json::value>{"admin", "admin", "admin", "alice", nullptr}));
+}
+
 TEST_F(Audited, WithoutAKnownKeyWhatIsRefusedHasNoLine) {
   EXPECT_EQ(call("/generate", "{}", "wrong").status, 401);
   EXPECT_EQ(call("/nowhere", "", "wrong").status, 404);

@@ -52,6 +52,9 @@ Result<std::vector<ApiKey>> parse_key_file(std::string_view text) {
     if (name.size() > kMaxNameBytes || !is_visible_ascii(name))
       return invalid_argument("line {}: the name must be at most {} printable ASCII characters", number,
                               kMaxNameBytes);
+    if (name == kAdminKeyName)
+      return invalid_argument("line {}: the name is {}; must be another, because the admin key has this one",
+                              number, name);
     if (!seen.insert(key).second)
       return invalid_argument("line {} repeats the key of an earlier line", number);
     if (keys.size() >= kMaxKeys) return invalid_argument("there are more than {} keys", kMaxKeys);

@@ -19,10 +19,13 @@ struct ApiKey {
   std::string key;
 };
 
+// What the audit log calls the admin key. No key of a file may have this name.
+inline constexpr std::string_view kAdminKeyName = "admin";
+
 // Reads the text of a key file: one key per line, as "name key" or "key"; '#' begins a comment line. A key
 // without a name is called line<N>. Errors (kInvalidArgument) name the line, never the key. The mistakes are
-// three words in a line, a name or key that is too long or not printable ASCII, a key that occurs twice, and
-// no key at all.
+// three words in a line, a name or key that is too long or not printable ASCII, the name of the admin key, a
+// key that occurs twice, and no key at all.
 Result<std::vector<ApiKey>> parse_key_file(std::string_view text);
 // Reads such a file. The errors are those of read_text_file, and kDataLoss for what parse_key_file refuses.
 Result<std::vector<ApiKey>> load_key_file(const std::string& path);

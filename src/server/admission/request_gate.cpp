@@ -27,7 +27,7 @@ HttpAdmission RequestGate::admit(const HttpRequest& request, RateLimiter::Clock:
   if (admission.refusal && !admission.has_key) return admission;
   admission.tally = std::make_shared<RequestTally>(
       AuditEntry{.when = std::chrono::system_clock::now(),
-                 .key = std::string(key_name_of(client)),
+                 .key = std::string(admission.is_admin ? kAdminKeyName : key_name_of(client)),
                  .peer = request.peer,
                  .method = for_log(request.method, kShownBytes),
                  .endpoint = route != nullptr ? std::string(route->path) : for_log(request.path, kShownBytes),

@@ -19,7 +19,7 @@ namespace hadal::server {
 // AuditEntry is one line of the audit log.
 struct AuditEntry {
   std::chrono::system_clock::time_point when;  // the headers were complete
-  std::string key;                             // name of the client's key; empty: none is known
+  std::string key;                             // name of the key; empty: it has none, or none was sent
   std::string peer;                            // "127.0.0.1:54321"
   std::string method;
   std::string endpoint;       // the route, "/v1/models/{id}"; the beginning of a path that is no route
