@@ -353,11 +353,16 @@ void FieldReader::only(std::initializer_list<std::string_view> names) {
     if (known || status_) continue;
     const std::string_view nearest =
         key.size() > kShownChars ? "" : nearest_word(key, std::vector<std::string_view>(names));
+    constexpr size_t kMostNames = 12;  // more of them would hide the rest of the error
+    std::string instead;
+    if (!nearest.empty()) {
+      instead = fmt::format("; the nearest one is {}", nearest);
+    } else if (names.size() <= kMostNames) {
+      instead = fmt::format("; allowed are {}", fmt::join(names.begin(), names.end(), ", "));
+    }
     failed_field_ = prefix_ + cut_text(key);
-    status_ = invalid_argument(
-        "{} is {}; there is no such field; {}", failed_field_, shown(entry.value()),
-        nearest.empty() ? fmt::format("allowed are {}", fmt::join(names.begin(), names.end(), ", "))
-                        : fmt::format("the nearest one is {}", nearest));
+    status_ =
+        invalid_argument("{} is {}; there is no such field{}", failed_field_, shown(entry.value()), instead);
   }
 }
 

@@ -84,7 +84,7 @@ class FieldReader {
   // field of the API that this server does not support.
   void unsupported(std::initializer_list<std::string_view> names, std::string_view why);
   // Records an error for any field that is not in `names`, with its value; it suggests the nearest one, or
-  // names all if none is near.
+  // names all if none is near and they are few.
   void only(std::initializer_list<std::string_view> names);
 
   const boost::json::object& object() const { return object_; }
