@@ -103,8 +103,8 @@ def ablation_table(directory):
         return ""
     peer = PEERS["ablation_tok_s"]
     return table(["V2-Lite bf16, batch 1, 1k", "tok/s", "synchronous ms"], out) + (
-        f"\n\nSGLang: no graph {peer['no graph'][0]}–{peer['no graph'][1]}, graph {peer['graph']}, graph + torch.compile "
-        f"{peer['graph + torch.compile']} tok/s.")
+        f"\n\nSGLang reaches {peer['no graph'][0]}–{peer['no graph'][1]} tok/s without graphs, {peer['graph']} with them, and "
+        f"{peer['graph + torch.compile']} with graphs and torch.compile.")
 
 
 def text_sections(directory, pattern):

@@ -64,7 +64,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t max_bytes) {
   HADAL_ASSIGN_OR_RETURN(const RegularFile file, RegularFile::open(path));
   if (file.size() > max_bytes)
-    return data_loss("{}: {} bytes; at most {} are allowed", path.string(), file.size(), max_bytes);
+    return data_loss("{} has {} bytes; at most {} are allowed", path.string(), file.size(), max_bytes);
   // The file is read and not mapped, so that one that becomes shorter meanwhile is an error here. One byte
   // more is asked for, because the file may also have grown, and some file systems say 0 bytes of any file.
   std::string text(file.size() + 1, '\0');

@@ -99,7 +99,7 @@ void RankThreads::Shared::wait_for_all() {
   while (left > std::chrono::milliseconds::zero()) {
     const auto slice = std::min(left, kWaitSlice);
     if (all_returned.wait_for(lock, slice, returned)) return;
-    // The deadline begins when some ranks have returned, and anew whenever another one has.
+    // The deadline runs only once a rank has returned, and each further return restarts it.
     const int missing = num_running.load(std::memory_order_relaxed);
     left = missing == group.num_ranks() || missing < num_missing ? deadline : left - slice;
     num_missing = missing;

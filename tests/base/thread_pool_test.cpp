@@ -61,7 +61,7 @@ TEST_P(ThreadPoolOf, ParallelForVisitsEveryIndexExactlyOnce) {
 
 // The workers' plain writes must be visible after run() without further synchronisation, and the caller's
 // writes must be visible to them: TSan checks here whether the pool orders them.
-TEST_P(ThreadPoolOf, OrdersPlainMemoryAcrossThousandsOfRuns) {
+TEST_P(ThreadPoolOf, OrdersPlainAccessesAcrossThousandsOfRuns) {
   constexpr int kRounds = 5000;
   ThreadPool pool(GetParam());
   std::vector<int64_t> input(64);

@@ -60,7 +60,7 @@ TEST_P(RankThreadsOf, ARankAlwaysHasTheSameThreadWhichIsNotTheCallers) {
 }
 
 // The ranks' plain writes must be visible after run(), and the caller's to them: TSan checks the order.
-TEST_P(RankThreadsOf, OrdersPlainMemoryAcrossThousandsOfSteps) {
+TEST_P(RankThreadsOf, OrdersPlainAccessesAcrossThousandsOfSteps) {
   RankThreads ranks(num_ranks(), kPatient, nullptr);
   int64_t input = 0;
   std::vector<int64_t> output(num_ranks());

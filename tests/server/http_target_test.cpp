@@ -32,7 +32,7 @@ TEST(HttpTarget, HasADecodedPathAndTheQueryAsItWasSent) {
   }
 }
 
-TEST(HttpTarget, AnyOtherPathIsAnErrorThatShowsIt) {
+TEST(HttpTarget, AMalformedPathIsAnErrorThatShowsIt) {
   for (const std::string_view target :
        {"a", "ftp://host/a", "/%", "/%4", "/%zz", "/%00", "/a%0a", "/%ff", "**"}) {
     const auto read = read_target(target);

@@ -59,7 +59,7 @@ TEST(LargeBodies, BodiesWithManyValuesAreLargeSooner) {
   EXPECT_EQ(many->response.status, 200) << many->response.body;
 }
 
-TEST(LargeBodies, BodiesThatMayHaveSeveralChoicesAreNeverParsedAtOnce) {
+TEST(LargeBodies, BodiesThatMayHaveSeveralChoicesAreNeverParsedInline) {
   EXPECT_TRUE(is_parsed_inline(R"({"prompt":"say \"n\"","max_tokens":1})"));
   EXPECT_FALSE(is_parsed_inline(R"({"prompt":"a","n":128})"));
   EXPECT_FALSE(is_parsed_inline(R"({"prompt":"a","\u006e":128})"));

@@ -47,7 +47,7 @@ void append_speculation_rows(std::vector<Flag>& out) {
        .min = 1,
        .max = kMaxSpeculationWidth,
        .default_text = "1",
-       .text = "guesses for each position; this version verifies one, and says so if there are to be more"},
+       .text = "drafts for each position; this version verifies only one, and warns if N is larger"},
       {.name = "speculative-num-draft-tokens",
        .kind = kInteger,
        .commands = kRuns | kBench,

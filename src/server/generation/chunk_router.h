@@ -3,8 +3,8 @@
 // every chunk to its receiver. So a step wakes each I/O thread once, whatever the number of streams. When
 // that takes longer than a few milliseconds, the other tasks of the thread have their turn in between; what
 // the engine has made meanwhile is delivered request by request, as one write to each stream's socket. A
-// receiver whose work for a chunk grows with the whole answer, because its events repeat that, gets what
-// waits for it as one chunk.
+// receiver whose events repeat the whole answer gets all chunks that wait for it as one, because its work for
+// each chunk grows with the answer.
 //
 // Work that one chunk causes and that may take longer (log-probabilities that become JSON) is divided by its
 // receiver: the router calls it once in each turn, and several receivers one after another.

@@ -35,7 +35,7 @@ void refuse_unsupported(FieldReader& reader) {
   reader.unsupported({"rid"}, "the server chooses the id of a response, which /abort_request takes");
 }
 
-// Reads fields that ask for what is there anyway, or for what is not there.
+// Checks include, top_logprobs and truncation. The values that they may have change nothing.
 void check_options(FieldReader& reader) {
   std::vector<std::string> include;
   reader.texts("include", include, kMaxIncludes);

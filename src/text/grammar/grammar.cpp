@@ -31,7 +31,7 @@ const std::string& field_of(const GrammarSpec& spec, std::string& storage) {
 
 Result<void> check_bounds(const GrammarSpec& spec, std::string_view field) {
   if (spec.text.size() > kMaxGrammarBytes)
-    return invalid_argument("{}: {} bytes; at most {} are allowed", field, spec.text.size(),
+    return invalid_argument("{} has {} bytes; at most {} are allowed", field, spec.text.size(),
                             kMaxGrammarBytes);
   if (const size_t at = spec.text.find('\0'); at != spec.text.npos)
     return invalid_argument("{}: byte {} is zero; zero bytes are not allowed", field, at);

@@ -70,7 +70,7 @@ class SchemaWalk {
   static std::string place(std::string_view at) {
     return at.empty() ? "the root" : cut_text(at, 4 * kShownChars);
   }
-  // Blames `value`, which `keyword` has in the schema at `at`.
+  // Returns an error that shows `value`, to which the schema at `at` sets `keyword`.
   Status error(std::string_view at, std::string_view keyword, const json::value& value,
                const std::string& why) const {
     return invalid_argument("{}", one_line(fmt::format("{}: keyword {} at {} is {}: {}", field_,
@@ -294,7 +294,7 @@ void rewrite(json::object& schema) {
     return std::any_of(names.begin(), names.end(),
                        [&](std::string_view name) { return schema.contains(name); });
   };
-  // The library would treat a bare object or array as an empty one.
+  // The library would accept only an empty object or array where these keywords are absent.
   const bool is_open_object =
       may_be("object") && !has_any({"properties", "additionalProperties", "unevaluatedProperties",
                                     "patternProperties", "propertyNames"});
@@ -365,7 +365,7 @@ Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, 
 
 Result<PreparedSchema> prepare_json_schema(std::string_view schema_json, std::string_view field) {
   if (schema_json.size() > kMaxGrammarBytes)
-    return invalid_argument("{}: {} bytes; at most {} are allowed", field, schema_json.size(),
+    return invalid_argument("{} has {} bytes; at most {} are allowed", field, schema_json.size(),
                             kMaxGrammarBytes);
   HADAL_ASSIGN_OR_RETURN(const json::value root, parse_json_text(schema_json, field, 4 * kMaxSchemaDepth));
   SchemaWalk walk(root, field);

@@ -66,7 +66,7 @@ Result<Tool> read_tool(const json::value& entry, size_t i) {
 // Calls enter(i, tool) for each tool of the list.
 Result<void> read_tools(std::string_view tools_json, const std::function<Result<void>(size_t, Tool)>& enter) {
   if (tools_json.size() > kMaxGrammarBytes)
-    return invalid_argument("tools: {} bytes; at most {} are allowed when a call must match a schema",
+    return invalid_argument("tools has {} bytes; at most {} are allowed when a call must match a schema",
                             tools_json.size(), kMaxGrammarBytes);
   HADAL_ASSIGN_OR_RETURN(const json::value root, parse_json_text(tools_json, "tools", 4 * kMaxSchemaDepth));
   if (!root.is_array() || root.get_array().empty())

@@ -1,4 +1,4 @@
-// Computes routed experts as grouped products: the (token, choice) slots of the experts at hand are sorted by
+// Computes routed experts as grouped products: the (token, choice) slots of local experts are sorted by
 // expert, each expert multiplies its rows, and a last phase sums every token's parts in the order of its
 // choices.
 #include <algorithm>
@@ -13,12 +13,12 @@ namespace {
 // A combine task has this many tokens.
 constexpr int64_t kCombineTokens = 4;
 
-// SlotOrder sorts the slots whose expert is at hand by expert, stably: experts[e] owns places first[e] …
+// SlotOrder sorts the slots of local experts by expert, stably: experts[e] owns places first[e] …
 // first[e + 1] of the sorted order.
 struct SlotOrder {
   std::span<int64_t> first;   // [experts.size() + 1]
   std::span<int32_t> tokens;  // [num_places()]: the token of each place
-  std::span<int64_t> place;   // [m · top_k]: the place of each slot; −1 if its expert is not at hand
+  std::span<int64_t> place;   // [m · top_k]: the place of each slot; −1 if its expert is not local
 
   SlotOrder(const MoeParams& p, Context& context)
       : first(scratch_array<int64_t>(context, static_cast<int64_t>(p.experts.size()) + 1)),

@@ -5,14 +5,14 @@
 // neither a fence nor a flag of its own is needed; the price is twice the bytes. A rank stores its lines in
 // the memory of all others and looks in its own memory for theirs.
 //
-// A thread has eight consecutive elements, which are two lines. It sends them to each other rank, then looks
-// for the lines of all others at once until it has them. Blocks wait for the same threads of other ranks, and
-// for nothing else. The last block to end counts the exchange.
+// A thread has eight consecutive elements, which are two lines. It sends them to every other rank, then polls
+// the lines of all others until each has arrived. It waits only for the threads of other ranks that have the
+// same place in their parts. The last block that ends counts the exchange.
 //
-// Lines have two slots, which exchanges use by turns of their number. A rank that sends in exchange n + 2 has
-// received something in n + 1 from every rank, so all have ended n, and nobody reads the lines of n any more.
-// A line holds the low 32 bits of the number: one from another time could be mistaken only if it had not been
-// replaced for exactly 2^32 exchanges.
+// There are two slots of lines; exchanges with even and odd numbers alternate between them. A rank that sends
+// in exchange n + 2 has received something from every rank in exchange n + 1, so all ranks have ended
+// exchange n, and no rank reads its lines any more. A line holds only the low 32 bits of the number: an old
+// line could be taken for a new one only if nothing had replaced it for exactly 2^32 exchanges.
 #pragma once
 
 #include "kernels/cuda/comm/comm.h"

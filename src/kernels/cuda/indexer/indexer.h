@@ -6,7 +6,7 @@
 // Three things differ from the CPU's numerics. LayerNorm sums in float32 and the tensor cores sum scores in
 // another order, so their last bits differ; the plain kernels (Launch::reference) compute the CPU's bits. And
 // a row that sees at most topk keys is left alone, because whatever reads a selection then takes all keys of
-// the page table. A score depends on the token, the key and the number of heads alone here as well.
+// the page table. Here too, a score depends only on the token, the key and the number of heads.
 #pragma once
 
 #include <cstddef>
