@@ -64,7 +64,7 @@ __device__ __forceinline__ Line* lines_of(const ExchangeParams& p, int receiver,
   return static_cast<Line*>(p.lines[receiver]) + ((number & 1) * kMaxRanks + sender) * kLines;
 }
 
-// Is a kernel's part in an exchange: all threads of all blocks of the grid begin and end it.
+// Makes one exchange for a kernel: all threads of all blocks of the grid begin and end it.
 class LinesExchange {
  public:
   __device__ __forceinline__ explicit LinesExchange(const ExchangeParams& p) : p_(p) {}

@@ -25,7 +25,7 @@ struct Args {
   ExchangeParams exchange;
 };
 
-// Is where norm_row gets its sums from. kMost is 2, 4 or 8, and at least the number of ranks. kCombines: this
+// Gives norm_row the sums over ranks. kMost is 2, 4 or 8, and at least the number of ranks. kCombines: this
 // rank's part is made of its experts' rows.
 template <int kMost, bool kCombines>
 class SumsOverRanks {

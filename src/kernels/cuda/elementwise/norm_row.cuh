@@ -93,7 +93,7 @@ __device__ __forceinline__ Floats8 input8(const NormInput& input, int64_t row, i
   return {};
 }
 
-// Is how the ranks' parts come to a norm whose kernel exchanges nothing.
+// Stands for the exchange in kernels that have none.
 struct NoExchange {
   __device__ __forceinline__ static bool lets_dependents_begin() { return true; }
   __device__ __forceinline__ static void begin() {}
