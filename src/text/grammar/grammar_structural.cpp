@@ -202,7 +202,8 @@ Result<json::value> from_structures(const json::object& tag, std::string_view fi
 Result<PreparedTag> prepare_structural_tag(std::string_view tag_json, std::string_view field,
                                            const AddedTokenIds& added_tokens) {
   if (tag_json.size() > kMaxGrammarBytes)
-    return invalid_argument("{} has {} bytes; at most {} are allowed", field, tag_json.size(), kMaxGrammarBytes);
+    return invalid_argument("{} has {} bytes; at most {} are allowed", field, tag_json.size(),
+                            kMaxGrammarBytes);
   HADAL_ASSIGN_OR_RETURN(const json::value root,
                          parse_json_text(tag_json, field, 4 * kMaxSchemaDepth + 4 * kMaxFormatDepth));
   const json::object* tag = root.if_object();
