@@ -1,10 +1,10 @@
 #include "base/fatal_signals.h"
 
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <cstdint>
-#include <string_view>
 
 #include "base/signal_line.h"
 #include "base/version.h"
@@ -14,27 +14,12 @@ namespace {
 
 constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 
-std::string_view name_of(int signal) {
-  switch (signal) {
-    case SIGSEGV:
-      return "SIGSEGV";
-    case SIGBUS:
-      return "SIGBUS";
-    case SIGILL:
-      return "SIGILL";
-    case SIGFPE:
-      return "SIGFPE";
-    default:
-      return "SIGABRT";
-  }
-}
-
 void on_signal(int signal, siginfo_t* info, void*) {
   begin_ending();
   const bool from_kernel = info->si_code > 0;
   SignalLine line;
-  line.add("hadal: error: ");
-  line.add(name_of(signal));
+  line.add("hadal: error: SIG");
+  line.add(::sigabbrev_np(signal));  // it may be called in a handler
   if (from_kernel) {
     line.add(" at address ");
     line.add_hex(reinterpret_cast<uintptr_t>(info->si_addr));

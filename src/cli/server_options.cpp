@@ -11,6 +11,7 @@
 #include "base/version.h"
 #include "cli/chat/chat_prompt.h"
 #include "cli/flags/defaults.h"
+#include "cli/flags/flag_values.h"
 #include "model/info.h"
 #include "server/json/json_writer.h"
 #include "text/chat/reasoning_parser.h"
@@ -150,12 +151,8 @@ std::string last_part(const std::string& path) {
 
 std::vector<std::string> allowed_hosts(const ParsedFlags& flags) {
   std::vector<std::string> names;
-  std::string hosts = flags.text_or("allowed-hosts", "");
-  for (std::replace(hosts.begin(), hosts.end(), ',', ' '); !hosts.empty();) {
-    const size_t end = std::min(hosts.find(' '), hosts.size());
-    if (end != 0) names.push_back(hosts.substr(0, end));
-    hosts.erase(0, end + 1);
-  }
+  const std::string hosts = flags.text_or("allowed-hosts", "");
+  for (const std::string_view name : split(hosts, " ,")) names.emplace_back(name);
   names.push_back(flags.text_or("host", ""));  // a name that the operator has chosen
   return names;
 }
