@@ -5,7 +5,7 @@ import os
 import sys
 
 from bench_pages import copy_of_pages, has_parts
-from script_checks import COUNTS, ROOT, executable, expect, run_all
+from script_checks import COUNTS, ROOT, executable, expect, expect_torch_script, run_all
 
 PRODUCT = {"kind": "fp8", "groups": 1, "m": 64, "n": 2112, "k": 7168, "us": 10.0, "mhz": 1980, "bytes": 20000000,
            "flop": 2000000000, "floor_us": 4.6, "stored_us": 12.2, "peers": {}, "more": {}, "library": False,
@@ -128,23 +128,18 @@ def test_beside(work):
 
 def test_gemm_peers(work):
     command = [sys.executable, ROOT / "bench/cuda/gemm_peers.py"]
-    (work / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
     environment = {"PYTHONPATH": str(work), "HADAL_DEEPGEMM_LIBRARY": ""}
-    expect("gemm_peers.py: --help says what the options are",
-           [*command, "--help"], 0, ["--beside", "--deepgemm-library"], environment, on_stdout=True)
-    expect("gemm_peers.py: missing torch is an error",
-           [*command, "--check"], 1, [sys.executable, "torch", "install torch"], environment)
-    for name, words, said in [("no argument", [], "--row"),
-                              ("a row of two sizes", ["--row", "fp8 1 7168"], "fp8 and 3 sizes"),
-                              ("a row of an unknown kind", ["--row", "fp9 1 1 1"], "'fp9 1 1 1': must be"),
-                              ("an empty row", ["--row", ""], "must be fp8"),
-                              ("a row with a zero", ["--row", "bf16 0 2048 2048"], "whole numbers above 0"),
-                              ("--row together with --beside", ["--row", "bf16 1 2048 2048", "--beside", "x"], "--row and --beside exclude each other"),
-                              ("--check together with --row", ["--check", "--row", "bf16 1 2048 2048"], "--check stands alone"),
-                              ("--beside without a program", ["--beside"], "--beside needs"),
-                              ("a program that is missing", ["--beside", work / "none"], "none: no such program"),
-                              ("a library that is missing", ["--deepgemm-library", work / "none.so", "--check"], "none.so: no such file")]:
-        expect(f"gemm_peers.py: {name} is an error", [*command, *words], 2, [said], environment)
+    expect_torch_script(command, work, ["--beside", "--deepgemm-library"], environment, [
+        ("no argument", [], "--row"),
+        ("a row of two sizes", ["--row", "fp8 1 7168"], "fp8 and 3 sizes"),
+        ("a row of an unknown kind", ["--row", "fp9 1 1 1"], "'fp9 1 1 1': must be"),
+        ("an empty row", ["--row", ""], "must be fp8"),
+        ("a row with a zero", ["--row", "bf16 0 2048 2048"], "whole numbers above 0"),
+        ("--row together with --beside", ["--row", "bf16 1 2048 2048", "--beside", "x"], "--row and --beside exclude each other"),
+        ("--check together with --row", ["--check", "--row", "bf16 1 2048 2048"], "--check stands alone"),
+        ("--beside without a program", ["--beside"], "--beside needs"),
+        ("a program that is missing", ["--beside", work / "none"], "none: no such program"),
+        ("a library that is missing", ["--deepgemm-library", work / "none.so", "--check"], "none.so: no such file")])
     expect("gemm_peers.py: a library in the environment that is missing is an error", [*command, "--check"], 2, ["no such file"],
            {**environment, "HADAL_DEEPGEMM_LIBRARY": str(work / "none.so")})
     (work / "torch.py").write_text("")

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from bench_pages import copy_of_pages, has_parts
-from script_checks import COUNTS, ROOT, executable, expect, run_all
+from script_checks import COUNTS, ROOT, executable, expect, expect_torch_script, run_all
 
 DECODE = {"format": "bf16", "batch": 1, "q_len": 1, "keys": 1024, "heads": 16, "ragged": False, "us": 5.0, "first_us": 10.0,
           "plan_us": 3.0, "tb_s": 0.2, "tflop_s": 7.0, "ceiling": 0.05, "mhz": 1980, "flash_mla_us": 20.0, "peer_us": None,
@@ -300,21 +300,16 @@ def test_run_mla(work):
 
 def test_flash_mla(work):
     command = [sys.executable, ROOT / "bench/cuda/mla_flash_mla.py"]
-    (work / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
     environment = {"PYTHONPATH": str(work)}
-    expect("mla_flash_mla.py: --help says what the options are",
-           [*command, "--help"], 0, ["--beside", "--row"], environment, on_stdout=True)
-    expect("mla_flash_mla.py: missing torch is an error",
-           [*command, "--check"], 1, [sys.executable, "torch", "install torch"], environment)
-    for name, words, said in [("no argument", [], "--row"),
-                              ("a row of three numbers", ["--row", "1,1,4096"], "BATCH,Q,KEYS,HEADS"),
-                              ("a row with a zero", ["--row", "1,0,4096,16"], "'1,0,4096,16'"),
-                              ("a row with a word", ["--row", "1,1,4k,16"], "'1,1,4k,16'"),
-                              ("--row together with --beside", ["--row", "1,1,4096,16", "--beside", "x"], "--row and --beside exclude each other"),
-                              ("--check together with --row", ["--check", "--row", "1,1,4096,16"], "--check stands alone"),
-                              ("--beside without a program", ["--beside"], "--beside needs"),
-                              ("a program that is missing", ["--beside", work / "none", "table"], "none: no such program")]:
-        expect(f"mla_flash_mla.py: {name} is an error", [*command, *words], 2, [said], environment)
+    expect_torch_script(command, work, ["--beside", "--row"], environment, [
+        ("no argument", [], "--row"),
+        ("a row of three numbers", ["--row", "1,1,4096"], "BATCH,Q,KEYS,HEADS"),
+        ("a row with a zero", ["--row", "1,0,4096,16"], "'1,0,4096,16'"),
+        ("a row with a word", ["--row", "1,1,4k,16"], "'1,1,4k,16'"),
+        ("--row together with --beside", ["--row", "1,1,4096,16", "--beside", "x"], "--row and --beside exclude each other"),
+        ("--check together with --row", ["--check", "--row", "1,1,4096,16"], "--check stands alone"),
+        ("--beside without a program", ["--beside"], "--beside needs"),
+        ("a program that is missing", ["--beside", work / "none", "table"], "none: no such program")])
     (work / "torch.py").write_text("")
     (work / "flash_mla.py").write_text("raise ImportError('no FlashMLA here')\n")
     expect("mla_flash_mla.py: missing FlashMLA is an error",

@@ -1,6 +1,7 @@
 """The tests of scripts share this: running a command, checking its output, and counting."""
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -24,6 +25,17 @@ def executable(path, text):
     path.write_text("#!/bin/sh\n" + text, encoding="utf-8")
     path.chmod(0o755)
     return path
+
+
+def expect_torch_script(command, work, options, environment, wrong):
+    """Checks a script that needs torch where there is none: its help names `options`, and each of `wrong`, (what it is, its words,
+    what is said), is an error."""
+    program = command[1].name
+    (work / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+    expect(f"{program}: --help says what the options are", [*command, "--help"], 0, options, environment, on_stdout=True)
+    expect(f"{program}: missing torch is an error", [*command, "--check"], 1, [sys.executable, "torch", "install torch"], environment)
+    for name, words, said in wrong:
+        expect(f"{program}: {name} is an error", [*command, *words], 2, [said], environment)
 
 
 def run_all(tests):
