@@ -7,6 +7,7 @@
 
 #include "base/printable.h"
 #include "server/admission/request_memory.h"
+#include "server/json/api_error.h"
 #include "server/json/json_fields.h"
 #include "server/native/native_request.h"
 #include "tests/server/test_server.h"
@@ -50,6 +51,16 @@ TEST(ErrorTexts, SamplingParametersAreNamedWithValueAndRange) {
   EXPECT_EQ(sampling_error(R"("stop":["a","b","c",5])"),
             "sampling_params.stop[3] is 5; must be a string of at most 4096 bytes");
   EXPECT_EQ(sampling_error(R"("min_new_tokens":10)"), "") << "the server's own length may be shorter";
+}
+
+TEST(ErrorTexts, AMessageBeginsWithItsFieldWhereTheObjectHasNoMemberForIt) {
+  const auto text = [](std::string_view message, std::string_view param) {
+    return error_response(ErrorStyle::kOllama, 400, message, param).body;
+  };
+  EXPECT_EQ(text("needs a number", "n"), R"({"error":"n: needs a number"})");
+  EXPECT_EQ(text("n must be a number", "n"), R"({"error":"n must be a number"})");
+  EXPECT_EQ(text("n", "n"), R"({"error":"n"})");
+  EXPECT_EQ(text("must be a number", ""), R"({"error":"must be a number"})");
 }
 
 TEST(ErrorTexts, AListOfSamplingParametersIsNamedWithItsEntry) {

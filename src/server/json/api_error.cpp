@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <new>
 
 #include "base/printable.h"
@@ -95,9 +96,15 @@ std::string_view anthropic_type_name(int status) {
   }
 }
 
-// The field's name is not in these objects, so it begins the message, unless the message begins with it.
+// These objects have no member for the field's name, so it begins the message, unless it does so already.
 std::string message_with_field(std::string_view message, std::string_view param) {
-  if (param.empty() || message.starts_with(param)) return std::string(message);
+  if (param.empty()) return std::string(message);
+  if (message.starts_with(param)) {
+    // The word must end there, because "needs a number" does not name the field `n`.
+    const std::string_view rest = message.substr(param.size());
+    if (rest.empty() || !(std::isalnum(static_cast<unsigned char>(rest[0])) || rest[0] == '_'))
+      return std::string(message);
+  }
   return fmt::format("{}: {}", param, message);
 }
 
