@@ -1,10 +1,11 @@
-// The activations are quantised for linears with 8-bit weights: e4m3 or int8 codes with one float32 scale for
-// each 128 consecutive values of a row (DeepSeek-V3, arXiv 2412.19437 §3.3), or with one scale per row ("per
-// token"). This header includes no CUDA header.
+// Defines how activations are quantised for linears with 8-bit weights: as e4m3 or int8 codes with one
+// float32 scale for each 128 consecutive values of a row (DeepSeek-V3, arXiv 2412.19437 §3.3), or with one
+// scale per row ("per token"). This header includes no CUDA header.
 //
-// The scale is amax of the group or row / 448 (int8: / 127), or 1 where amax is 0. A code is value / scale,
-// rounded to nearest even and saturated. With ue8m0 (`power_of_two`, e4m3 groups only), scale is rounded up
-// to the next power of two. Where a norm makes a row's codes, the row's amax may be a rounding or two off.
+// The scale is the largest magnitude (amax) of the group or row divided by 448 (int8: by 127), or 1 if amax
+// is 0. A code is value / scale, rounded to nearest even and saturated. With ue8m0 scales (`power_of_two`,
+// e4m3 groups only), the scale is rounded up to the next power of two. If a norm kernel computes a row's
+// codes, the row's amax may be off by one or two roundings.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,8 @@ constexpr bool is_int8(RowFormat format) {
 constexpr bool is_per_token(RowFormat format) {
   return format == RowFormat::kE4m3Tokens || format == RowFormat::kInt8Tokens;
 }
-// Returns the format of the rows that linears with such weights read: groups for weights with block scales,
-// tokens for channel scales. The type must be one of the 8-bit types.
+// Returns the format of the rows that linears with weights of this type read: groups for weights with block
+// scales, tokens for weights with channel scales. The type must be one of the 8-bit types.
 constexpr RowFormat row_format_of(WeightType type) {
   if (is_block_scaled(type))
     return type == WeightType::kInt8Block ? RowFormat::kInt8Groups : RowFormat::kE4m3Groups;
@@ -50,11 +51,11 @@ struct QuantizedRows {
   RowFormat format = RowFormat::kE4m3Groups;
 
   explicit constexpr operator bool() const { return codes != nullptr; }
-  // Returns the number of runs of scales, which lie scale_stride apart.
+  // Returns the number of contiguous runs of scales. The runs begin scale_stride elements apart.
   constexpr int64_t scale_runs() const { return is_per_token(format) ? 1 : stride / kQuantGroup; }
 };
 
-// Returns rows [m, n] in the form in which linears with weights of this type read them. The caller sets the
+// Describes rows [m, n] in the format that linears with weights of this type read. The caller sets the
 // pointers.
 constexpr QuantizedRows quantized_rows(WeightType type, int64_t m, int64_t n, bool power_of_two = false) {
   return {.stride = round_up(n, kQuantGroup),

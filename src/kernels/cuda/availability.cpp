@@ -1,5 +1,4 @@
-// Probes the device for `--device`. Every way in which CUDA can be absent becomes one line that says what to
-// do.
+// Probes the device for `--device`. If CUDA cannot be used, the reason is one line that says what to do.
 #include "kernels/cuda/availability.h"
 
 #include <cuda_runtime_api.h>
@@ -14,7 +13,7 @@ namespace hadal::cuda {
 namespace {
 
 // The kernels use features that only Hopper has (wgmma, the copy engine, clusters) and are compiled for
-// sm_90a alone. Such code runs on no later architecture either.
+// sm_90a alone. Code for sm_90a does not run on later architectures either.
 constexpr int kMajor = 9;
 constexpr int kMinor = 0;
 

@@ -12,8 +12,9 @@ struct Availability {
   int num_devices = 0;        // as the driver counts them; 0 when there is no usable driver
 };
 
-// Asks the driver and device 0, and has that device load a piece of this build's code; throws nothing. Takes
-// a few hundred milliseconds where there is a device (a context is made), microseconds where there is none.
+// Queries the driver and device 0, and loads a kernel of this build on that device; throws nothing. This
+// takes a few hundred milliseconds if there is a device, because a context is created, and microseconds
+// otherwise.
 Availability availability();
 
 }  // namespace hadal::cuda

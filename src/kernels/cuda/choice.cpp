@@ -110,9 +110,9 @@ Result<Choice> parse_choice(std::string_view text) {
 int num_warps(const Choice& choice) {
   switch (choice.kernel) {
     case ProductKernel::kThin:
-      return 8;  // for readers of the file; blocks of short k in 8 bits have four (thin::block_of)
+      return 8;  // only shown in files; some blocks for short k in 8 bits have 4 (thin::block_of)
     case ProductKernel::kSkinny:
-      return choice.block_n / 16 + 1;  // four per warpgroup of 64 rows, and one warp that loads
+      return choice.block_n / 16 + 1;  // four per warpgroup of 64 rows, and one producer warp
     case ProductKernel::kTiled:
     case ProductKernel::kColumns:
       return 12;

@@ -1,5 +1,5 @@
 // Holds the measured choices of all products, as read from the files of --kernel-config-dir. They are filled
-// once and then read by any thread.
+// once; afterwards any thread may read them.
 #pragma once
 
 #include "kernels/cuda/experts/choice.h"

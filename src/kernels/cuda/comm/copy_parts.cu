@@ -1,8 +1,8 @@
 // Copies rectangles of bytes out of the parts of all ranks.
 //
-// Grid: x has blocks of columns, y the rows, z the parts; with fewer blocks than rows, a block has several. A
-// thread copies one element of a row at a time: 16 bytes where all addresses and sizes allow it, else 4 bytes
-// or one.
+// Grid: x has blocks of columns, y the rows, z the parts; if there are fewer blocks than rows, a block has
+// several rows. A thread copies one element of a row at a time: 16 bytes if all addresses and sizes allow it,
+// otherwise 4 bytes or 1 byte.
 #include <algorithm>
 
 #include "kernels/cuda/comm/comm.h"
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) copy_parts_kernel(const CopyPartsPar
   }
 }
 
-// Returns the largest element, of 16, 4 or 1 bytes, that divides all addresses and sizes.
+// Returns the largest element size, 16, 4 or 1 bytes, that divides all addresses and sizes.
 int element_bytes(const CopyPartsParams& p) {
   uint64_t bits = reinterpret_cast<uintptr_t>(p.out);
   if (p.num_rows > 1) bits |= static_cast<uint64_t>(p.out_pitch);

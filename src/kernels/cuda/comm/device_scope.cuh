@@ -1,4 +1,4 @@
-// Makes a device the current one of this thread while an object lives.
+// Makes a device the current device of this thread for the lifetime of an object.
 #pragma once
 
 #include "kernels/cuda/common/launch.cuh"

@@ -1,15 +1,15 @@
-// Brings all ranks together: each writes into every rank's flags how many exchanges it has reached, and waits
-// until its own flags show that all others have come to as many.
+// Synchronises all ranks: each rank writes into every rank's flags how many exchanges it has reached, and
+// waits until its own flags show that all other ranks have reached the same exchange.
 //
 // Grid: one block of one warp; lane r signals rank r and waits for it. The count of exchanges is kept on the
-// device, so a graph replays unaided. pdl_wait() comes before the signal, which says that everything before
-// it on this stream has ended; a lane's release is cumulative, so whoever acquires the flag sees what those
-// kernels wrote. Kernels after this one see it in turn, because they start, or return from pdl_wait(), when
-// this one has ended.
+// device, so a graph can be replayed without the host. pdl_wait() comes before the signal, which says that
+// all earlier kernels on this stream have ended. A lane's release is cumulative, so the results of those
+// kernels are visible to a lane that acquires the flag. They are also visible to the kernels after that
+// lane's kernel, because these start, or return from pdl_wait(), when it has ended.
 //
-// Counts only grow: a rank that is ahead has reached this exchange, too, and none can be ahead by more
-// than one. When a wait has failed the rank has given up: it goes on signalling, so that the others do not
-// wait for it in vain, and waits no more.
+// Counts only grow: a rank that is ahead has also reached this exchange, and no rank can be ahead by more
+// than one. If a wait has failed, the rank has given up: it still signals, so that the other ranks do not
+// wait for it in vain, but it no longer waits.
 #include "kernels/cuda/comm/comm.h"
 #include "kernels/cuda/comm/peer_memory.cuh"
 #include "kernels/cuda/comm/preload.cuh"
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(32) exchange_kernel(const __grid_constant__ Ex
   const int lane = static_cast<int>(threadIdx.x);
   const uint64_t number = load_relaxed_system(&own->num_exchanges) + 1;
   const bool waits = load_relaxed_system(&own->given_up) == 0;
-  __syncwarp();  // all lanes have read what is written below
+  __syncwarp();  // all lanes have read the fields that are written below
   if (lane < p.num_ranks) {
     store_release_system(&p.flags[lane]->arrived[p.rank], number);
     uint64_t seen = 0;

@@ -1,9 +1,9 @@
 // Lets kernels exchange small parts of all ranks themselves, without flags.
 //
 // A line is 16 bytes: two words of 8 bytes, each with 4 bytes of a part and the number of the exchange. A
-// word is stored and loaded at once (8 bytes, aligned), so whoever reads the number has the data too, and
-// neither a fence nor a flag of its own is needed; the price is twice the bytes. A rank stores its lines in
-// the memory of all others and looks in its own memory for theirs.
+// word is stored and loaded at once (8 bytes, aligned), so a thread that reads the number has also read the
+// data. Neither a fence nor a separate flag is needed, but twice the bytes are transferred. A rank stores its
+// lines in the memory of all other ranks, and polls its own memory for the lines of the other ranks.
 //
 // A thread has eight consecutive elements, which are two lines. It sends them to every other rank, then polls
 // the lines of all others until each has arrived. It waits only for the threads of other ranks that have the
@@ -21,9 +21,9 @@
 
 namespace hadal::cuda {
 
-inline constexpr int kLineBytes = 8;                            // of a part
-inline constexpr int64_t kLines = kMaxLinesBytes / kLineBytes;  // of one rank's part
-inline constexpr int kOwnLines = 16 / kLineBytes;               // of a thread
+inline constexpr int kLineBytes = 8;                            // bytes of a part in one line
+inline constexpr int64_t kLines = kMaxLinesBytes / kLineBytes;  // lines of one rank's part
+inline constexpr int kOwnLines = 16 / kLineBytes;               // lines of a thread
 
 struct Line {
   uint64_t words[2];
@@ -58,25 +58,25 @@ __device__ __forceinline__ uint4 data_of(const Line (&lines)[kOwnLines]) {
           static_cast<uint32_t>(lines[1].words[0]), static_cast<uint32_t>(lines[1].words[1])};
 }
 
-// The lines that rank `sender` sends to rank `receiver`.
+// Returns the lines that rank `sender` sends to rank `receiver`.
 __device__ __forceinline__ Line* lines_of(const ExchangeParams& p, int receiver, int sender,
                                           uint64_t number) {
   return static_cast<Line*>(p.lines[receiver]) + ((number & 1) * kMaxRanks + sender) * kLines;
 }
 
-// Makes one exchange for a kernel: all threads of all blocks of the grid begin and end it.
+// Performs one exchange for a kernel. All threads of all blocks of the grid must call begin() and end().
 class LinesExchange {
  public:
   __device__ __forceinline__ explicit LinesExchange(const ExchangeParams& p) : p_(p) {}
 
-  // Is called after pdl_wait().
+  // The caller must have returned from pdl_wait().
   __device__ __forceinline__ void begin() {
     number_ = load_relaxed_system(&p_.flags[p_.rank]->num_exchanges) + 1;
     waits_ = load_relaxed_system(&p_.flags[p_.rank]->given_up) == 0;
   }
 
-  // Sends vector number `vector` (eight elements) of this rank's part, and returns that of every rank. kMost
-  // is 2, 4 or 8, and at least the number of ranks.
+  // Sends vector number `vector` (eight elements) of this rank's part, and returns the same vector of every
+  // rank's part in `all`. kMost is 2, 4 or 8, and at least the number of ranks.
   template <int kMost>
   __device__ __forceinline__ void exchange(int64_t vector, const uint4& mine, uint4 (&all)[kMost]) const {
     const auto tag = static_cast<uint32_t>(number_);
@@ -90,7 +90,7 @@ class LinesExchange {
       for (int i = 0; i < kOwnLines; ++i) store_line(target + i, sent[i]);
     }
     Line received[kMost][kOwnLines];
-    int missing = 0;  // the first rank whose lines the last look has not found
+    int missing = 0;  // the first rank whose lines the last poll has not found
     const auto came = [&] {
       bool all_came = true;
 #pragma unroll
@@ -110,7 +110,7 @@ class LinesExchange {
     };
     if (!came() && waits_) {
       const Waited waited = wait_for_rank(p_, came);
-      // Every rank has come to the last exchange, because this one has ended it.
+      // Every rank has reached the previous exchange, because this rank has completed it.
       if (waited != Waited::kCame) give_up(p_, waited, missing, number_, number_ - 1);
     }
 #pragma unroll
@@ -119,7 +119,7 @@ class LinesExchange {
     }
   }
 
-  // Is called by all threads of a block when they have exchanged what they have.
+  // All threads of a block call this after their last exchange().
   __device__ __forceinline__ void end() const {
     __syncthreads();
     ExchangeFlags* const own = p_.flags[p_.rank];

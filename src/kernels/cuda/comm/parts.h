@@ -1,5 +1,5 @@
 // ExchangedParts says where the data of all ranks of a group is. It is plain data, passed by value to the
-// kernels that read it; this header includes no CUDA header.
+// kernels that read the parts. This header includes no CUDA header.
 #pragma once
 
 namespace hadal::cuda {

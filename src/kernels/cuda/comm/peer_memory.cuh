@@ -1,6 +1,6 @@
-// Declares accesses to memory that several devices read and write. They are made at system scope (PTX ISA,
-// "Memory Consistency Model"): a release makes everything that this thread has written or observed visible to
-// the thread, on any device, whose acquire reads the released value.
+// Declares accesses to memory that several devices read and write. They have system scope (PTX ISA, "Memory
+// Consistency Model"). A release makes everything that this thread has written or observed visible to a
+// thread on any device whose acquire reads the released value.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ __device__ __forceinline__ uint64_t load_acquire_system(const uint64_t* source) 
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(source) : "memory");
   return value;
 }
-// These read a word from where it was last written, on the host or on any device, without ordering anything.
+// These read the latest value of a word that the host or any device writes. They order no other accesses.
 __device__ __forceinline__ uint64_t load_relaxed_system(const uint64_t* source) {
   uint64_t value;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(source) : "memory");
@@ -27,8 +27,9 @@ __device__ __forceinline__ uint32_t load_relaxed_system(const uint32_t* source) 
   return value;
 }
 
-// These load an element of a part after an exchange. They bypass the L1, which may still hold what was read
-// in the same place two exchanges ago; each element of a part is read once, so the L1 would not help.
+// These load an element of a part after an exchange. They bypass the L1, which may still hold the value that
+// was read at the same address two exchanges ago. Each element of a part is read once, so the L1 would not
+// help.
 __device__ __forceinline__ uint4 load_part(const uint4* source) {
   uint4 v;
   asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -46,7 +47,8 @@ __device__ __forceinline__ uint8_t load_part(const uint8_t* source) {
   return static_cast<uint8_t>(value);
 }
 
-// Returns nanoseconds since some moment; the clock advances in steps of up to a microsecond.
+// Returns the nanoseconds since an arbitrary point in time. The clock advances in steps of up to a
+// microsecond.
 __device__ __forceinline__ int64_t global_nanoseconds() {
   int64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));

@@ -7,11 +7,11 @@ namespace hadal::cuda {
 
 template <auto kernel>
 void preload() {
-  cudaFuncAttributes attributes{};  // asking for them loads the code
+  cudaFuncAttributes attributes{};  // querying them loads the code
   HADAL_CUDA_CHECK(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
 }
 
-// Each of these does so for all kernels of a source.
+// Each of these loads the code of all kernels of one source file.
 void preload_exchange();
 void preload_sum_lines();
 void preload_sum_parts();

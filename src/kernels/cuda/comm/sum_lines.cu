@@ -1,6 +1,6 @@
 // Adds small parts of all ranks in one kernel that exchanges them itself, in lines (lines.cuh).
 //
-// Grid: a thread has eight consecutive elements, and adds those of all ranks in order of rank.
+// Grid: a thread has eight consecutive elements, and adds these elements of all ranks in order of rank.
 #include "kernels/cuda/comm/comm.h"
 #include "kernels/cuda/comm/lines.cuh"
 #include "kernels/cuda/comm/preload.cuh"

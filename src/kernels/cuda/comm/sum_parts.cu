@@ -1,7 +1,7 @@
 // Adds 16-bit parts of up to eight ranks.
 //
 // Grid: any number of blocks; a thread has eight consecutive elements at a time. It loads them from all ranks
-// before it adds the first, so that the loads from peers overlap. Nothing waits here for other ranks.
+// before it adds the first, so that the loads from peers overlap. This kernel does not wait for other ranks.
 #include <algorithm>
 
 #include "kernels/cuda/comm/comm.h"

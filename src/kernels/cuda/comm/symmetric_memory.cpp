@@ -79,7 +79,7 @@ void check_peer_access(std::span<const int> devices) {
 SymmetricMemory::SymmetricMemory(int device, std::span<const int> devices, int64_t bytes) {
   HADAL_CHECK(bytes > 0, "memory of {} bytes", bytes);
   const DeviceScope scope(device);
-  HADAL_CUDA_CHECK(cudaFree(nullptr));  // makes the device's context, which the driver's calls need
+  HADAL_CUDA_CHECK(cudaFree(nullptr));  // creates the device's context, which the driver's calls need
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
@@ -87,7 +87,7 @@ SymmetricMemory::SymmetricMemory(int device, std::span<const int> devices, int64
   check_driver(driver().granularity(&page, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
                "cuMemGetAllocationGranularity", device, bytes);
   const size_t size = (static_cast<size_t>(bytes) + page - 1) / page * page;
-  // The object owns what it has so far, and releases it if a later call throws.
+  // The object owns everything that has been allocated so far, and releases it if a later call throws.
   SymmetricMemory made;
   CUmemGenericAllocationHandle handle = 0;
   check_driver(driver().create(&handle, size, &properties, 0), "cuMemCreate", device, bytes);
@@ -121,7 +121,8 @@ SymmetricMemory& SymmetricMemory::operator=(SymmetricMemory&& other) noexcept {
   return *this;
 }
 
-// A failing call reports errors of earlier work, which the next synchronisation reports too.
+// Errors are ignored, because a failing call reports an error of earlier work, which the next synchronisation
+// reports too.
 void SymmetricMemory::release() noexcept {
   if (data_ != nullptr) {
     const auto address = reinterpret_cast<CUdeviceptr>(data_);

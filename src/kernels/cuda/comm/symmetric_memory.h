@@ -1,7 +1,7 @@
 // SymmetricMemory is memory of one device that other devices of the machine read and write, at the same
-// address on all of them. It is made by the driver's calls for virtual memory, because these give access to
-// this memory alone: after cudaDeviceEnablePeerAccess every allocation and release waits for all peers. One
-// thread at a time uses an object. This header includes no CUDA header.
+// address on all of them. It is allocated by the driver's calls for virtual memory, which give peers access
+// to this memory alone. After cudaDeviceEnablePeerAccess, every allocation and release would wait for all
+// peers. Only one thread at a time may use an object. This header includes no CUDA header.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,16 @@
 
 namespace hadal::cuda {
 
-// Throws hadal::Error, with the two devices, if a device of `devices` cannot access the memory of another
-// one, or does not exist. The same device may occur several times.
+// Throws hadal::Error, which names the two devices, if a device of `devices` cannot access another device's
+// memory or does not exist. The same device may occur several times.
 void check_peer_access(std::span<const int> devices);
 
 class SymmetricMemory {
  public:
   SymmetricMemory() = default;
   // Reserves at least `bytes` (> 0) bytes on `device`, rounded up to the driver's pages of 2 MiB, and sets
-  // them to 0. `devices`, which contain `device`, may access them. Throws hadal::Error when the memory does
-  // not suffice.
+  // them to 0. All of `devices`, which must include `device`, may access them. Throws hadal::Error if the
+  // device has too little memory.
   SymmetricMemory(int device, std::span<const int> devices, int64_t bytes);
   ~SymmetricMemory() { release(); }
   SymmetricMemory(SymmetricMemory&& other) noexcept
@@ -37,7 +37,7 @@ class SymmetricMemory {
 
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
-  unsigned long long handle_ = 0;  // of the driver's physical allocation
+  unsigned long long handle_ = 0;  // the driver's handle of the physical allocation
 };
 
 }  // namespace hadal::cuda

@@ -1,4 +1,4 @@
-// How a thread waits for another rank, and what it says when that rank does not come.
+// Lets a thread wait for another rank, and report a rank that does not arrive in time.
 #pragma once
 
 #include "kernels/cuda/comm/comm.h"
@@ -8,10 +8,10 @@ namespace hadal::cuda {
 
 enum class Waited : uint32_t { kCame, kLate, kStopped };
 
-inline constexpr int kLooksPerCheck = 256;  // how often a wait looks for the other rank between other checks
+inline constexpr int kLooksPerCheck = 256;  // polls between two checks of the deadline and of stops
 
-// Looks until came() is true. Ends earlier when the deadline has passed, when the host stops the group, or
-// when another thread of this rank has given up.
+// Polls until came() is true. It returns earlier if the deadline has passed, if the host stops the group, or
+// if another thread of this rank has given up.
 template <typename Came>
 __device__ __forceinline__ Waited wait_for_rank(const ExchangeParams& p, const Came& came) {
   const int64_t begin = global_nanoseconds();
@@ -26,7 +26,8 @@ __device__ __forceinline__ Waited wait_for_rank(const ExchangeParams& p, const C
   }
 }
 
-// Makes later waits of this rank end at once. Of the threads that were late, the first one reports.
+// Makes later waits of this rank end at once. Only the first thread of this rank that gives up writes a
+// report, and only if its deadline has passed.
 __device__ __forceinline__ void give_up(const ExchangeParams& p, Waited why, int missing, uint64_t expected,
                                         uint64_t seen) {
   const bool is_first = atomicExch(&p.flags[p.rank]->given_up, 1U) == 0;

@@ -1,9 +1,9 @@
-// Wraps the PTX for the blocks of a cluster: ranks, the barrier as a whole or in two halves, and writes to
-// another block's shared memory. It needs sm_90 or later.
+// Wraps the PTX for the blocks of a cluster: ranks, the barrier as a whole or in two halves, and reads and
+// writes of another block's shared memory. It needs sm_90 or later.
 //
 // A block must have started before another block writes to its shared memory, and must not end before the
-// last such write. So arrive early and wait before the first remote write, then arrive after the last one and
-// wait.
+// last such write. So arrive early and wait before the first remote write; after the last remote write,
+// arrive and wait again.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 
-// This is called by every thread of every block, by whole warps. Writes that were made before the arrival are
+// Every thread of every block calls these, in whole warps. Writes that were made before the arrival are
 // visible after the wait.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
@@ -24,12 +24,12 @@ __device__ __forceinline__ void cluster_arrive() {
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Arrives and waits.
+// Arrives and waits, with the same visibility of writes.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// Does the same in code that only some of a warp's threads run.
+// These arrive and wait in code that only some of a warp's threads run.
 __device__ __forceinline__ void cluster_arrive_unaligned() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 }
@@ -37,8 +37,7 @@ __device__ __forceinline__ void cluster_wait_unaligned() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// Does the same for blocks that have only read each other's memory: their writes elsewhere need not be
-// visible after it.
+// Synchronises blocks that have only read each other's memory. It does not make their earlier writes visible.
 __device__ __forceinline__ void cluster_reads_done() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }

@@ -12,7 +12,7 @@ __global__ void code_probe_kernel() {}
 int load_code_probe() {
   cudaFuncAttributes attributes{};
   const cudaError_t loaded = cudaFuncGetAttributes(&attributes, code_probe_kernel);
-  if (loaded != cudaSuccess) cudaGetLastError();  // else it would appear as the error of a later call
+  if (loaded != cudaSuccess) cudaGetLastError();  // else a later call would report this error
   return loaded;
 }
 

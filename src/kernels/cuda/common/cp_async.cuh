@@ -13,13 +13,13 @@ namespace hadal::cuda {
 __device__ __forceinline__ void copy_async_16(uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
-// Writes zeros if the source does not exist; then its address is not read, but it must still be valid.
+// Writes zeros if `exists` is false. The source address is then not read, but it must still be valid.
 __device__ __forceinline__ void copy_async_16(uint32_t shared, const void* global, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "r"(exists ? 16 : 0)
                : "memory");
 }
-// Does the same through the L1, for bytes that other warps of the multiprocessor read as well.
+// Copies through the L1, for bytes that other warps of the multiprocessor read as well.
 __device__ __forceinline__ void copy_async_16_through_l1(uint32_t shared, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
@@ -31,12 +31,12 @@ __device__ __forceinline__ void copy_async_4(uint32_t shared, const void* global
                : "memory");
 }
 
-// Makes one group of all copies that this thread has issued since the last group; it may be empty.
+// Makes one group of all copies that this thread has issued since its last group. The group may be empty.
 __device__ __forceinline__ void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits until at most the last kGroups groups of this thread are still being written. The others are then
-// visible to this thread.
+// Waits until at most the last kGroups groups of this thread are still being written. The bytes of all
+// earlier groups are then visible to this thread.
 template <int kGroups>
 __device__ __forceinline__ void copy_async_wait_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
@@ -46,7 +46,7 @@ __device__ __forceinline__ void copy_async_wait_groups() {
 __device__ __forceinline__ void copy_async_wait_all() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
-// Arrives once on the barrier once all earlier copies of this thread have been written.
+// Makes one arrival on the barrier when all earlier copies of this thread have been written.
 __device__ __forceinline__ void copy_async_arrive(Mbarrier* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier))
                : "memory");

@@ -1,5 +1,5 @@
 // Computes the scales of FP8 activations (activation.h) for all device code, and represents numbers as sums
-// of two e4m3.
+// of two e4m3 numbers.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -11,8 +11,8 @@
 
 namespace hadal::cuda {
 
-// Returns the scale of a group (or row) with this largest magnitude; `most` is the largest code. A quotient
-// that underflows to zero counts as a group of zeros.
+// Returns the scale of a group (or row) whose largest magnitude is `amax`; `most` is the largest value of a
+// code. If the quotient underflows to zero, the scale is 1, as for a group of zeros.
 __device__ __forceinline__ float group_scale(float amax, bool power_of_two, float most = kFp8E4m3Max) {
   const float scale = __fdiv_rn(amax, most);
   if (!(scale > 0.0F)) return 1.0F;
@@ -20,9 +20,9 @@ __device__ __forceinline__ float group_scale(float amax, bool power_of_two, floa
   return __uint_as_float((__float_as_uint(scale) + 0x7fffffU) & 0xff800000U);
 }
 
-// Holds two numbers, each as hi + lo / 16: the low half of each word has a pair of e4m3 codes, that of the
-// first number in the low byte. Magnitudes are at most 448. Numbers from 2^-6 on keep 8 significant bits;
-// smaller ones are rounded to multiples of 2^-13.
+// Holds two numbers, each as hi + lo / 16. The low half of each word has a pair of e4m3 codes, with that of
+// the first number in the low byte. Magnitudes are at most 448. Magnitudes from 2^-6 on keep 8 significant
+// bits; smaller numbers are rounded to multiples of 2^-13.
 struct E4M3Pair {
   uint32_t hi, lo;
 };

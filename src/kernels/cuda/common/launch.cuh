@@ -25,11 +25,11 @@ inline cudaStream_t stream_of(const Launch& launch) {
   return static_cast<cudaStream_t>(launch.stream.native);
 }
 
-// Does something once for each device, because the attributes of a kernel hold for one device alone.
+// Calls a function once for each device, because the attributes of a kernel are set per device.
 class OncePerDevice {
  public:
-  // Calls work() unless that was done while this device was current; returns the device. Any thread may call
-  // it.
+  // Calls work() unless it was called before with the same current device; returns the current device. Any
+  // thread may call this.
   template <typename Work>
   int operator()(const Work& work) {
     int device = 0;
@@ -45,7 +45,7 @@ class OncePerDevice {
 };
 
 // Raises a kernel's dynamic shared memory limit, once for each device. Each instantiation of a kernel counts
-// as a kernel of its own.
+// as a separate kernel.
 template <auto kernel>
 void allow_shared_memory(size_t bytes) {
   static OncePerDevice once;
@@ -76,9 +76,9 @@ void allow_large_clusters() {
   });
 }
 
-// Launches `kernel`: launch_kernel<kernel>(launch, grid, block, shared_bytes, args…). A grid of 0 blocks does
-// nothing. The kernel declares the size of its clusters (__cluster_dims__), or `cluster` gives it here: 1 to
-// 16 blocks along x.
+// Launches `kernel`: launch_kernel<kernel>(launch, grid, block, shared_bytes, args…). A grid of 0 blocks
+// launches nothing. Either the kernel declares the size of its clusters (__cluster_dims__), or `cluster`
+// gives the size: 1 to 16 blocks along x.
 template <auto kernel, typename... Args>
 void launch_clusters(const Launch& launch, int cluster, dim3 grid, dim3 block, size_t shared_bytes,
                      Args&&... args) {

@@ -1,4 +1,4 @@
-// Ends a kernel early whose result no row of the step needs.
+// Ends a kernel early if no row of the step needs its result.
 #pragma once
 
 #include "kernels/cuda/common/pdl.cuh"
@@ -6,9 +6,9 @@
 
 namespace hadal::cuda {
 
-// Returns true if the kernel may end; all threads of all blocks get the same answer. Such a kernel has waited
-// for the previous one, so that the next kernel, which waits for this one alone, still begins after both. It
-// must be called before anything is loaded, by all threads of a block.
+// Returns true if the kernel may end; the result is the same in all threads of all blocks. Before it returns
+// true it has called pdl_wait(), so that the next kernel, which waits for this kernel alone, also runs after
+// the previous one. All threads of a block must call this before they load anything.
 __device__ __forceinline__ bool is_closed(const LengthGate& gate) {
   if (gate.lengths == nullptr) return false;
   if (!gate.settled) pdl_wait();

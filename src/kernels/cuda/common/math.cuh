@@ -10,7 +10,7 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-// Returns max(x, 0); NaN stays.
+// Returns max(x, 0), or NaN if x is NaN.
 __device__ __forceinline__ float relu_or_nan(float x) {
   float y;
   asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));

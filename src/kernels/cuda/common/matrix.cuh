@@ -1,6 +1,6 @@
-// Wraps the PTX for products of a warp (mma.sync), 8×8 matrices between registers and shared memory
-// (ldmatrix, stmatrix, movmatrix), and computes where the elements of a tile with the 128-byte swizzle lie.
-// The products of a warpgroup are in common/wgmma.cuh.
+// Wraps the PTX for matrix products of a warp (mma.sync) and for moving 8×8 matrices between registers and
+// shared memory (ldmatrix, stmatrix, movmatrix). It also computes where the elements of a tile with the
+// 128-byte swizzle lie. common/wgmma.cuh has the products of a warpgroup.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace hadal::cuda {
 __device__ __forceinline__ uint32_t word(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
-// Holds 32 bytes of one row, from two loads: a lane's share of the operand of four 16-bit products with 16 of
-// k each.
+// Holds 32 bytes of one row, from two loads. They are a lane's share of an operand of four 16-bit products,
+// each over 16 of k.
 struct RowPiece {
   uint4 half[2];
 };
@@ -22,8 +22,8 @@ __device__ __forceinline__ uint32_t word(const RowPiece& piece, int i) {
   return word(piece.half[i / 4], i % 4);
 }
 
-// Adds a · b to d in float32: a has 16 rows × 16 of k and b has 16 of k × 8 columns, both of type T (bf16 or
-// f16).
+// Adds a · b to d in float32. Operand a is 16 rows × 16 of k, and b is 16 of k × 8 columns, both of type T
+// (bf16 or f16).
 template <typename T>
 __device__ __forceinline__ void mma_16_bit(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                            uint32_t b0, uint32_t b1) {
@@ -42,7 +42,7 @@ __device__ __forceinline__ void mma_16_bit(float (&d)[4], uint32_t a0, uint32_t 
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   }
 }
-// Does the same for int8 with 32 of k and exact int32 sums.
+// Does the same for int8 operands over 32 of k, with exact int32 sums.
 __device__ __forceinline__ void mma_s8(int32_t (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                        uint32_t b0, uint32_t b1) {
   asm volatile(
@@ -52,7 +52,8 @@ __device__ __forceinline__ void mma_s8(int32_t (&d)[4], uint32_t a0, uint32_t a1
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Loads four 8×8 matrices of 16-bit values from shared memory; lanes and words as in store_matrix_x4.
+// Loads four 8×8 matrices of 16-bit values from shared memory. Lanes and words have the meaning that they
+// have in store_matrix_x4.
 __device__ __forceinline__ void load_matrix_x4(uint32_t address, uint32_t (&r)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -60,15 +61,15 @@ __device__ __forceinline__ void load_matrix_x4(uint32_t address, uint32_t (&r)[4
                : "memory");
 }
 // Stores four 8×8 matrices of 16-bit values in shared memory. Lane l gives the address of row l % 8 of matrix
-// l / 8, and its word i holds the two values of matrix i at row l / 4, columns 2·(l % 4) and the next one,
-// which is the layout of accumulators.
+// l / 8. Its word i holds the two values of matrix i at row l / 4, columns 2·(l % 4) and 2·(l % 4) + 1, which
+// is the layout of accumulators.
 __device__ __forceinline__ void store_matrix_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2,
                                                 uint32_t r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0),
                "r"(r1), "r"(r2), "r"(r3)
                : "memory");
 }
-// Does the same with each matrix transposed: column c of matrix `matrix` goes to the address of lane 8 ·
+// Does the same with each matrix transposed: column c of matrix `matrix` is stored at the address of lane 8 ·
 // matrix + c.
 __device__ __forceinline__ void store_matrix_x4_transposed(uint32_t address, uint32_t r0, uint32_t r1,
                                                            uint32_t r2, uint32_t r3) {
@@ -76,7 +77,7 @@ __device__ __forceinline__ void store_matrix_x4_transposed(uint32_t address, uin
                "r"(r0), "r"(r1), "r"(r2), "r"(r3)
                : "memory");
 }
-// Loads what store_matrix_x4_transposed stored.
+// Loads four matrices that store_matrix_x4_transposed stored.
 __device__ __forceinline__ void load_matrix_x4_transposed(uint32_t address, uint32_t (&r)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

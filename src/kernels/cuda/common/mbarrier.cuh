@@ -1,9 +1,9 @@
-// Wraps the sm_90 PTX for barriers in shared memory (mbarrier), named barriers, fences and moving registers
-// between warpgroups.
+// Wraps the sm_90 PTX for barriers in shared memory (mbarrier), named barriers, fences and the reallocation
+// of registers between warpgroups.
 //
-// An mbarrier flips its phase when its pending arrivals AND its pending bytes reach zero. A waiter names the
-// parity of the phase that it waits for: the first phase has parity 0. To wait for a slot that is free at the
-// start, use parity 1, because the phase "before" the first one counts as done.
+// An mbarrier flips its phase when its pending arrivals AND its pending bytes reach zero. A wait names the
+// parity of the phase whose end it waits for: the first phase has parity 0. To wait for a slot that is free
+// at the start, use parity 1, because the phase "before" the first one counts as complete.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +36,9 @@ __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Arrives on the same barrier of block `rank` of the cluster. Use it after reads only: the earlier writes of
-// this thread are not made visible to the other block (a release at cluster scope costs a fence to the L2
-// each time).
+// Arrives on the barrier at the same address in block `rank` of the cluster. Use it after reads only: it does
+// not make this thread's earlier writes visible to the other block, because a release at cluster scope costs
+// a fence to the L2 each time.
 __device__ __forceinline__ void mbarrier_arrive_remote(Mbarrier* barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 remote;\n"
@@ -48,8 +48,8 @@ __device__ __forceinline__ void mbarrier_arrive_remote(Mbarrier* barrier, uint32
       : "memory");
 }
 
-// This is called by one warp that has read what the barrier guards. In a cluster of kBlocks blocks the loads
-// of every block wait for this warp, so it arrives in each block.
+// A warp calls this after it has read the data that the barrier guards. In a cluster of kBlocks blocks the
+// loads of every block wait for this warp, so it arrives in each block.
 template <int kBlocks>
 __device__ __forceinline__ void mbarrier_arrive_cluster(Mbarrier* barrier, int lane) {
   if constexpr (kBlocks > 1) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ void mbarrier_arrive_cluster(Mbarrier* barrier, int l
   }
 }
 
-// Makes one arrival that also announces `bytes` of bulk copies.
+// Makes one arrival and adds `bytes` of bulk copies to the pending bytes.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(Mbarrier* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(bytes)
@@ -78,7 +78,7 @@ __device__ __forceinline__ bool mbarrier_try_wait(Mbarrier* barrier, uint32_t pa
   return done != 0;
 }
 
-// Does the same without waiting at all.
+// Tests the phase without suspending the thread; mbarrier_try_wait may suspend it for a short time.
 __device__ __forceinline__ bool mbarrier_test(Mbarrier* barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(
@@ -91,8 +91,8 @@ __device__ __forceinline__ bool mbarrier_test(Mbarrier* barrier, uint32_t parity
   return done != 0;
 }
 
-// Waits for the phase, after which the writes made before its arrivals are visible. Traps at the deadline of
-// common/spin.cuh.
+// Waits for the end of the phase. Writes that were made before the phase's arrivals are then visible. Traps
+// at the deadline of common/spin.cuh.
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, uint32_t parity) {
   spin_until([&] { return mbarrier_try_wait(barrier, parity); },
              [&] {
@@ -137,8 +137,8 @@ __device__ __forceinline__ void fence_proxy_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Sets the number of registers that each thread of the warpgroup has from here on: a multiple of 8 in 24…240.
-// The kernel needs __launch_bounds__(threads, 1), and each role is one branch of a single if.
+// Sets the number of registers that each thread of the warpgroup has from here on, a multiple of 8 in 24…240.
+// The kernel must have __launch_bounds__(threads, 1), and each role must be one branch of a single if.
 template <int kRegisters>
 __device__ __forceinline__ void set_max_registers_up() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -148,7 +148,7 @@ __device__ __forceinline__ void set_max_registers_down() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Returns true in one lane of a converged warp, in a form from which the compiler sees that the branch runs
+// Returns true in one lane of a converged warp, in a form from which the compiler infers that the branch runs
 // in one thread.
 __device__ __forceinline__ bool elect_one() {
   uint32_t elected;

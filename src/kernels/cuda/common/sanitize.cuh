@@ -1,6 +1,7 @@
-// Builds with -DHADAL_SANITIZE_KERNELS=… change the kernels whose warps hand shared memory over through an
-// mbarrier; these are the changes. The default build compiles none of them. docs/kernels/cuda-wgmma-gemm.md
-// ("Order of memory accesses") says why the default build is correct, and how to run each of the others.
+// Holds the changes that builds with -DHADAL_SANITIZE_KERNELS=… make to kernels whose warps hand over shared
+// memory through an mbarrier. The default build compiles none of these changes.
+// docs/kernels/cuda-wgmma-gemm.md ("Order of memory accesses") says why the default build is correct, and how
+// to run each of the other builds.
 //
 // compute-sanitizer's racecheck follows an mbarrier thread by thread: an arrival orders the accesses of the
 // thread that arrives. In the default build one lane arrives for its warp after a __syncwarp, and the arrival
@@ -26,8 +27,8 @@ inline constexpr bool kSanitized = false;
 // This is the number of arrivals that a warp makes in mbarrier_arrive_warp.
 inline constexpr uint32_t kWarpArrivals = kSanitized ? 32 : 1;
 
-// This is called by a whole warp after a __syncwarp, when it has read or written what the barrier guards. It
-// arrives in each of the cluster's kBlocks blocks.
+// A whole warp calls this after a __syncwarp, when it has read or written the data that the barrier guards.
+// The warp arrives in each of the cluster's kBlocks blocks.
 template <int kBlocks = 1>
 __device__ __forceinline__ void mbarrier_arrive_warp(Mbarrier* barrier, int lane) {
   if constexpr (!kSanitized) {
@@ -44,8 +45,8 @@ __device__ __forceinline__ void mbarrier_arrive_warp(Mbarrier* barrier, int lane
   }
 }
 
-// This is called by one thread: it copies `count` floats from sources[i] + offset to shared[i], and makes one
-// arrival on the barrier when they have been written.
+// One thread calls this. It copies kCount floats, from sources[i] + offset to shared[i], and makes one
+// arrival on the barrier when all of them have been written.
 template <int kCount>
 __device__ __forceinline__ void copy_floats_and_arrive(float* shared, const float* const (&sources)[kCount],
                                                        int offset, Mbarrier* barrier) {
@@ -63,9 +64,9 @@ __device__ __forceinline__ void copy_floats_and_arrive(float* shared, const floa
 enum class DelayedRole : uint32_t { kProducer, kConsumer0, kConsumer1, kWriter };
 
 // Does nothing without HADAL_DELAY_KERNELS. Otherwise it may sleep. Time is divided into slices of a quarter
-// of a millisecond, half of which are slow for each role. In a slow slice one call of four sleeps for up to
-// two microseconds and one of 256 for up to thirty; in the other slices one call of 64 sleeps for up to two
-// microseconds. random_delay_of_warp is called by whole warps and ends with all lanes converged.
+// of a millisecond, half of which are slow for each role. In a slow slice one call in 4 sleeps for up to 2
+// microseconds, and one call in 256 for up to 33 microseconds. In the other slices one call in 64 sleeps for
+// up to 2 microseconds. random_delay_of_warp is called by whole warps and ends with all lanes converged.
 #ifdef HADAL_DELAY_KERNELS
 __device__ __forceinline__ uint32_t mixed_bits(uint32_t x) {
   x ^= x >> 16;

@@ -1,6 +1,6 @@
-// These loops wait for other threads. A wait that lasts longer than kSpinDeadlineCycles is a bug, so every
-// such loop ends at this deadline. The caller decides how it ends, usually by __trap(), which turns a lost
-// arrival into a launch error instead of a hang.
+// Holds loops that wait for other threads. A wait that lasts longer than kSpinDeadlineCycles is a bug, so
+// every such loop ends at this deadline. The caller decides how it ends, usually by __trap(), which turns a
+// lost arrival into a launch error instead of a hang.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,9 @@ __device__ __forceinline__ void spin_until(const Done& done, const Late& late) {
   }
 }
 
-// Does the same for code that contains many waits: instead of the clock it counts calls of done(), which
-// sleeps for up to some microseconds itself (mbarrier_try_wait). The limit is reached after some seconds.
+// Does the same for code that contains many waits. It counts calls of done() instead of reading the clock.
+// done() must itself sleep for up to a few microseconds (mbarrier_try_wait), so the limit is reached after
+// some seconds.
 template <typename Done, typename Late>
 __device__ __forceinline__ void spin_until_in_tries(const Done& done, const Late& late) {
   for (uint32_t tries = 0; !done(); ++tries) {

@@ -1,5 +1,5 @@
-// Drives the bulk copy engine (TMA): makes tensor maps on the host, and issues tiled loads and stores and
-// plain bulk copies.
+// Wraps the bulk copy engine (TMA): makes tensor maps on the host, and issues tiled loads, tiled stores and
+// bulk prefetches on the device.
 //
 // A tensor map describes a row-major array in global memory and a box of it. A load writes the box to a
 // shared-memory address, its rows densely one after the other. With the 128-byte swizzle a box row is at most
@@ -57,9 +57,9 @@ constexpr CUtensorMapDataType tensor_map_type() {
 }
 
 // Makes a map of kRank dimensions, the innermost (contiguous) first. `sizes`, `box` and `strides` are in
-// elements; `strides` has those of the dimensions 1 … kRank − 1. The base and every stride are multiples of
-// 16 bytes; a box dimension is at most 256; sizes are at least 1. `promotion` is the number of bytes that the
-// L2 reads from memory at once. Throws hadal::Error.
+// elements; `strides` holds the strides of the dimensions 1 … kRank − 1. The base and every stride are
+// multiples of 16 bytes; a box dimension is at most 256; sizes are at least 1. `promotion` is the number of
+// bytes that the L2 reads from memory at once. Throws hadal::Error.
 template <int kRank, typename T>
 CUtensorMap make_tensor_map(const T* base, const int64_t (&sizes)[kRank], const int64_t (&strides)[kRank - 1],
                             const int (&box)[kRank], CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
@@ -98,8 +98,8 @@ enum class L2Policy : uint64_t {
   kEvictLast = 0x14F0000000000000ULL,   // read by many blocks
 };
 
-// Loads a box at the coordinates (innermost first), and completes its bytes on `barrier`. It is called by one
-// thread. The innermost coordinate must be a multiple of 16 bytes; otherwise the launch fails with "illegal
+// Loads a box at the coordinates (innermost first), and completes its bytes on `barrier`. One thread calls
+// this. The innermost coordinate must be a multiple of 16 bytes; otherwise the launch fails with "illegal
 // instruction".
 __device__ __forceinline__ void tma_load_2d(void* shared, const CUtensorMap* map, Mbarrier* barrier, int c0,
                                             int c1, L2Policy policy = L2Policy::kNormal) {
@@ -173,7 +173,7 @@ __device__ __forceinline__ void tma_store_3d(const CUtensorMap* map, const void*
       "r"(shared_address(shared)), "r"(c0), "r"(c1), "r"(c2), "l"(static_cast<uint64_t>(policy))
       : "memory");
 }
-// Prefetches `bytes`, a multiple of 16, into the L2.
+// Prefetches `bytes` bytes, a multiple of 16, into the L2.
 __device__ __forceinline__ void bulk_prefetch_l2(const void* global, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
 }

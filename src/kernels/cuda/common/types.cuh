@@ -1,4 +1,4 @@
-// Gives device code the storage types of base/float_types.h, and wide loads and stores.
+// Converts the storage types of base/float_types.h in device code, and holds wide loads.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,7 +15,7 @@ namespace hadal::cuda {
 
 inline constexpr float kLn2 = 0.6931471805599453F;
 
-// This is the type of the 16-bit rows that go with weights of type kType.
+// This is the type of the 16-bit rows that are multiplied with weights of type kType.
 template <WeightType kType>
 using Row16 = std::conditional_t<kType == WeightType::kF16, f16, bf16>;
 
@@ -107,7 +107,7 @@ __device__ __forceinline__ uint4 load_stream(const void* p) {
   return v;
 }
 // Loads 16 bytes that an earlier kernel wrote and that are read once, after pdl_wait(). It does not use
-// ld.global.nc, because that kernel may still have been writing when this one started.
+// ld.global.nc, because the earlier kernel may still have been writing when this kernel started.
 __device__ __forceinline__ uint4 load_once(const void* p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"

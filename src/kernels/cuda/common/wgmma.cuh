@@ -7,8 +7,8 @@
 //   Eight rows are one swizzle atom of 1024 bytes; the stride between atoms (SBO) is 1024. The leading offset
 //   (LBO) is not used, because a row never spans more than one atom. The next 32 bytes of k (one instruction:
 //   16 bf16, 32 e4m3) are 32 bytes further in the start address; the hardware applies the swizzle to address
-//   bits, so this is right inside an atom. 64 more rows are 8192 bytes further on. A longer k has several
-//   tiles.
+//   bits, so this is right inside an atom. The next 64 rows are 8192 bytes further on. A longer k needs
+//   several tiles.
 // - MN-major (bf16 only; the m or n index is contiguous, "transposed"): tile [k rows][128 bytes], 64 bf16 of
 //   m or n per row. Eight k rows are one atom; the stride between the atoms along k (SBO) is 1024; the stride
 //   to the next 64 of m or n (LBO) is the size of a whole tile, k rows · 128 bytes. The next 16 of k are 2048
@@ -18,8 +18,8 @@
 //   d[4·j + 2·h + c] is row 16·w + 8·h + l / 4, column 8·j + 2·(l % 4) + c        (h, c in {0, 1}, j < N / 8)
 // A in registers (wgmma_*_rs), four 32-bit words for one instruction: word 2·p + h holds row 16·w + 8·h + l /
 //   4; bf16: columns 8·p + 2·(l % 4) and the next one; e4m3: columns 16·p + 4·(l % 4) … + 3.
-// So bf16 accumulators of the columns 16·i … 16·i + 15, packed in order, are A for the next product (d[8·i] …
-// + 7).
+// So the accumulators of the columns 16·i … 16·i + 15 (d[8·i] … + 7), packed in order as bf16, are A for the
+// next product.
 //
 // All 128 threads call these functions in this order: wgmma_fence(); products; wgmma_commit();
 // wgmma_wait<n>(). Registers of products in flight must not be accessed before the wait; wgmma_pin(d) keeps
@@ -34,7 +34,7 @@
 
 namespace hadal::cuda {
 
-// This is called before the first product, and after ordinary writes to accumulators or A registers.
+// Call this before the first product, and after ordinary writes to accumulators or A registers.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -69,8 +69,8 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address, uint32_t 
 __device__ __forceinline__ uint64_t wgmma_k_major(const void* tile) {
   return wgmma_descriptor(shared_address(tile), 16, 1024);
 }
-// `tile_bytes` is k rows of the tile · 128, the distance to the next 64 of m or n. `tile` may also point at a
-// multiple of 8 k rows.
+// `tile_bytes` is the number of the tile's k rows times 128, which is the distance to the next 64 of m or n.
+// `tile` may also point at a multiple of 8 k rows.
 __device__ __forceinline__ uint64_t wgmma_mn_major(const void* tile, uint32_t tile_bytes) {
   return wgmma_descriptor(shared_address(tile), tile_bytes, 1024);
 }
@@ -79,8 +79,8 @@ __device__ __forceinline__ uint64_t wgmma_advance(uint64_t descriptor, uint32_t 
   return descriptor + (bytes >> 4);
 }
 
-// These return the low word of a K-major descriptor, and the whole descriptor; the high word never changes.
-// The low word of a tile `bytes` further on is low + bytes / 16, a 32-bit addition.
+// The first returns the low word of a K-major descriptor; the second completes it with the high word, which
+// is constant. The low word of a tile `bytes` further on is low + bytes / 16, a 32-bit addition.
 __device__ __forceinline__ uint32_t wgmma_k_major_low(const void* tile) {
   return static_cast<uint32_t>(wgmma_k_major(tile));
 }

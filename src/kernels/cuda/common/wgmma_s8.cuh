@@ -2,7 +2,7 @@
 // exact int32 sums in registers. Operands, layouts and order of use are those of common/wgmma.cuh; 32 int8 of
 // k are 32 bytes.
 //
-// |sum| ≤ 2^14 · k, which int32 holds up to k = 131,072.
+// The magnitude of a sum is at most 2^14 · k, which int32 holds up to k = 131,072.
 #pragma once
 
 #include "kernels/cuda/common/wgmma.cuh"
@@ -23,7 +23,8 @@ __device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
 #define HADAL_S8_OUT_64(i) HADAL_S8_OUT_32(i), HADAL_S8_OUT_32(i + 32)
 #define HADAL_S8_OUT_96(i) HADAL_S8_OUT_64(i), HADAL_S8_OUT_32(i + 64)
 #define HADAL_S8_OUT_128(i) HADAL_S8_OUT_64(i), HADAL_S8_OUT_64(i + 64)
-// The arguments are N, its N / 2 registers, and the numbers of the three operands after them.
+// The arguments are N, the number of registers N / 2, and the numbers of the three operands after the
+// registers.
 #define HADAL_WGMMA_S8(N, count, a, b, p)                                                               \
   if constexpr (kN == N)                                                                                \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\n"                                       \

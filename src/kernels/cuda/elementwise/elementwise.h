@@ -1,8 +1,8 @@
 // Declares the row-wise ops of a layer: embedding, fused norms, quantisation, RoPE and the KV write. This
 // header includes no CUDA header.
 //
-// Rows of 16 bits are bf16, or float16 in all rows of an op whose parameter f16 says so. Rows of codes are
-// made only from bf16 rows.
+// 16-bit rows are bf16, or float16 if the op's parameter f16 is set, which then holds for all of its rows.
+// Rows of codes are made only from bf16 rows.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ namespace hadal::cuda {
 
 struct ExchangeParams;  // kernels/cuda/comm/comm.h
 
-// y[i, :] = table[ids[i], :] in float32, which starts the residual stream. ids outside [0, vocab) give zeros.
+// Computes y[i, :] = table[ids[i], :] in float32, which starts the residual stream. ids outside [0, vocab)
+// give zeros.
 struct EmbeddingParams {
   const void* table = nullptr;   // [vocab, hidden] of 16-bit values
   const int32_t* ids = nullptr;  // [m]
@@ -26,7 +27,7 @@ struct EmbeddingParams {
 };
 void embedding(const EmbeddingParams& params, const Launch& launch);
 
-// ids[row] = last_token[slot] for each feed with slot ≥ 0: these are the tokens that the previous step
+// Sets ids[row] = last_token[slot] for each feed with slot ≥ 0. These are the tokens that the previous step
 // sampled.
 struct FeedTokensParams {
   const int32_t* rows = nullptr;        // [num_feeds]
@@ -37,22 +38,23 @@ struct FeedTokensParams {
 };
 void feed_tokens(const FeedTokensParams& params, const Launch& launch);
 
-// Names the rows that a norm adds to the residual first: none, the rows of a block's output, the routed
-// experts' rows, or the partial sums that ranks have of a block's output.
+// Describes what a norm first adds to the residual: nothing, the rows of a block's output, the routed
+// experts' rows, or the ranks' partial sums of a block's output.
 struct NormInput {
   const void* dense = nullptr;  // [m, n] rows x_stride apart; null: none
   int64_t x_stride = 0;
-  // If expert_rows is set, the input is Σ_j weights[t, j] · expert_rows[row_of[t, j], :], in float32, j
-  // ascending.
+  // If expert_rows is set, the input is Σ_j weights[t, j] · expert_rows[row_of[t, j], :], added in float32 in
+  // ascending order of j.
   const void* expert_rows = nullptr;  // [m · top_k, n]
   const int32_t* row_of = nullptr;    // [m, top_k]; negative only in combine_rows and with `exchange`
   const float* weights = nullptr;     // [m, top_k]
   int top_k = 0;
-  // Instead: Σ_r parts[r][t, :], in float32, r ascending, so that the sum has the same bits on every rank.
+  // If `exchanged` is set, the input is Σ_r parts[r][t, :], added in float32 in ascending order of r, so that
+  // the sum has the same bits on every rank.
   ExchangedParts exchanged;  // each [m, n], dense
-  // Instead: the same sum, where the kernel itself exchanges the parts (DeviceCommunicator::small_exchange).
-  // norm_exchanges() says for which shapes. This rank's part is `part`; or, if that is null, what
-  // combine_rows makes of the experts' rows and of `dense`.
+  // If `exchange` is set, the input is the same sum, but the kernel itself exchanges the parts
+  // (DeviceCommunicator::small_exchange). norm_exchanges() says for which shapes. This rank's part is `part`
+  // or, if that is null, the result of combine_rows for the experts' rows and `dense`.
   const void* part = nullptr;                // [m, n], dense, on 16 bytes
   const ExchangeParams* exchange = nullptr;  // on the host; null: nothing is exchanged
 };
@@ -67,24 +69,24 @@ struct AddRmsNormParams {
   float* residual_out = nullptr;  // [m, n]; only with `rows`
   const int32_t* rows = nullptr;  // [m] or null
   const float* weight = nullptr;  // [n]
-  void* y = nullptr;              // [m, n], dense; null: not wanted
-  QuantizedRows y_quantized;      // null codes: not wanted
+  void* y = nullptr;              // [m, n], dense; null: not stored
+  QuantizedRows y_quantized;      // null codes: not stored
   int64_t m = 0, n = 0;
   float eps = 1e-6F;
   bool f16 = false;  // input and y
 };
 void add_rms_norm(const AddRmsNormParams& params, const Launch& launch);
 
-// Tells whether add_rms_norm exchanges parts of m rows of n values itself: while that is faster than an
-// exchange of flags, after which a norm reads the parts.
+// Returns true if add_rms_norm exchanges parts of m rows of n values itself, because that is faster than an
+// exchange of flags followed by a norm that reads the parts.
 bool norm_exchanges(int64_t m, int64_t n, bool f16, int num_ranks, const Launch& launch);
 // Loads the code of these norms onto a device, for the reason of load_comm_kernels
 // (kernels/cuda/comm/comm.h).
 void load_exchanging_norms(int device);
 
 // Computes a rank's partial sum of a layer's experts, y[t, :] = Σ_j weights[t, j] · expert_rows[row_of[t, j],
-// :] + added[t, :], in float32, j ascending, rounded once. Pairs whose row_of is negative belong to experts
-// of another rank and are skipped.
+// :] + added[t, :]. The sum is float32 in ascending order of j, and is rounded once. Pairs whose row_of is
+// negative belong to experts of another rank and are skipped.
 struct CombineRowsParams {
   NormInput experts;            // with expert_rows
   const void* added = nullptr;  // [m, n], dense: the shared experts' output; null: none
@@ -117,9 +119,10 @@ struct SiluMulParams {
 void silu_mul(const SiluMulParams& params, const Launch& launch);
 
 // Does all work between the first projections and attention in one kernel. Rows of x are [q part | latent 512
-// | k_pe 64]. q part (q_lora_rank wide) → RMSNorm → 16 bits and/or FP8 rows (skipped when q_norm is null:
-// V2-Lite). latent → RMSNorm, k_pe → RoPE at the row's position, both rounded to the cache's format and
-// written to slot slots[i] (page · 64 + offset; < 0: padding, nothing is written).
+// | k_pe 64]. The q part (q_lora_rank wide) is normed by RMSNorm and stored as 16-bit rows, FP8 rows or both;
+// if q_norm is null, as for V2-Lite, it is skipped. RMSNorm is applied to the latent, and RoPE at the row's
+// position to k_pe. Both are rounded to the cache's format and written to record slots[i], which is page · 64
+// + offset; for a negative number (padding) nothing is written.
 struct MlaPrologueParams {
   const void* x =
       nullptr;  // [m, kv_begin + 576], rows x_stride apart; x and q are float16 with a float16 cache
@@ -140,7 +143,7 @@ struct MlaPrologueParams {
 };
 void mla_prologue(const MlaPrologueParams& params, const Launch& launch);
 
-// Applies RoPE (interleaved pairs) to the last 64 of every head's 192, from q to y; y may be q itself.
+// Applies RoPE (interleaved pairs) to the last 64 of every head's 192 values, from q to y; y may be q itself.
 struct QRopeParams {
   const void* q = nullptr;  // [m, heads, 64] view: the rope part
   int64_t q_row_stride = 0, q_head_stride = 0;
@@ -154,8 +157,8 @@ struct QRopeParams {
 };
 void q_rope(const QRopeParams& params, const Launch& launch);
 
-// Copies the first num_rows records of page `source` to page `target`, in one layer's pool after another; and
-// index keys with their scales, if the layout has them (KvIndex::kE4M3).
+// Copies the first num_rows records of page `source` to page `target` in the pools of all layers. If the
+// layout has index keys (KvIndex::kE4M3), it copies these and their scales as well.
 struct PageCopyEntry {
   int32_t source = 0, target = 0, num_rows = 0;
 };

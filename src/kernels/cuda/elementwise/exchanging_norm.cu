@@ -1,9 +1,9 @@
 // Computes fused norms of few rows that exchange the ranks' partial sums themselves.
 //
-// Grid: x has the blocks of a row, which are a cluster, y the rows. A thread has eight consecutive values: it
-// sends this rank's part of them to all other ranks, waits for theirs, adds them in order of rank, and goes
-// on as in norm.cu. So one kernel does what otherwise takes the exchange of flags and a norm that reads the
-// parts over the link; it costs twice the bytes, and is for small parts alone.
+// Grid: x has the blocks of a row, which are a cluster, y the rows. A thread has eight consecutive values. It
+// sends this rank's part of them to all other ranks, waits for the parts of the others, adds all parts in
+// order of rank, and continues as in norm.cu. So one kernel replaces the exchange of flags and a norm that
+// reads the parts over the link. Because it transfers twice the bytes, it is used only for small parts.
 #include "kernels/cuda/comm/device_scope.cuh"
 #include "kernels/cuda/comm/lines.cuh"
 #include "kernels/cuda/comm/preload.cuh"
@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kMostThreads = 512;
 
-// In lines a rank receives twice the bytes, which costs more than the wait that it saves if there are more
-// than these (1.8 µs at 380 GB/s).
+// In lines a rank receives twice the bytes. If it receives more than this number of bytes (1.8 µs at 380
+// GB/s), that costs more than the saved exchange of flags.
 constexpr int64_t kMostReceivedBytes = 640 << 10;
 
 struct Args {
@@ -25,8 +25,8 @@ struct Args {
   ExchangeParams exchange;
 };
 
-// Gives norm_row the sums over ranks. kMost is 2, 4 or 8, and at least the number of ranks. kCombines: this
-// rank's part is made of its experts' rows.
+// Gives norm_row the sums over ranks. kMost is 2, 4 or 8, and at least the number of ranks. With kCombines,
+// this rank's part is the weighted sum of its experts' rows.
 template <int kMost, bool kCombines>
 class SumsOverRanks {
  public:
@@ -59,7 +59,7 @@ class SumsOverRanks {
   __device__ __forceinline__ uint4 own8(int64_t row, int column, int64_t vector) const {
     const NormInput& input = args_.norm.input;
     if constexpr (!kCombines) return static_cast<const uint4*>(input.part)[vector];
-    // As in combine_rows.
+    // The arithmetic is that of combine_rows.
     Floats8 sum = norm::combine8<T, 9, true>(input, row, args_.norm.n, column, true);
     if (input.dense != nullptr) {
       const Floats8 added = load8(static_cast<const T*>(input.dense) + row * input.x_stride + column);

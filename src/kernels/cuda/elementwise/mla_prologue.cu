@@ -1,12 +1,11 @@
 // Does the work between the first projections and attention: q_a_layernorm (with quantisation),
 // kv_a_layernorm, RoPE of k_pe, and the KV write.
 //
-// Grid: with a q norm there is one block per row, of which the last warp makes the row's KV record, the
-// others (eight values per thread) normalise the q part and synchronise at named barrier 1, with 32 partial
-// sums in shared memory. Without a q norm, a block has four rows, one warp each, and needs no barrier and no
-// shared memory. In the record's warp, lane l holds latents [16l, 16l + 16), and pair l of k_pe; a
-// quantisation group is eight lanes. Norm weights are loaded before pdl_wait. A thread has at most 64
-// registers.
+// Grid: with a q norm there is one block per row. Its last warp makes the row's KV record. The other warps
+// (eight values per thread) normalise the q part and synchronise at named barrier 1, with 32 partial sums in
+// shared memory. Without a q norm, a block has four rows, one warp each, and needs no barrier and no shared
+// memory. In the record's warp, lane l holds latents [16l, 16l + 16), and pair l of k_pe; a quantisation
+// group is eight lanes. Norm weights are loaded before pdl_wait. A thread has at most 64 registers.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -23,7 +22,7 @@ __device__ __forceinline__ void named_barrier(int threads) {
   asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory");
 }
 
-// Makes the record of `row`; called by one warp. T is bf16, or f16 for float16 records.
+// Writes the KV record of `row`; one warp calls it. T is bf16, or f16 for float16 records.
 template <typename T>
 __device__ __forceinline__ void write_kv_record(const MlaPrologueParams& p, int64_t row,
                                                 const Floats8 (&weight)[2]) {

@@ -1,18 +1,19 @@
 // Computes fused norms: residual += input; y = RMSNorm(residual) ⊙ weight, stored as rows of 16 bits, as FP8
 // rows, or both.
 //
-// Grid: one block per row; while there are multiprocessors to spare, a wide row goes to a cluster of 2, 4 or
-// 7 blocks instead, because one multiprocessor alone needs 1.5 µs to read V3's nine experts' rows. A thread
-// holds eight consecutive values of the row in registers from load to store, so the row is read once; rows
-// have at most 8,192 values. There is one barrier: warps sum squares by shuffle and leave 32 partial sums in
-// shared memory (128 B, which is all that is used; in a cluster each warp writes its own to every block), and
-// then every warp adds those for itself. A quantisation group is sixteen lanes, so it needs no barrier. With
-// one scale per row, warps leave the largest |x · weight| with their sums, and the norm's factor multiplies
-// it afterwards. With few rows, latency decides. Then the norm's weights are loaded before pdl_wait (into
-// registers, or into 28 KB of shared memory if registers hold experts' rows), and nine experts' rows of a
-// token are in flight at once, in up to 100 registers. With many rows, bandwidth decides. Then weights are
-// read after the sum, from the L1, so that 1,536 threads and more fit on a multiprocessor, with 32 registers
-// at width 7,168 and 40 at 2,048. All variants give the same bits.
+// Grid: one block per row. If enough multiprocessors are free, a wide row has a cluster of 2, 4 or 7 blocks
+// instead, because one multiprocessor alone needs 1.5 µs to read V3's nine experts' rows. A thread holds
+// eight consecutive values of the row in registers from load to store, so the row is read once; rows have at
+// most 8,192 values. There is one barrier: warps sum squares by shuffle and leave 32 partial sums in shared
+// memory (128 bytes; in a cluster each warp writes its own sum to every block), and then every warp adds all
+// of them. A quantisation group is sixteen lanes, so it needs no barrier. With one scale per row, warps leave
+// their largest |x · weight| beside their sums, and the norm's factor is multiplied in afterwards.
+//
+// With few rows, latency is the limit. Then the norm's weights are loaded before pdl_wait (into registers, or
+// into 28 KB of shared memory if registers hold experts' rows), and nine experts' rows of a token are in
+// flight at once, in up to 100 registers. With many rows, bandwidth is the limit. Then weights are read after
+// the sum, from the L1, so that 1,536 threads and more fit on a multiprocessor, with 32 registers at width
+// 7,168 and 40 at 2,048. All variants give the same bits.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -42,7 +43,7 @@ __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(512)
   norm_row<T, 512, 1, kInput, true, kBlocks>(p, blockIdx.y, static_cast<int>(blockIdx.x));
 }
 
-// Calls launch.operator()<form>() with the form of the input.
+// Calls launch.operator()<form>(), where form is the form of the input.
 template <typename Launcher>
 void dispatch_form(const NormInput& input, const Launcher& launch) {
   switch (form_of(input)) {

@@ -1,4 +1,4 @@
-// Computes one row of a fused norm (norm.cu says how), from any form of input.
+// Computes one row of a fused norm, from any form of input. norm.cu describes the method.
 #pragma once
 
 #include "kernels/cuda/comm/peer_memory.cuh"
@@ -19,9 +19,9 @@ inline Input form_of(const NormInput& input) {
   return input.exchanged.num_ranks > 0 ? Input::kParts : Input::kDense;
 }
 
-// Returns Σ_j weights[row, j] · expert_rows[row_of[row, j], column …], j ascending. It is called by all
-// lanes; lanes with !inside only supply their indices. kBatch rows are loaded before the first is used.
-// kSkips: pairs without a row are skipped.
+// Returns Σ_j weights[row, j] · expert_rows[row_of[row, j], column …], in ascending order of j. All lanes
+// call it; lanes with !inside only supply their indices. kBatch rows are loaded before the first is used.
+// With kSkips, pairs without a row are skipped.
 template <typename T, int kBatch, bool kSkips = false>
 __device__ __forceinline__ Floats8 combine8(const NormInput& input, int64_t row, int64_t n, int column,
                                             bool inside) {
@@ -56,7 +56,8 @@ __device__ __forceinline__ Floats8 combine8(const NormInput& input, int64_t row,
   return sum;
 }
 
-// Returns Σ_r parts[r][row, column …], r ascending. kBatch parts are loaded before the first is used.
+// Returns Σ_r parts[r][row, column …], in ascending order of r. kBatch parts are loaded before the first is
+// used.
 template <typename T, int kBatch>
 __device__ __forceinline__ Floats8 sum_parts8(const NormInput& input, int64_t row, int64_t n, int column,
                                               bool inside) {
@@ -93,14 +94,14 @@ __device__ __forceinline__ Floats8 input8(const NormInput& input, int64_t row, i
   return {};
 }
 
-// Stands for the exchange in kernels that have none.
+// Replaces the exchange in kernels that do not exchange parts.
 struct NoExchange {
   __device__ __forceinline__ static bool lets_dependents_begin() { return true; }
   __device__ __forceinline__ static void begin() {}
 };
 
-// Computes one row with the kBlocks blocks of a cluster (1: with this block alone). kAhead marks the kernel
-// for few rows. With kLines, `exchange` gives the sums over ranks (exchanging_norm.cu).
+// Computes one row with the kBlocks blocks of a cluster, or with this block alone if kBlocks is 1. kAhead
+// marks the kernel for few rows. With kLines, `exchange` gives the sums over ranks (exchanging_norm.cu).
 template <typename T, int kMaxThreads, int kMinBlocks, Input kInput, bool kAhead, int kBlocks,
           typename Exchange = NoExchange>
 __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_row, int block,
@@ -108,8 +109,8 @@ __device__ __forceinline__ void norm_row(const AddRmsNormParams& p, int64_t out_
   constexpr bool kCombine = kInput == Input::kExperts;
   __shared__ float partial[32];  // a warp's sum of squares, of the whole row
   __shared__ float peaks[32];    // a warp's largest |x · weight|: rows with one scale
-  // With experts' rows in registers there is no room for weights, so each thread keeps its own here, without
-  // a barrier.
+  // If registers hold experts' rows, they have no room for weights. Each thread then keeps its own weights
+  // here, which needs no barrier.
   constexpr bool kParkWeights = kCombine && kAhead && kBlocks == 1;
   __shared__ float4 own_weight[kParkWeights ? 2 * kMaxThreads : 1];
   const int thread = static_cast<int>(threadIdx.x);

@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(256) q_rope_kernel(const QRopeParams p) {
   store8(static_cast<T*>(p.y) + row * p.y_row_stride + head * p.y_head_stride + part * kVec, y);
 }
 
-// Grid: it has copies × layers × 4 parts of a page. Every record is a multiple of 16 bytes.
+// Grid: copies × layers × 4 parts of a page. Every record is a multiple of 16 bytes.
 __global__ void __launch_bounds__(256) copy_pages_kernel(const CopyPagesParams p) {
   pdl_launch_dependents();
   pdl_wait();

@@ -1,6 +1,6 @@
-// Implements the plain kernels (reference.h). Grid: there is one thread per value where values are
-// independent, otherwise one block of 128 threads per row with a serial sum in thread order. The kernels use
-// no vector accesses and assume no alignment.
+// Implements the plain kernels (reference.h). Grid: one thread per value if values are independent, otherwise
+// one block of 128 threads per row, with a serial sum in thread order. The kernels use no vector accesses and
+// assume no alignment.
 #include "kernels/cuda/comm/peer_memory.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 128;
 static_assert(kThreads == kQuantGroup);  // one thread per value of a group
 
-// Returns element `idx` of a part, of which a whole word is loaded.
+// Returns element `idx` of a part. It loads the whole 32-bit word that holds the element.
 __device__ float exchanged_value(const void* part, int64_t idx, bool is_f16) {
   const uint32_t word = load_part(static_cast<const uint32_t*>(part) + idx / 2);
   const auto bits = static_cast<uint16_t>(idx % 2 == 0 ? word : word >> 16);
@@ -107,7 +107,7 @@ __global__ void add_rms_norm_kernel(const AddRmsNormParams p) {
   const float factor = norm_factor(block_sum(sum), p.n, p.eps);
   const auto normed = [&](int64_t c) {
     if (row < 0) return 0.0F;
-    // This is the sum that this thread wrote above, or would have written.
+    // x is the sum that this thread wrote above or, where nothing was written, the same sum again.
     const bool in_place = adds && p.rows == nullptr;
     const float x =
         p.residual[row * p.n + c] + (adds && !in_place ? added(p.input, row, p.n, c, p.f16) : 0.0F);

@@ -61,8 +61,8 @@ __device__ __forceinline__ void store8(T* p, const Floats8& x) {
   *reinterpret_cast<uint4*>(p) = narrow8<T>(x);
 }
 
-// Returns the sum or maximum over the kLanes neighbouring lanes that a lane belongs to; called by all lanes
-// of the warp.
+// These return the sum and the maximum over the kLanes neighbouring lanes that a lane belongs to. All lanes
+// of the warp call them.
 template <int kLanes = 32>
 __device__ __forceinline__ float lanes_sum(float v) {
 #pragma unroll
@@ -105,8 +105,8 @@ __device__ __forceinline__ uint32_t int8x4(float a, float b, float c, float d) {
       : "r"(__float2int_rn(b)), "r"(__float2int_rn(a)), "r"(high));
   return all;
 }
-// Returns the codes of x / scale, with the quotient rounded to float32 first, as division does. The quotient
-// is a product with the reciprocal, corrected once by its remainder, because with eight divisions here the
+// Returns the codes of x / scale, with the quotient first rounded to float32, as division does. The quotient
+// is a product with the reciprocal, corrected once by its remainder: with eight divisions here, the
 // quantising kernels reached only half the bandwidth.
 __device__ __forceinline__ uint2 codes8(const Floats8& x, float scale, bool int8) {
   float q[kVec];
@@ -128,14 +128,14 @@ __device__ __forceinline__ uint2 e4m3_codes8(const Floats8& x, float scale) {
   return codes8(x, scale, false);
 }
 
-// Returns the scale of a row or group of these rows with this largest magnitude.
+// Returns the scale of a row or group whose largest magnitude is `amax`.
 __device__ __forceinline__ float scale_of(const QuantizedRows& y, float amax) {
   return is_int8(y.format) ? group_scale(amax, false, kInt8Max) : group_scale(amax, y.power_of_two);
 }
 
-// Quantises and stores a thread's eight values at `column`. It is called by all lanes of the warp; the
-// columns of each half warp begin at a multiple of 128 and increase by 8 from lane to lane. Values past the
-// row's width must be zero. Columns from the stride on are not stored.
+// Quantises and stores a thread's eight values at `column`. All lanes of the warp call it; the columns of
+// each half warp begin at a multiple of 128 and increase by 8 from lane to lane. Values past the row's width
+// must be zero. Columns at or beyond the stride are not stored.
 __device__ __forceinline__ void store8_quantized(const QuantizedRows& y, int64_t row, int column,
                                                  const Floats8& x) {
   const float scale = scale_of(y, lanes_max<kQuantGroup / kVec>(abs_max8(x)));

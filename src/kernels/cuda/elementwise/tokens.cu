@@ -2,8 +2,8 @@
 //
 // Grid: there is one block per row. A thread holds kChunks chunks of eight values from load to store, so the
 // row is read once; its chunks lie a whole block apart. Rows of up to 4,096, 8,192 and 32,768 columns have 1,
-// 2 and 4 chunks. There is one barrier: warps leave their largest magnitudes in shared memory (128 B, which
-// is all that is used), and every warp computes the maximum of those.
+// 2 and 4 chunks. There is one barrier: warps leave their largest magnitudes in shared memory (128 bytes),
+// and then every warp computes the maximum of all of them.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/elementwise/rows.cuh"
@@ -12,7 +12,7 @@
 namespace hadal::cuda {
 namespace {
 
-// Loads eight values of a row; `column` is inside of it.
+// Loads eight values of a row; `column` must lie within the row.
 struct PlainRow {
   const bf16* x;
 

@@ -8,7 +8,7 @@ namespace hadal::cuda {
 
 inline constexpr int64_t kMaxTokenColumns = 32768;  // columns of a row of codes
 
-// Widths and strides must be multiples of 8, pointers multiples of 16 bytes, and there may be at most
+// Both require widths and strides that are multiples of 8, pointers aligned to 16 bytes, and at most
 // kMaxTokenColumns columns.
 void quantize_tokens(const QuantizeParams& params, const Launch& launch);
 void silu_mul_tokens(const SiluMulParams& params, const Launch& launch);

@@ -16,14 +16,14 @@ namespace hadal::cuda {
 
 using GroupedChoice = Choice;
 
-inline constexpr int kMaxTiledExperts = 512;  // of the tiled and the columns kernel, with the shared ones
+inline constexpr int kMaxTiledExperts = 512;  // of the tiled and the columns kernel, including shared experts
 
 // Describes one of the two products of a layer's experts.
 struct GroupedShape {
   WeightType type = WeightType::kBF16;
   int64_t num_rows = 0;    // rows of all experts: tokens times experts of a token
-  int rows_per_token = 1;  // experts of a token
-  int num_experts = 0;     // with the shared ones
+  int rows_per_token = 1;  // experts per token
+  int num_experts = 0;     // including the shared ones
   int64_t n = 0;           // outputs of an expert
   int64_t k = 0;
   int num_sms = 132;
@@ -39,16 +39,17 @@ struct GroupedShape {
 // Returns the choice for a shape without a measurement.
 GroupedChoice heuristic(const GroupedShape& shape);
 
-// Returns the rows of the batch to which this one may be padded (finely_padded_tokens): up to 512 tokens the
-// next power of two, up to 4,096 the next default size of a graph. The heuristic's borders count these rows,
-// so that a batch gets the kernels, and the bits, of the graph that it is padded to.
+// Returns the number of rows after the batch is padded (finely_padded_tokens): up to 512 tokens to the next
+// power of two, up to 4,096 tokens to the next default graph size. The heuristic's thresholds apply to this
+// number, so that a batch gets the same kernels, and the same bits, as the graph that it is padded to.
 int64_t padded_rows(const GroupedShape& shape);
-// Returns true if rows should be sorted even though a separate kernel has to sort them. padded_rows counts
+// Returns true if sorting the rows is worthwhile even though it needs a separate kernel. padded_rows counts
 // the rows of all experts.
 bool heuristic_wants_sorted(int64_t padded_rows, int num_experts, WeightType type);
 // Returns true if the kernel supports the shape in some configuration; its launcher checks the same.
 bool supports(ProductKernel kernel, const GroupedShape& shape);
-// Returns the same for gate and up together with their activation on the columns kernel; shape.n counts both.
+// Returns true if the columns kernel supports gate and up together with their activation. shape.n is the
+// width of gate and up together.
 bool columns_support_activation(const GroupedShape& shape);
 // Returns true if the choice is compiled and correct for the shape.
 bool supports(const GroupedChoice& choice, const GroupedShape& shape);
@@ -59,8 +60,8 @@ std::vector<GroupedChoice> valid_choices(const GroupedShape& shape);
 bool wants_sorted(const GroupedChoice& choice);
 
 // These are the tiles of the tiled kernel (experts/grouped/tiled.cuh), in the order of their enumerators. The
-// last two read the weights of an expert with up to 128 or 64 rows once, and read x half as often as tiles of
-// 128 columns do.
+// last two read an expert's weights only once if it has up to 128 and 64 rows respectively, and they read x
+// half as often as tiles of 128 columns do.
 enum class GroupedTile : uint8_t { k256x128, k128x128, k128x256, k64x256 };
 inline constexpr GroupedTile kGroupedTiles[] = {GroupedTile::k256x128, GroupedTile::k128x128,
                                                 GroupedTile::k128x256, GroupedTile::k64x256};
@@ -72,13 +73,14 @@ constexpr GroupedChoice grouped_tile(GroupedTile tile) {
       {.kernel = ProductKernel::kTiled, .block_m = 64, .block_n = 256, .stages = 5, .cluster = 1}};
   return kChoices[static_cast<int>(tile)];
 }
-// This is the tile of experts/columns: up to block_m tokens, block_n rows of W.
+// The columns kernel has one tile: up to block_m tokens by block_n rows of W.
 inline constexpr GroupedChoice kColumnsTile = {
     .kernel = ProductKernel::kColumns, .block_m = 208, .block_n = 128, .stages = 4, .cluster = 2};
 std::optional<GroupedTile> grouped_tile_of(const GroupedChoice& choice);
-// Returns the tile that the heuristic chooses, from measurements on an H200. For few rows per expert it is
-// the lowest tile that holds the rows of most experts, so that weights are read once. For many rows, tiles of
-// 256 rows compute more per load, but an expert's last tile costs nearly as much with few rows as with many.
+// Returns the tile that the heuristic chooses, based on measurements on an H200. With few rows per expert it
+// is the lowest tile that holds the rows of most experts, so that weights are read once. With many rows,
+// tiles of 256 rows compute more per load, but an expert's last tile costs nearly as much with few rows as
+// with many.
 GroupedTile choose_grouped_tile(const GroupedShape& shape);
 
 // Holds measured choices by shape. It is filled once and then read by any thread.
@@ -101,7 +103,7 @@ class GroupedTable {
 // Returns the table's choice if it has one (null: no table), otherwise the heuristic's.
 GroupedChoice choose(const GroupedShape& shape, const GroupedTable* measured);
 
-// Returns true if the rows of a product that could also gather them should be sorted first.
+// Returns true if rows should be sorted before a product whose kernels could also gather them.
 bool wants_sorted(const GroupedShape& shape, const GroupedTable* measured);
 
 }  // namespace hadal::cuda

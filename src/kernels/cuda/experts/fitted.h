@@ -11,8 +11,8 @@
 
 namespace hadal::cuda::fitted {
 
-// Rows are sorted for the tiled or the columns kernel above this average number of rows per expert. Measured
-// by: cuda_experts_bench (docs/kernels/kernel-choices.md, "The order of deciding").
+// Rows are sorted for the tiled or the columns kernel above this average number of rows per expert.
+// cuda_experts_bench measures this (docs/kernels/kernel-choices.md, "The order of deciding").
 inline constexpr int64_t kSortedRowsAnExpert = 32;
 inline constexpr int64_t kSortedRowsAnExpert8Bit = 15;
 
@@ -38,8 +38,8 @@ inline constexpr int64_t kOneTallTileUpTo = 200;
 
 // These belong to the kernels for few tokens. cuda_experts_table_bench measures them
 // (docs/kernels/cuda-few-experts.md).
-inline constexpr int64_t kSplitSlots = 8;  // slots of a tile that a block of gate_up gets, if splits suffice
-// A block adds up at most this many floats of gate: those of an expert, as if all tokens chose it.
+inline constexpr int64_t kSplitSlots = 8;  // slots of k per split of gate_up, up to kMaxSplits splits
+// A block adds up at most this many floats of gate. The count assumes that all tokens chose the expert.
 inline constexpr int64_t kMostActivation = 16384;
 
 }  // namespace hadal::cuda::fitted

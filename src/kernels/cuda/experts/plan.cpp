@@ -101,9 +101,9 @@ class Planner {
             .aligned_y = aligned};
   }
 
-  // Returns the number of rows for which a product's kernel is chosen. Some of the routed experts get their
-  // share of the rows if all experts are chosen equally often, which need not be whole for one token; so the
-  // tokens are padded here as padded_rows() pads the others.
+  // Returns the number of rows for which a product's kernel is chosen. If this rank holds only some of the
+  // experts, it is assumed to get its proportional share of the rows. The share of one token need not be a
+  // whole number, so the tokens are padded here, as padded_rows() would otherwise pad them.
   int64_t chosen_rows() const {
     if (s_.holds_all()) return s_.num_rows();
     const int64_t tokens = s_.tokens <= kMostGraphTokens ? finely_padded_tokens(s_.tokens) : s_.tokens;

@@ -22,14 +22,14 @@ struct ExpertsFlags {
 };
 
 enum class ExpertsOp : uint8_t {
-  kFewRouter,   // few_experts, its first kernel
-  kFewExperts,  // few_experts, its second kernel: everything after the router's product
-  kRouter,      // the router's product, a linear in float32
+  kFewRouter,   // the first kernel of few_experts
+  kFewExperts,  // the second kernel of few_experts: everything after the router's product
+  kRouter,      // the router's product, with float32 results
   kRoute,       // the gate, and the permutation that sorts rows by expert
   kSpread,      // spread_rows: the rows of routed experts in order of expert; shared ones read the tokens
   kPermute,     // permute_rows: all rows in order of expert
   kGateUp,      // gate and up as one product
-  kGateUpActivated,  // the same together with the activation (expert_columns)
+  kGateUpActivated,  // gate and up together with the activation (expert_columns)
   kActivate,         // silu(gate) · up, quantised where down reads codes and fusion is on
   kQuantize,         // codes of the activated rows, without fusion
   kDown,
@@ -51,8 +51,9 @@ struct ExpertsKernel {
   const char* chosen_by = nullptr;          // for kRouter: whether its choice was measured
 };
 
-// Holds offsets in bytes into a layer's workspace, multiples of 256; kNone marks what is not needed. Rows are
-// dense; rows of codes have a multiple of 128 codes, and their scales have the layout of QuantizedRows.
+// Holds offsets in bytes into a layer's workspace, multiples of 256; kNone marks a buffer that is not needed.
+// Rows are dense. Rows of codes have a multiple of 128 codes, and their scales have the layout of
+// QuantizedRows.
 struct ExpertsWorkspace {
   static constexpr size_t kNone = ~size_t{0};
   struct Rows {
@@ -84,8 +85,8 @@ ExpertsPlan plan_experts(const ExpertsShape& shape, const ProductChoices* measur
 size_t experts_workspace_bytes(const ExpertsShape& shape, const ProductChoices* measured,
                                const ExpertsFlags& flags);
 
-// Returns the kernel and its configuration: "skinny 16x64 splits 2 stages 10 gathered"; empty where an op has
-// one kernel alone.
+// Returns the kernel and its configuration, for example "skinny 16x64 splits 2 stages 10 gathered". The text
+// is empty if the op has only one kernel.
 std::string kernel_text(const ExpertsKernel& kernel);
 // Returns why the kernel runs, for example "more than 8 tokens; measured".
 std::string reason_text(const ExpertsKernel& kernel);

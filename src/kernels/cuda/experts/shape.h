@@ -25,9 +25,9 @@ struct ExpertsShape {
   WeightType gate_up = WeightType::kBF16;  // each expert's [2 · intermediate, hidden]
   WeightType down = WeightType::kBF16;     // each expert's [hidden, intermediate]
   int num_sms = 132;                       // multiprocessors of the device
-  // There is one flag for each of the three matrices. It says that its weights and the rows that they are
+  // Each flag describes one of the three matrices. If it is true, the weights and the rows that they are
   // multiplied with begin at multiples of 16 bytes, lie in rows of a multiple of 16 bytes, and hold all of k
-  // (8-bit types: padded to a multiple of 128), and that scales of channels begin at multiples of 8 bytes.
+  // (8-bit types: padded to a multiple of 128). Scales of channels then begin at multiples of 8 bytes.
   bool gate_aligned = true;
   bool gate_up_aligned = true;
   bool down_aligned = true;

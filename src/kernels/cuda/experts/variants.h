@@ -9,7 +9,7 @@
 
 namespace hadal::cuda {
 
-// Returns the shape that the parameters have for the choice of the kernel.
+// Returns the shape by which the kernel is chosen.
 GroupedShape grouped_shape(const GroupedLinearParams& params, int num_sms);
 
 namespace reference {

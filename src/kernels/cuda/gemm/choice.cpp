@@ -26,7 +26,7 @@ void thin_choices(const LinearShape& s, std::vector<LinearChoice>& out) {
   out.push_back(thin_choice(s.m));
 }
 
-// These are the widths of tiles of tokens that gemm/skinny/linear.cuh instantiates.
+// These are the widths of token tiles that gemm/skinny/linear.cuh instantiates.
 constexpr std::initializer_list<int> kSkinnyTiles = {8, 16, 32, 64};
 
 bool skinny_fits(const LinearShape& s, const LinearChoice& c) {
@@ -50,7 +50,8 @@ void tiled_choices(const LinearShape&, std::vector<LinearChoice>& out) {
   for (const LinearTile tile : kLinearTiles) out.push_back(choice_of(tile));
 }
 
-// Returns the estimated time: rounds of tiles over the multiprocessors times the cost of a tile.
+// Returns the estimated time in microseconds: rounds of tiles over the multiprocessors times the cost of a
+// tile.
 double estimate(WeightType type, LinearTile which, int64_t m, int64_t n, int64_t k, int num_sms) {
   const auto blocks = [](int64_t value, int64_t block) { return (value + block - 1) / block; };
   const LinearTileSize& size = linear_tile_size(which);
@@ -64,17 +65,19 @@ double estimate(WeightType type, LinearTile which, int64_t m, int64_t n, int64_t
 }
 
 // Up to this many rows no last round is shared, so padding a batch to a graph of at most this size keeps its
-// bits. In larger graphs padding may change them, because the cut follows from the exact number of tiles.
+// bits. In larger graphs padding may change bits, because the division of the last round depends on the exact
+// number of tiles.
 constexpr int64_t kMaxUnsharedRows = 512;
 
 struct SharedRound {
   RestCut cut;
-  double cost = 0.0;  // cost of its steps
+  double cost = 0.0;  // microseconds of its steps
 };
-// Returns the cut whose tail makes owners and helpers take equally long.
+// Returns the cut whose tail has the length at which owners and helpers take about equally long.
 SharedRound share_round(double step, int tiles, int steps, int helpers) {
-  // These are the most helpers of one tile's tail, and the most tiles in one helper's range. A range may
-  // begin and end inside a tail, unless one number is a multiple of the other.
+  // At most `others` helpers share one tile's tail, and one helper's range has steps of at most `parts`
+  // tiles. A range may begin and end inside a tail, unless one of `tiles` and `helpers` is a multiple of the
+  // other.
   const int others = helpers % tiles == 0 ? helpers / tiles : helpers / tiles + 2;
   const int parts = tiles % helpers == 0 ? tiles / helpers : tiles / helpers + 2;
   const double ratio = static_cast<double>(tiles) / helpers;
@@ -87,7 +90,8 @@ SharedRound share_round(double step, int tiles, int steps, int helpers) {
   return round;
 }
 
-// Returns the cheapest tile. With `split`, tiles whose blocks share k are considered too.
+// Returns the tile with the least estimated time. With `split`, tiles whose blocks share k are considered
+// too.
 LinearTile cheapest_tile(bool split, WeightType type, int64_t m, int64_t n, int64_t k, int num_sms) {
   LinearTile best = kLinearTiles[0];
   double best_cost = estimate(type, best, m, n, k, num_sms);
@@ -104,7 +108,7 @@ bool reference_supports(const LinearShape&) {
   return true;
 }
 
-// Serves kernels that have no configuration.
+// Appends the only choice of a kernel that has no configuration.
 template <ProductKernel kKernel>
 void only_choice(const LinearShape&, std::vector<LinearChoice>& out) {
   out.push_back({.kernel = kKernel});
@@ -117,8 +121,8 @@ void no_choices(const LinearShape&, std::vector<LinearChoice>&) {}
 struct KernelRow {
   ProductKernel kernel;
   bool (*supports)(const LinearShape& shape);
-  // These are called for shapes that the kernel supports: the first returns true if the configuration is
-  // compiled and correct, the second appends every configuration worth measuring.
+  // Both functions are called only for shapes that the kernel supports. The first returns true if the
+  // configuration is compiled and correct; the second appends every configuration worth measuring.
   bool (*fits)(const LinearShape& shape, const LinearChoice& choice);
   void (*append_choices)(const LinearShape& shape, std::vector<LinearChoice>& out);
 };
@@ -138,8 +142,8 @@ bool wants_thin(const LinearShape& s) {
   const int64_t blocks = (s.n + thin::kRows - 1) / thin::kRows;
   const bool is_short = has_scales(s.type) && bytes <= kShortRowBytes;
   const bool few = s.m <= kFewRows;
-  // With 8 bits and more than eight rows, reading x costs more than reading W if k is long, and skinny's
-  // blocks of 64 rows share x.
+  // With 8-bit weights and more than eight rows of x, reading x takes longer than reading W if k is long. The
+  // skinny kernel reads x less often, because its blocks have 64 rows of W.
   if (has_scales(s.type) && !few && !is_short) return false;
   // Two blocks, or four small ones, fit on a multiprocessor.
   const int64_t most_blocks =
@@ -190,8 +194,9 @@ std::optional<LinearTile> linear_tile_of(const LinearChoice& choice) {
 }
 
 LinearTile choose_linear_tile(WeightType type, int64_t m, int64_t n, int64_t k, int num_sms) {
-  // Sums of a split tile differ in their last bits; those of all other tiles are equal. So splits are decided
-  // by the next power of two, and a batch padded to a graph's size keeps its bits.
+  // The sums of split tiles differ from those of other tiles in their last bits; all other tiles give equal
+  // bits. Whether to split is therefore decided for the next power of two of m, so that a batch padded to a
+  // graph's size keeps its bits.
   const int64_t rows = padded_tokens(m);
   const LinearTile split = cheapest_tile(true, type, rows, n, k, num_sms);
   if (linear_tile_size(split).splits > 1) return split;

@@ -1,4 +1,4 @@
-// Chooses among the kernels of cuda::linear by the shape alone, never by values, so that equal arguments get
+// Chooses among the kernels of cuda::linear by the shape alone, never by values, so that equal arguments give
 // equal kernels and equal bits. This header is for the host alone and includes no CUDA header.
 // docs/kernels/kernel-choices.md says how to add a kernel.
 #pragma once
@@ -37,14 +37,14 @@ constexpr const LinearTileSize& linear_tile_size(LinearTile tile) {
 LinearChoice choice_of(LinearTile tile);
 std::optional<LinearTile> linear_tile_of(const LinearChoice& choice);
 
-// Returns the choice for a shape without a measurement of its own, by the thresholds of gemm/fitted.h.
+// Returns the choice for a shape that has no measured choice, by the thresholds of gemm/fitted.h.
 LinearChoice heuristic(const LinearShape& shape);
-// Returns the same among the tiles of the tiled kernel, for 8-bit weights of any shape.
-// (gemm/skinny/schedule.h chooses among those of the weight-streaming kernel.)
+// Returns the tiled kernel's tile with the least estimated time, for 8-bit weights of any shape.
+// (gemm/skinny/schedule.h chooses the tile of the weight-streaming kernel.)
 LinearTile choose_linear_tile(WeightType type, int64_t m, int64_t n, int64_t k, int num_sms);
 
-// Returns the way in which a tile shares the last round of a shape; the result has no tiles if sharing would
-// save less than it costs.
+// Returns how the blocks share the tiles of a shape's last round. The result has no tiles if sharing is not
+// worthwhile.
 RestCut linear_rest(LinearTile tile, WeightType type, int64_t m, int64_t n, int64_t k, int num_sms);
 
 // Returns true if the choice is compiled and correct for the shape: its variant supports the shape and has
@@ -52,11 +52,11 @@ RestCut linear_rest(LinearTile tile, WeightType type, int64_t m, int64_t n, int6
 bool supports(const LinearChoice& choice, const LinearShape& shape);
 
 // Returns every choice worth measuring for the shape: all kernels that support it, in every configuration.
-// The ring of the weight-streaming kernel has the lengths that leave room for one, two and three blocks per
+// For the weight-streaming kernel it has the ring lengths that leave room for one to four blocks per
 // multiprocessor. The plain kernel is left out, so the list is empty if only that kernel supports the shape.
 std::vector<LinearChoice> valid_choices(const LinearShape& shape);
 
-// Holds measured choices by shape. It is filled once and then read by any thread.
+// Holds measured choices by shape. It is filled once; afterwards any thread may read it.
 class LinearTable {
  public:
   void set(WeightType type, int64_t n, int64_t k, int64_t m, const LinearChoice& choice) {
@@ -71,7 +71,7 @@ class LinearTable {
   std::map<std::tuple<WeightType, int64_t, int64_t>, ChoicesByRows> shapes_;
 };
 
-// Returns the table's choice if it has one (null: no table), otherwise the heuristic's.
+// Returns the measured choice if the table has one (null: no table), otherwise the heuristic's.
 LinearChoice choose(const LinearShape& shape, const LinearTable* measured);
 
 }  // namespace hadal::cuda

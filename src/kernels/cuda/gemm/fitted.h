@@ -1,10 +1,10 @@
 // Holds every measured number by which gemm/choice.cpp, gemm/absorbed/choice.h and gemm/thin/config.h decide.
-// The card is one NVIDIA H200 (132 multiprocessors, 4.3 TB/s). Each block names its unit and the command that
-// measures it again; tests/tune/kernel_choices.txt then shows which choices have changed. This header is for
-// the host alone and includes no CUDA header.
+// The numbers were measured on one NVIDIA H200 (132 multiprocessors, 4.3 TB/s). Each group of numbers names
+// its unit and the command that measures it again; tests/tune/kernel_choices.txt then shows which choices
+// have changed. This header is for the host alone and includes no CUDA header.
 //
-// A separate pure function makes the schedules inside the weight-streaming kernel: schedule_of in
-// gemm/skinny/schedule.h, measured by `cuda_gemm_bench --sweep`.
+// The schedules of the weight-streaming kernel come from a separate pure function, schedule_of in
+// gemm/skinny/schedule.h. `cuda_gemm_bench --sweep` measures them.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,9 @@
 namespace hadal::cuda::fitted {
 
 // Holds the costs of the tiled kernel's tiles, in the order of kLinearTiles, in microseconds with all
-// multiprocessors busy: `step` for one block of 128 of k of a tile, `tile` for everything else (fill, store,
-// joining sums). Only their ratios decide. `cuda_gemm_large_bench fit` prints them.
+// multiprocessors busy. `step` is the time of one step of a tile (128 of k), `tile` that of everything else
+// (filling the ring, storing, joining sums). Only the ratios of the costs affect the choice.
+// `cuda_gemm_large_bench fit` prints them.
 struct TileCost {
   double step, tile;
 };
@@ -37,25 +38,25 @@ constexpr TileCosts tile_costs(WeightType type) {
       return {{{0.677, 1.73}, {0.544, 1.06}, {0.389, 0.73}, {0.29, 0.19}, {0.29, 1.93}, {0.292, 2.67}}};
   }
 }
-// Clusters of four blocks leave some multiprocessors of a group free, so only this many tenths of the counted
-// clusters run at once.
+// Clusters of four blocks leave some multiprocessors of a GPC unused, so only this many tenths of the
+// clusters that the multiprocessors could hold run at once.
 inline constexpr int kTenthsOfClustersOfFour = 9;
 
-// These describe a shared last round (gemm/tiled/rest.h), in microseconds except for kSharedStep.
-// cuda_gemm_large_bench measures them, in its rows of n 2112 (docs/kernels/cuda-wgmma-gemm.md, "The last
-// round, shared").
+// These describe a shared last round (gemm/tiled/rest.h), in microseconds except for kSharedStep and
+// kMostHelpersPerTile. The rows of cuda_gemm_large_bench with n = 2112 measure them
+// (docs/kernels/cuda-wgmma-gemm.md, "The last round, shared").
 inline constexpr double kAddSums = 2.5;         // an owner adds one helper's sums of a tile
 inline constexpr double kStoreSums = 0.75;      // a helper stores its sums of a tile
-inline constexpr double kSumsVisible = 1.0;     // from then until the owner sees them
-inline constexpr double kLeastTimeSaved = 2.0;  // below this nothing is shared
-// A step of a shared round takes as long as this many steps of an unshared one, because blocks no longer go
-// through k together, and so each block's loads go to the L2 on their own.
+inline constexpr double kSumsVisible = 1.0;     // from then until the owner can read them
+inline constexpr double kLeastTimeSaved = 2.0;  // the round is not shared if this saves less
+// A step of a shared round takes as long as this many steps of an unshared round. Its blocks are at different
+// steps of k, so one read of the L2 no longer serves several blocks.
 inline constexpr double kSharedStep = 1.65;
 inline constexpr int kMostHelpersPerTile = 2;
 
-// Linears change their kernel at these thresholds: bytes of weights, bytes of a row of W, or counts. They are
-// measured by cuda_gemm_bench, and by `hadal tune fp8-gemm --model-path DIR`, whose last line says which rows
-// the heuristic chooses worse than the search (docs/kernels/cuda-skinny-gemm.md, "Borders").
+// The kernel of a linear changes at these thresholds, which are bytes of weights, bytes of a row of W, or
+// counts. cuda_gemm_bench measures them. `hadal tune fp8-gemm --model-path DIR` checks them: its last line
+// says for how many rows the heuristic is close to the search (docs/kernels/cuda-skinny-gemm.md, "Borders").
 inline constexpr int64_t kMaxThinBytes = int64_t{18} << 20;
 inline constexpr int64_t kMaxThinBytesInt8 = int64_t{30} << 20;  // INT8 with channel scales, up to eight rows
 inline constexpr int64_t kMaxThinRowBytes = 8192;
@@ -69,23 +70,23 @@ inline constexpr int64_t kMaxRouterRows = 2;               // rows of x with 16-
 inline constexpr int64_t kMaxSkinnyRows16Bit = 32;         // above them the library is faster
 inline constexpr int64_t kMaxSkinnyRows16BitRouters = 64;  // the same where n ≤ kMaxRouterOutputs
 
-// From these numbers of pairs of a token and a head on, the tiled kernels of the absorbed products are
-// faster. cuda_gemm_absorbed_bench measures this (docs/kernels/cuda-absorbed.md).
+// The tiled kernels of the absorbed products are faster from kAbsorb… (token, head) pairs on, and above
+// kExpand… pairs. cuda_gemm_absorbed_bench measures this (docs/kernels/cuda-absorbed.md).
 inline constexpr int64_t kAbsorbPairsOfFewHeads = 768;  // fewer than kManyHeads heads
 inline constexpr int kManyHeads = 64;
 inline constexpr int64_t kAbsorbPairs = 512;   // 16-bit weights
 inline constexpr int64_t kAbsorbPairsFp8 = 0;  // always
 inline constexpr int64_t kExpandPairs = 512;   // 16-bit weights
 inline constexpr int64_t kExpandPairsFp8 = 1024;
-inline constexpr int64_t kExpandFewTokens = 16;  // one block of the kernel for few tokens per head
-// expand_value's tiled kernel has tiles of one of these numbers of tokens; `cuda_gemm_absorbed_bench`
+inline constexpr int64_t kExpandFewTokens = 16;  // at most one block per head of the kernel for few tokens
+// A tile of expand_value's tiled kernel has one of these two numbers of tokens; `cuda_gemm_absorbed_bench`
 // measures both.
 inline constexpr int kExpandTile = 64;
-inline constexpr int kExpandTallTile = 128;  // where its blocks run at once, and those of kExpandTile do not
+inline constexpr int kExpandTallTile = 128;  // if its blocks all run at once, and those of kExpandTile do not
 
-// Describes a block of the kernel for small matrices (gemm/thin/kernel.cuh): it has `warps` warps, each with
-// every warps-th chunk (128 bytes) of k. The first `depth` chunks of a warp are in registers, the others in
-// shared memory. A warp loads `batch` chunks of x at once.
+// Describes a block of the kernel for small matrices (gemm/thin/kernel.cuh): it has `warps` warps, each of
+// which computes every warps-th chunk (128 bytes) of k. The first `depth` chunks of a warp are in registers,
+// the others in shared memory. A warp loads `batch` chunks of x at once.
 struct ThinBlock {
   int tokens, rows, warps, depth, batch;
   bool operator==(const ThinBlock&) const = default;
@@ -103,8 +104,8 @@ struct ThinBlocks {
   ThinBlock others = {8, 16, 8, 4, 4};  // up to eight tokens
 };
 inline constexpr int kThinShortChunks = 16;
-// Tall blocks are for at most this many chunks of k, and for more than one tile per kThinTallTiles
-// multiprocessors.
+// Tall blocks are used for at most kThinTallChunks chunks of k, if there is more than one tile per
+// kThinTallTiles multiprocessors.
 inline constexpr int kThinTallChunks = 32;
 inline constexpr int kThinTallTiles = 2;
 

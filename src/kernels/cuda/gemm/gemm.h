@@ -14,8 +14,8 @@
 
 namespace hadal::cuda {
 
-// Owns the cuBLASLt handle, its plans and its workspace. There is one per device; only the launching thread
-// may use it.
+// Owns the cuBLASLt handle, its plans and its workspace. There is one library per device; only the launching
+// thread may use it.
 class GemmLibrary {
  public:
   // Throws hadal::Error with one clear line if cuBLASLt cannot be used.
@@ -33,13 +33,14 @@ class GemmLibrary {
 
 // Computes y[m, n] = x[m, k] · Wᵀ. With kBF16 weights x is bf16, with kF16 it is float16; both accumulate in
 // float32. With kF32 weights (routers), products and sums are float32. kFp8Block weights read x_quantized
-// (W8A8): the tensor cores multiply e4m3, and each 128 of k is promoted to float32 and multiplied by both
-// scales. kInt8Block is the same in int8, with each 128 of k summed exactly. With kInt8Channel rows have one
-// scale each, the sum over k is one exact int32, and y = sum · row scale · channel scale. kFp8Channel is the
-// same in e4m3 with float32 sums, of which the tensor cores add up at most 512 of k.
-//   Rows of codes and weights are padded with zeros to a multiple of 128 in k; w.k may be ragged
-//   (w.row_stride is the padded one), w.n may be ragged. scales [ceil(n/128), scale_stride], or [n].
-//   In int8 k is at most kMaxInt8K.
+// (W8A8): the tensor cores multiply e4m3, and the sum over each 128 of k is promoted to float32 and
+// multiplied by both scales. kInt8Block is the same in int8, with each 128 of k summed exactly. With
+// kInt8Channel, rows of x and of W have one scale each, the sum over k is one exact int32, and y = sum · row
+// scale · channel scale. kFp8Channel is the same in e4m3 with float32 sums; the tensor cores' own e4m3 sums
+// cover at most 128 of k.
+//   Rows of codes and of 8-bit weights are padded with zeros to a multiple of 128 in k (w.row_stride is the
+//   padded width); w.k and w.n need not be multiples of 128. w.scales is [ceil(n/128), scale_stride], or [n]
+//   for channels. With kInt8Channel, k is at most kMaxInt8K.
 struct DenseLinearParams {
   const void* x = nullptr;  // [m, k] of the weights' 16-bit type, rows x_stride apart
   int64_t x_stride = 0;
@@ -51,14 +52,14 @@ struct DenseLinearParams {
   int64_t y_stride = 0;
   int64_t m = 0;
   bool f16 = false;  // with kF32 weights: x and y are float16, not bf16
-  // The kernels for few rows (thin, skinny, router) heed it; the others compute y in any case.
+  // Only the kernels for few rows (thin, skinny, router) test the gate; the others compute y in any case.
   LengthGate gate;
 };
 // Returns true if rows of 16 bits are float16.
 constexpr bool has_f16_rows(const DenseLinearParams& p) {
   return p.w.type == WeightType::kF16 || (p.w.type == WeightType::kF32 && p.f16);
 }
-// Runs the kernel that gemm/choice.h chooses: a measured one (null: none were measured), or the heuristic's.
+// Runs the kernel that gemm/choice.h chooses: the measured choice (null: there are none), or the heuristic's.
 class LinearTable;
 void linear(const DenseLinearParams& params, GemmLibrary& library, const Launch& launch,
             const LinearTable* measured = nullptr);
@@ -72,7 +73,8 @@ void launch_linear(const Choice& choice, const DenseLinearParams& params, GemmLi
 //
 // y[m, h, 0:512] = q[m, h, 0:128] · W_UK[h]; w_uk holds W_UK transposed: head h at rows [512·h, 512·(h+1)) of
 // [heads·512, 128]; FP8 scales [heads·4, scale_stride]. With `positions` the op also computes the rest of
-// decode's query: y[m, h, 512:576] = RoPE(q[m, h, 128:192]), with the bits of q_rope (elementwise.h).
+// decode's query: y[m, h, 512:576] = RoPE(q[m, h, 128:192]), which has the same bits as q_rope computes
+// (elementwise.h).
 struct AbsorbQueryParams {
   const void* q = nullptr;  // [rows, heads, ≥128, with RoPE ≥192]
   int64_t q_row_stride = 0, q_head_stride = 0;
@@ -81,18 +83,18 @@ struct AbsorbQueryParams {
   int64_t m = 0;
   int num_heads = 0;
   const int32_t* positions = nullptr;  // [rows]; null: no RoPE
-  const float* cos_sin = nullptr;      // [max_positions, 64]: 32 cosines, then 32 sines; a weight
+  const float* cos_sin = nullptr;      // [max_positions, 64]: 32 cosines, 32 sines; never written
   // [m]: the row of q and positions from which y's row is made; < 0: a row of zeros. Null: row i.
   const int32_t* rows = nullptr;
   // True: positions and rows were complete before the previous kernel could begin (see launch.h), so they are
-  // read before the wait for it.
+  // read before pdl_wait().
   bool settled = false;
 };
 void absorb_query(const AbsorbQueryParams& params, const Launch& launch);
 
 // Computes y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ. kv_b is as in the checkpoint: head h's W_UV is rows
-// [256·h + 128, 256·h + 256) of [heads·256, 512]. The result has 16 bits, or goes straight to FP8 rows (a
-// head is one group of 128).
+// [256·h + 128, 256·h + 256) of [heads·256, 512]. The result is stored in 16 bits, or directly as FP8 rows,
+// in which each head is one group of 128.
 struct ExpandValueParams {
   const void* o = nullptr;  // [m, heads, 512], dense
   MatrixWeight kv_b;        // [heads · 256, 512]

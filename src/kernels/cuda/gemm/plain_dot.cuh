@@ -1,5 +1,5 @@
-// Holds the inner loop of the plain kernels, which computes one output element of a matrix product, and the
-// scale of a quantised group.
+// Holds the inner loops of the plain kernels, which compute one output element of a matrix product, and the
+// function that computes the scale of a quantised group.
 #pragma once
 
 #include "kernels/cuda/activation.h"

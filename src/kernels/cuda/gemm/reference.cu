@@ -1,7 +1,7 @@
-// Implements the plain kernels of linear and of the absorbed products, with one output element per thread, k
-// in ascending order and float32 sums; with FP8 weights, sums of blocks of 128 are joined as
-// kernels/params/linear.h says. They support any shape and alignment from sm_80 on. They are the oracle of
-// the device tests, and run the shapes that no tuned kernel supports.
+// Implements the plain kernels of linear and of the absorbed products. Each thread computes one output
+// element, with k in ascending order and float32 sums. With FP8 weights, sums of blocks of 128 are joined as
+// kernels/params/linear.h says. The kernels support any shape and alignment from sm_80 on. They are the
+// oracle of the device tests, and run the shapes that no tuned kernel supports.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/rope.cuh"
@@ -52,7 +52,8 @@ __global__ void plain_absorb_kernel(AbsorbQueryParams p) {
   }
 }
 
-// Grid: x is the head, y the row; the 128 threads are the head's outputs, one group of FP8 rows.
+// Grid: x is the head, y the row; the 128 threads compute the head's outputs, which are one group of FP8
+// rows.
 __global__ void plain_expand_kernel(ExpandValueParams p) {
   __shared__ float group_max[kThreads / 32];
   pdl_wait();

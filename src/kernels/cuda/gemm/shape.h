@@ -17,12 +17,12 @@ struct LinearShape {
   int64_t n = 0;  // outputs
   int64_t k = 0;
   int num_sms = 132;  // multiprocessors of the device
-  // Weights and activations begin at multiples of 16 bytes, in rows that are multiples of 16 bytes and hold
-  // all of k (8-bit types: padded to a multiple of 128).
+  // True if weights and activations begin at multiples of 16 bytes, and their rows are multiples of 16 bytes
+  // long and hold all of k (8-bit types: padded to a multiple of 128).
   bool aligned = true;
   bool f32_y = false;  // y is float32
-  // The same is true of y, and for 8-bit types of the activations' scales; scales of channels begin at
-  // multiples of 8 bytes.
+  // True if y is aligned in this way, and for 8-bit types also the activations' scales; scales and biases of
+  // channels begin at multiples of 8 bytes.
   bool aligned_y = true;
 };
 

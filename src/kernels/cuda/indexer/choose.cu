@@ -1,16 +1,16 @@
 // Chooses the topk best of a row's scores.
 //
-// Grid: a cluster of 1 to 8 blocks of 512 threads per row. Each block has a slice of the row's positions,
-// which it reads four times from the L2: three times it counts digits (11, 11 and 10 bits of the sortable
-// score) among the scores that have the border's digits above, and once it writes the chosen ones. After
-// each count the blocks read each other's histograms, so that all know the border's next digit. Before they
-// write, they read each other's numbers of better and of equal scores, from which each knows where its output
-// begins. Rows without a selection end at once.
+// Grid: it has a cluster of 1 to 8 blocks of 512 threads per row. Each block has a slice of the row's
+// positions, whose scores it reads four times from the L2. The first three passes count digits (11, 11 and 10
+// bits of the sortable score) among the scores that share the border's higher digits; the fourth writes the
+// chosen keys. After each count every block reads the histograms of all blocks and derives the border's next
+// digit. Before the last pass every block reads how many better and equal scores the lower blocks have, which
+// gives the place of its own output. Blocks of rows without a selection end at once.
 //
 // | barrier          | orders                                                                             |
 // |------------------|------------------------------------------------------------------------------------|
-// | cluster, 3 times | a histogram is complete in all blocks before any reads it                          |
-// | cluster          | `published` is written before others read it                                       |
+// | cluster, 3 times | a histogram is complete in all blocks before any block reads it                    |
+// | cluster          | `published` is written before other blocks read it                                 |
 // | cluster, halves  | arrive after the last remote read, wait at the end: a block outlives its readers   |
 #include <cuda_runtime.h>
 
@@ -32,7 +32,7 @@ static_assert(kBinsEach == 4, "a thread's bins are one load of 16 bytes");
 
 struct Shared {
   alignas(16) uint32_t histograms[kScoreDigits][kScoreBins];
-  alignas(16) uint32_t published[4];  // better scores, equal scores, of this block's slice
+  alignas(16) uint32_t published[4];  // numbers of better and of equal scores in this block's slice
   uint32_t warp_sums[2][kWarps];
   uint32_t digit;
   uint32_t wanted;
@@ -55,8 +55,8 @@ __device__ __forceinline__ void for_each_score(const float* scores, int64_t begi
   }
 }
 
-// Returns the sum over the threads before this one and, in `all`, over all. `sums` is free when the
-// next-but-one call with other `sums` has passed its barrier.
+// Returns the sum over the threads before this one, and stores the sum over all threads in `all`. `sums` may
+// be used again after one call with other `sums`, whose barrier shows that all threads have read these.
 __device__ __forceinline__ uint32_t scan(uint32_t value, uint32_t* sums, uint32_t& all) {
   const int lane = thread() % 32, warp = thread() / 32;
   uint32_t sum = value;
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) index_choose_kernel(const IndexChoos
   const auto rank = static_cast<int>(cluster_rank());
   const int64_t row = blockIdx.x / cluster;
   const int32_t num_keys = args.kv_len[row];
-  if (!selects_keys(num_keys, args.topk)) return;  // the whole cluster does
+  if (!selects_keys(num_keys, args.topk)) return;  // all blocks of the cluster return
   for (int i = thread(); i < kScoreDigits * kScoreBins; i += kThreads) (&shared.histograms[0][0])[i] = 0;
   __syncthreads();
 
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) index_choose_kernel(const IndexChoos
   const int64_t end_of_keys = min(end, int64_t{num_keys});
 
   uint32_t border = 0;
-  uint32_t wanted = args.topk;  // how many of the scores with the border's digits so far are chosen
+  uint32_t wanted = args.topk;  // keys still to choose among the scores that share the border's known digits
   uint32_t better = 0;          // this thread's part of the slice's scores above the border
   uint32_t parity = 0;
   for (int digit = 0; digit < kScoreDigits; ++digit) {
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kThreads) index_choose_kernel(const IndexChoos
   const int32_t* table = args.page_table + args.seq_idx[row] * args.page_table_stride;
   for (int64_t tile = begin; tile < end; tile += kTile) {
     const int64_t position = tile + 4 * thread();
-    uint32_t chosen = 0, equal = 0;  // bit i: of position + i
+    uint32_t chosen = 0, equal = 0;  // bit i belongs to position + i
     if (position < end_of_keys) {
       const uint4 four = *reinterpret_cast<const uint4*>(scores + position);
       const uint32_t bits[4] = {four.x, four.y, four.z, four.w};
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads) index_choose_kernel(const IndexChoos
         equal |= static_cast<uint32_t>(exists && score == border) << i;
       }
     }
-    // At most 2,048 of each, so both fit one word.
+    // A tile has at most 2,048 chosen and 2,048 equal scores, so both counts fit into one word.
     uint32_t all = 0;
     const uint32_t before = scan(__popc(chosen) | __popc(equal) << 16, shared.warp_sums[parity], all);
     parity ^= 1U;
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads) index_choose_kernel(const IndexChoos
       if ((equal >> i & 1U) != 0) chosen |= static_cast<uint32_t>(equal_rank++ < wanted) << i;
     }
     if constexpr (kBits) {
-      // Eight lanes have a half of a word.
+      // Eight lanes have the 32 bits of half a word.
       const int lane = thread() % 32;
       uint32_t word = chosen << (lane % 8 * 4);
 #pragma unroll

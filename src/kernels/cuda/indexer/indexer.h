@@ -1,12 +1,12 @@
 // Declares V3.2's indexer on the device: index keys, index queries, and the choice of the keys of highest
-// score. kernels/params/indexer.h has the formulas. Keys are KvIndex::kE4M3, the only layout that goes with
-// the device's caches. Any thread may call these functions; they only launch kernels (launch.h has the
+// score. kernels/params/indexer.h has the formulas. Keys are KvIndex::kE4M3, the only layout of index keys
+// that the device supports. Any thread may call these functions, which only launch kernels (launch.h has the
 // rules). This header includes no CUDA header.
 //
-// Three things differ from the CPU's numerics. LayerNorm sums in float32 and the tensor cores sum scores in
-// another order, so their last bits differ; the plain kernels (Launch::reference) compute the CPU's bits. And
-// a row that sees at most topk keys is left alone, because whatever reads a selection then takes all keys of
-// the page table. Here too, a score depends only on the token, the key and the number of heads.
+// The results differ from the CPU's in three ways. LayerNorm sums in float32, and the tensor cores sum scores
+// in another order, so last bits may differ; the plain kernels (Launch::reference) compute the CPU's bits.
+// Nothing is written for a row that sees at most topk keys, because it attends to all keys of its page table.
+// As on the CPU, a score depends only on the token, the key and the number of heads.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +34,8 @@ struct DeviceIndexWriteParams {
 };
 void index_write(const DeviceIndexWriteParams& params, const Launch& launch);
 
-// Makes codes of wq_b's product, and weights w · num_heads^−0.5 · 128^−0.5 · (scale of the codes) of
-// weights_proj's. Rows that see at most topk keys are skipped where kv_len is given.
+// Makes codes from wq_b's product q, and from weights_proj's product w the weights w · num_heads^−0.5 ·
+// 128^−0.5 · (scale of the codes). Rows that see at most topk keys are skipped if kv_len is given.
 struct DeviceIndexQueryParams {
   const bf16* q = nullptr;  // [m, num_heads, 128], rows q_stride apart
   int64_t q_stride = 0;
@@ -52,9 +52,9 @@ struct DeviceIndexQueryParams {
 };
 void index_query(const DeviceIndexQueryParams& params, const Launch& launch);
 
-// Chooses, for each row that sees more than topk keys, the topk keys of highest score, exactly by the scores
-// that were computed. Of equal scores the one at the lower position wins; a NaN is worse than every number.
-// Exactly one of `slots` and `bits` is set. Nothing is written for the other rows.
+// Chooses, for each row that sees more than topk keys, the topk keys of highest score. The choice is exact
+// for the scores as computed. If scores are equal, the key at the lower position is chosen; a NaN is worse
+// than every number. Exactly one of `slots` and `bits` is set. Nothing is written for the other rows.
 struct DeviceIndexSelectParams {
   IndexSelectShape shape;
   const fp8_e4m3* q = nullptr;  // [num_rows, num_heads, 128], dense: index_query

@@ -1,8 +1,8 @@
 // Makes index keys and index queries.
 //
-// A block has eight rows (of keys) or eight heads of queries, one warp each: lane l holds values 4l … 4l + 3,
-// so a warp loads 256 bytes and stores 128, and butterflies and sums are shuffles. There is no shared memory
-// and no barrier. The norm's weights, which no kernel writes, are loaded before pdl_wait.
+// Each of a block's eight warps works on one key, or on one head of one query. Lane l holds values 4l … 4l +
+// 3, so a warp loads 256 bytes and stores 128, and butterflies and sums are shuffles. There is no shared
+// memory and no barrier. The norm's weights, which no kernel writes, are loaded before pdl_wait.
 #include <cmath>
 
 #include "kernels/cuda/alignment.h"

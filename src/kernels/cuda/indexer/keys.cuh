@@ -29,7 +29,7 @@ __device__ __forceinline__ IndexValues load_index_values(const bf16* row, int la
   return {{low.x, low.y, high.x, high.y}};
 }
 
-// LayerNorm in float32, with the sum of squares over differences from the mean.
+// Applies LayerNorm in float32; the variance is computed from differences from the mean.
 __device__ __forceinline__ void layer_norm(IndexValues& x, const float4& weight, const float4& bias,
                                            float eps) {
   const float mean = sum_of_lanes((x.v[0] + x.v[1]) + (x.v[2] + x.v[3])) * (1.0F / kIndexHeadDim);
@@ -46,8 +46,8 @@ __device__ __forceinline__ void layer_norm(IndexValues& x, const float4& weight,
   for (int i = 0; i < 4; ++i) x.v[i] = fmaf(x.v[i] * factor, w[i], b[i]);
 }
 
-// Rotates the first 64 values by halves: lanes 0 … 7 have what lanes 8 … 15 are paired with. `table` has 32
-// cosines, then 32 sines.
+// Rotates the first 64 values by halves: the values of lanes 0 … 7 are paired with those of lanes 8 … 15.
+// `table` has 32 cosines, then 32 sines.
 __device__ __forceinline__ void rotate_halves(IndexValues& x, const float* table, int lane) {
   const int at = lane % 8 * 4;
   const float4 cosines = *reinterpret_cast<const float4*>(table + at);
@@ -82,7 +82,7 @@ __device__ __forceinline__ void hadamard(IndexValues& x, int lane) {
   x.v[3] = (c - d) * kIndexHadamardScale;
 }
 
-// Returns the scale of the warp's 128 values: max(amax, 1e-4) / 448, up to the next power of two.
+// Returns the scale of the warp's 128 values: max(amax, 1e-4) / 448, rounded up to a power of two.
 __device__ __forceinline__ float index_scale(const IndexValues& x) {
   float amax = kKvMinAmax;
 #pragma unroll
@@ -92,7 +92,7 @@ __device__ __forceinline__ float index_scale(const IndexValues& x) {
   return group_scale(amax, true);
 }
 
-// Returns the lane's four codes.
+// Returns the e4m3 codes of the lane's four values.
 __device__ __forceinline__ uint32_t index_codes(const IndexValues& x, float scale) {
   float q[4];
 #pragma unroll

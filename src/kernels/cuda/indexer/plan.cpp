@@ -7,7 +7,7 @@
 namespace hadal::cuda {
 namespace {
 
-// A multiprocessor has room for 2,048 threads, and so for this many blocks of the select kernel.
+// A multiprocessor holds 2,048 threads, and so this many blocks of the select kernel.
 constexpr int64_t kSelectBlocksPerSm = 2048 / kIndexSelectThreads;
 
 }  // namespace

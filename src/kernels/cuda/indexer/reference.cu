@@ -16,7 +16,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Turns a row of 128 values in shared memory, one for each of 128 threads, into what is rounded.
+// Applies rope and the Hadamard transform to a row of 128 values in shared memory, one for each of 128
+// threads.
 __device__ void rotate_and_transform(float* values, const float* table) {
   const auto t = static_cast<int>(threadIdx.x);
   constexpr int kPairs = kIndexRopeDim / 2;
@@ -37,7 +38,7 @@ __device__ void rotate_and_transform(float* values, const float* table) {
   __syncthreads();
 }
 
-// Returns the scale of values [128].
+// Returns the scale of the row `values`, [128].
 __device__ float scale_of(const float* values) {
   float amax = kKvMinAmax;
   for (int i = 0; i < kIndexHeadDim; ++i) amax = fmaxf(amax, fabsf(values[i]));
@@ -53,7 +54,7 @@ __global__ void index_write_kernel(const DeviceIndexWriteParams p) {
   if (slot < 0) return;
   values[t] = to_f32(p.k[row * p.k_stride + t]);
   __syncthreads();
-  // In 16 partial sums, as on the CPU.
+  // The order of additions, 16 partial sums, is the CPU's.
   const auto sum = [&](auto term) {
     double total = 0.0;
     for (int first = 0; first < 16; ++first) {
@@ -117,7 +118,7 @@ __global__ void score_kernel(const DeviceIndexSelectParams p, int64_t first_row,
       sum * reinterpret_cast<const float*>(keys + kKvIndexScalesOffset)[offset];
 }
 
-// Finds the border bit by bit; then one thread writes the result.
+// Finds the border bit by bit. Then one thread writes the result.
 __global__ void choose_kernel(const DeviceIndexSelectParams p, int64_t first_row, const float* all_scores,
                               int64_t score_stride) {
   pdl_wait();

@@ -1,4 +1,5 @@
-// Declares the plain kernels of the indexer: any shape and alignment, with the bits of the CPU's operations.
+// Declares the plain kernels of the indexer, which support any shape and alignment and return the same bits
+// as the CPU's operations.
 #pragma once
 
 #include <cmath>
@@ -7,7 +8,7 @@
 
 namespace hadal::cuda {
 
-// Returns what a head's weight is multiplied with before its scale.
+// Returns the factor num_heads^−0.5 · 128^−0.5, by which a head's weight is multiplied before the scale.
 inline float index_query_factor(int num_heads) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(num_heads) * kIndexHeadDim));
 }

@@ -1,20 +1,20 @@
-// Scores keys with products of a warp: 16 heads are the rows of a product, 8 keys its columns. Codes are
-// widened to float16, without rounding, because Hopper has FP8 products for warpgroups only.
+// Scores keys with warp-level products (mma): 16 heads are the rows of a product, 8 keys its columns. Codes
+// are widened to float16, without rounding, because Hopper has FP8 products only for warpgroups.
 //
-// Grid: one resident block of eight warps per multiprocessor. A block finds its share of all units (32 keys
-// of a group of rows) from the lengths alone. A group is one row, whose units the warps take in turn, or
-// eight rows, of which each warp has one and scores the same keys for it; those then come through the L1. A
-// block without a share ends at once.
+// Grid: it has one resident block of eight warps per multiprocessor. A block computes its share of all units
+// (32 keys of a group of rows) from the lengths alone. A group is either one row, whose units are distributed
+// over the warps in turn, or eight rows. In a group of eight rows each warp scores the same keys for one row,
+// so the keys are shared through the L1. A block without a share ends at once.
 //
-// A warp holds a row's values as operands in registers, and reads keys through a ring of its own of kStages
-// units, which its lanes fill by cp.async; nothing is shared between warps but the prefix sums of the groups,
-// so there are no barriers besides those of the sums. Slots of k are permuted in both operands alike, so that
-// a lane's bytes of a row are two chunks of 16.
+// A warp holds a row's values as operands in registers. It reads keys through its own ring of kStages units,
+// which its lanes fill by cp.async. Warps share only the prefix sums of the groups, so only the computation
+// of these sums has barriers. The order of k is permuted in the same way in both operands, so that a lane's
+// bytes of a row are two chunks of 16.
 //
-// Sums are float32: first the products over k, then the weighted sum over heads, in each lane over heads
-// 16 i + g and 16 i + 8 + g with i ascending, then over g at distances 4, 2, 1 (of lanes: 16, 8, 4). So a
-// key's bits depend neither on its place nor on the batch, and equal keys have equal scores. relu(NaN) is
-// NaN.
+// Sums are float32. The products are summed over k first. Then the weighted sum over heads is computed: each
+// lane adds heads 16 i + g and 16 i + 8 + g with i ascending, and lanes are then added over g at distances 4,
+// 2 and 1 (lane distances 16, 8 and 4). So the bits of a key's score depend neither on its place nor on the
+// batch, and equal keys have equal scores. relu(NaN) is NaN.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -37,15 +37,15 @@ constexpr int kStageBytes = kUnitBytes + kIndexUnitKeys * 4;  // codes, then sca
 constexpr int kSharedBytes = kIndexScoreWarps * kStages * kStageBytes;
 constexpr unsigned kAll = 0xffffffffU;
 
-// Returns four codes as float16, without rounding: the first two, and the others.
+// Returns four codes as float16, without rounding: the first two in x, the last two in y.
 __device__ __forceinline__ uint2 widen(uint32_t codes) {
   const __half2_raw low = __nv_cvt_fp8x2_to_halfraw2(static_cast<uint16_t>(codes), __NV_E4M3);
   const __half2_raw high = __nv_cvt_fp8x2_to_halfraw2(static_cast<uint16_t>(codes >> 16), __NV_E4M3);
   return {low.x | static_cast<uint32_t>(low.y) << 16, high.x | static_cast<uint32_t>(high.y) << 16};
 }
 
-// Operands of a row: values of heads 16 i + g and 16 i + 8 + g, and their weights. Heads beyond num_heads are
-// zeros. A word of codes is a lane's share of 16 of k.
+// Holds a lane's operands of a row: the values of heads 16 i + g and 16 i + 8 + g, and the weights of these
+// heads. Heads beyond num_heads are zeros. A word of codes is the lane's part of 16 values of k.
 template <int kTiles>
 struct RowOperand {
   uint2 values[kTiles][2][8];  // [tile][g, 8 + g][words of chunk c, then of chunk 4 + c]
@@ -102,7 +102,7 @@ __device__ __forceinline__ float score_unit(const RowOperand<kTiles>& row, const
     sums[2 * tile] = even;
     sums[2 * tile + 1] = odd;
   }
-  // In each pair of lanes, one keeps the lower half of the sums, the other the upper half.
+  // In each pair of lanes, one lane keeps the lower half of the sums and the other lane the upper half.
 #pragma unroll
   for (int kept = 4; kept > 0; kept /= 2) {
     const int distance = 4 * kept;
@@ -117,7 +117,7 @@ __device__ __forceinline__ float score_unit(const RowOperand<kTiles>& row, const
   return sums[0];
 }
 
-// Scores units first, first + step, … below last of one row; called by a whole warp.
+// Scores the units first, first + step, … below last of one row. It is called by a whole warp.
 template <int kTiles, bool kShared>
 __device__ __forceinline__ void score_row(const IndexScoreArgs& args, const RowOperand<kTiles>& row_operand,
                                           int row, int num_keys, int first, int last, int step,
@@ -125,7 +125,7 @@ __device__ __forceinline__ void score_row(const IndexScoreArgs& args, const RowO
   const int count = first < last ? (last - first + step - 1) / step : 0;
   if (count == 0) return;
   const int32_t* table = args.page_table + args.seq_idx[row] * args.page_table_stride;
-  int32_t pages = 0;  // lane l has the page of unit l of the next 32
+  int32_t pages = 0;  // lane l has the page of unit l of the current 32 units
   const auto issue = [&](int i) {
     if (i < count) {
       if (i % 32 == 0 && i + lane < count) pages = table[(first + (i + lane) * step) / 2];
@@ -166,7 +166,7 @@ __device__ __forceinline__ void score_row(const IndexScoreArgs& args, const RowO
   }
 }
 
-// Fills ends[g] with the units of groups 0 … g and returns the number of all units.
+// Sets ends[g] to the number of units in groups 0 … g, and returns the number of all units.
 template <int kGroupRows>
 __device__ int sum_units(const IndexScoreArgs& args, int* ends, int* warp_sums) {
   const int num_groups = (args.num_rows + kGroupRows - 1) / kGroupRows;
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kThreads, 1) index_score_kernel(const IndexSco
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   std::byte* ring = rings + warp * kStages * kStageBytes;
   int group = 0;
-  if (unit < end) {  // the first group that ends after `unit`
+  if (unit < end) {  // binary search for the first group that ends after `unit`
     for (int step = kMaxIndexGroups / 2; step > 0; step /= 2) {
       const int before = group + step - 1;
       if (before * kGroupRows < args.num_rows && ends[before] <= unit) group += step;

@@ -1,5 +1,5 @@
-// Declares the two launches of index_select: scores of all keys, then the choice. Both work on the rows of
-// one piece of a call, which begin at the pointers here.
+// Declares the two launches of index_select: the first scores all keys, the second chooses among them. Both
+// work on at most rows_at_once rows of a call, and the pointers here point to the first of these rows.
 #pragma once
 
 #include <cstddef>
@@ -32,9 +32,9 @@ struct IndexChooseArgs {
   int64_t page_table_stride;
   const int32_t* seq_idx;
   const int32_t* kv_len;
-  int32_t* slots;  // [num_rows, topk]; or null, with
-  int32_t* counts;
-  uint64_t* bits;  // [num_rows, bits_stride]
+  int32_t* slots;   // [num_rows, topk]; null if `bits` is set
+  int32_t* counts;  // [num_rows]; set with `slots`
+  uint64_t* bits;   // [num_rows, bits_stride]; null if `slots` is set
   int64_t bits_stride;
   int num_rows;
   int topk;

@@ -17,7 +17,7 @@ struct DevicePagedKv {
   const std::byte* pool = nullptr;      // [num_pages, 64, row_bytes]
   KvLayout layout;                      // kBF16, kF16, kFp8E4M3, kFp8E5M2
   const int32_t* page_table = nullptr;  // [num_seqs, page_table_stride], page ids in order of position;
-                                        // entries past the length are garbage
+                                        // entries past the length are undefined
   int64_t page_table_stride = 0;
   // Bytes from record to record and from page to page, multiples of 16; 0: dense. Only decode of 16-bit
   // caches supports values other than 0 (several KV heads per token, pages of a larger tensor).
@@ -25,48 +25,49 @@ struct DevicePagedKv {
   int64_t page_stride = 0;
 };
 
-// Describes the shape of a plan. A plan says how a step's lengths are cut; it is made once per step on the
-// device and used by every layer. It depends only on the lengths and this shape, and fixes split lengths and
-// the order of merging.
+// Describes the shape of a plan. A plan divides the pages of a step's sequences among blocks, and fixes split
+// lengths and the order of merging. It is made once per step on the device, is used by every layer, and
+// depends only on the lengths and this shape.
 struct MlaPlanShape {
-  int64_t num_seqs = 0;  // rows of kv_len, up to 16384; several may be of one sequence (seq_idx)
+  int64_t num_seqs = 0;  // rows of kv_len, up to 16384; several rows may belong to one sequence (seq_idx)
   int q_len = 1;  // query tokens per sequence, 1 … 8; causal: query i of a sequence sees kv_len − q_len + 1 +
                   // i keys, else all kv_len
   int num_heads = 0;  // 1 … 128
   int num_sms = 132;
   int split_pages =
-      0;  // > 0: every split covers exactly this many pages (batch-invariant); 0: balanced over the SMs
+      0;  // > 0: pages of a split (batch-invariant), doubled for long sequences; 0: balanced over the SMs
   KvLayout layout;  // the cache's layout, which decides the kernel that the plan is for
-  // The length that the kernel is chosen for: a usual length of a server, or the longest of the batch where a
-  // caller has it; 0: kMlaUsualKeys. Any value gives right results; it decides between schedules for few long
-  // and few short sequences.
+  // The length in keys for which the kernel is chosen: a usual length of a server, or the longest of the
+  // batch if the caller has it; 0: kMlaUsualKeys. Results are right with any value, which only affects the
+  // choice of the schedule.
   int64_t most_keys = 0;
   // True for an engine's decode steps: other kernels run between two calls, and sequences of a quarter of
-  // most_keys are as frequent. This too decides between schedules, and nothing else.
+  // most_keys are as frequent as those of most_keys. This, too, only affects the choice of the schedule.
   bool in_step = false;
-  // > 0: rows that see more keys attend to a selection of this many (V3.2's indexer), the others to all keys;
-  // q_len is then 1, and the cache bf16 or fp8_e4m3.
+  // > 0: a row that sees more keys than this attends to a selection of this many (V3.2's indexer), and every
+  // other row to all its keys. q_len is then 1, and the cache is bf16 or fp8_e4m3.
   int index_topk = 0;
 };
 inline constexpr int64_t kMlaUsualKeys = 4096;
 size_t mla_plan_bytes(const MlaPlanShape& shape);  // bytes of the plan
 size_t mla_decode_scratch_bytes(
     const MlaPlanShape& shape);  // bytes of partial results; bounded by num_sms and num_seqs
-// Holds the largest sizes of plan and scratch for any most_keys and up to shape.num_seqs sequences, without
-// fixed splits.
+// Holds the sizes of plan and scratch that suffice for any most_keys and up to shape.num_seqs sequences,
+// without fixed splits.
 struct MlaDecodeBytes {
   size_t plan = 0, scratch = 0;
 };
 MlaDecodeBytes mla_decode_most_bytes(const MlaPlanShape& shape);
 void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* plan, const Launch& launch);
 
-// Says what rows of more than shape.index_topk keys attend to: the records at slots[row, 0 … counts[row]),
+// Names the records to which rows of more than shape.index_topk keys attend: slots[row, 0 … counts[row]) are
 // slots of the pool (page · 64 + offset) in any order.
 struct DeviceSelection {
   const int32_t* slots = nullptr;   // [num_seqs, index_topk]; null only with index_topk 0
   const int32_t* counts = nullptr;  // [num_seqs]: 0 … index_topk; 0 gives zeros
-  int64_t num_slots = 0;  // of the pool: builds with HADAL_SANITIZE_KERNELS trap at others; 0: not checked
-  // True: every row sees more than index_topk keys or none (prompts), so no plan is needed.
+  int64_t num_slots = 0;  // slots of the pool; builds with HADAL_SANITIZE_KERNELS trap at a slot beyond it;
+                          // 0: not checked
+  // True: every row sees more than index_topk keys or no key (prompts), so no plan is needed.
   bool all_rows = false;
 };
 
@@ -76,26 +77,26 @@ struct DeviceDecodeParams {
   MlaPlanShape shape;       // the shape for which the plan was made
   const void* q = nullptr;  // [num_seqs, q_len, heads, 576], dense
   void* out = nullptr;      // [num_seqs, q_len, heads, 512], dense
-  float* lse = nullptr;     // [num_seqs, q_len, heads] natural log, −inf without keys; null: not wanted
+  float* lse = nullptr;     // [num_seqs, q_len, heads] natural log, −inf without keys; null: not stored
   DevicePagedKv kv;         // its layout is shape.layout
   const int32_t* seq_idx = nullptr;  // [num_seqs]: row of the page table
   const int32_t* kv_len = nullptr;   // [num_seqs]: keys the last query sees; 0 gives zeros
   float softmax_scale = 0.0F;
   bool causal = true;
-  // True: plan, kv_len, seq_idx, page table and every record but the last q_len of each row of kv_len were
-  // complete before the previous kernel could begin (see launch.h), so they are read before the wait for it;
-  // where several rows belong to one sequence, no row's last q_len keys are older keys of another row.
-  // (Records that are not complete may be read then too, and are read again.) In a step this holds for every
-  // layer but the first.
+  // True: the plan, kv_len, seq_idx, the page table and every record except the last q_len of each row of
+  // kv_len were complete before the previous kernel could begin, so they are read before pdl_wait (see
+  // launch.h). If several rows belong to one sequence, no row's last q_len keys may be older keys of another
+  // row. (The last q_len records may also be read early, but are then read again after pdl_wait.) In a step
+  // this holds for every layer but the first.
   bool settled = false;
   const void* plan = nullptr;
   void* scratch = nullptr;
-  DeviceSelection selection;  // with shape.index_topk; its cache is dense
+  DeviceSelection selection;  // used if shape.index_topk > 0; the cache must then be dense
 };
 void mla_decode(const DeviceDecodeParams& params, const Launch& launch);
 
-// Describes a run of keys of one sequence for a prefill pass: rows [begin, begin + count) of it go to rows
-// [out_begin, out_begin + count) of the pass's buffers.
+// Describes a run of keys of one sequence for a prefill pass: the sequence's keys [begin, begin + count) go
+// to rows [out_begin, out_begin + count) of the pass's buffers.
 struct KeyRun {
   int32_t seq_idx = 0;
   int32_t begin = 0;
@@ -108,10 +109,10 @@ struct GatherKeysParams {
   int num_runs = 0;
   int64_t max_count = 0;  // the largest count of a run (host)
   // bf16, or float16 with a float16 cache.
-  void* latent = nullptr;  // [num_keys, 512]; null: not wanted (with latent_fp8)
+  void* latent = nullptr;  // [num_keys, 512]; null: not stored (only with latent_fp8)
   void* rope = nullptr;    // [num_keys, 64]
-  // FP8 weights of kv_b read these quantised latents (rows of activation.h). Without codes (null) they are
-  // not computed; a float16 cache does not support them.
+  // These are the quantised latents that FP8 weights of kv_b read (rows of activation.h). They are not
+  // computed if their codes are null; a float16 cache does not support them.
   QuantizedRows latent_fp8;
 };
 void gather_keys(const GatherKeysParams& params, const Launch& launch);

@@ -1,5 +1,5 @@
-// Loads a row from memory, applies penalties, bias, the grammar's mask and the mask of end tokens on the way,
-// and finds the best token.
+// Loads a row from memory, applies penalties, bias, the grammar's mask and the mask of end tokens to it, and
+// finds the best token.
 #pragma once
 
 #include <climits>
@@ -47,15 +47,16 @@ __device__ __forceinline__ void load_share(const float* own, int left, int chunk
 __device__ __forceinline__ void load_row(const Row& row, const float* logits, float4 (&four)[kMaxSteps]) {
   int chunk = row.chunk;
   int first = row.warp_first() + row.lane * 4;
-  // These values are made opaque, so that no loop around this keeps dozens of precomputed addresses and
-  // comparisons in registers.
+  // These values are made opaque to the compiler. Otherwise a loop around this code would keep dozens of
+  // precomputed addresses and comparisons in registers.
   asm volatile("" : "+r"(chunk), "+r"(first));
   const bool vectors = row.vocab % 4 == 0 && reinterpret_cast<uintptr_t>(logits) % 16 == 0;
   load_share(logits + first, row.vocab - first, chunk, vectors, four);
 }
 
-// Returns a warp's best logit and token as one number: larger for a larger logit, then for a lower id. All
-// lanes return it; kNanKey means that a logit is NaN, and 0 that the warp has no token.
+// Returns a warp's best logit and token as one number, in all lanes. The number is larger for a larger logit
+// and, among equal logits, for a lower id. kNanKey means that a logit is NaN, and 0 that the warp has no
+// token.
 __device__ __forceinline__ uint64_t warp_best(const Row& row, float value, int id) {
   const uint32_t order = value != value ? 0xffffffffU : ordered(value);
   const uint32_t largest = __reduce_max_sync(kAll, order);
@@ -88,8 +89,8 @@ __device__ __forceinline__ uint64_t warp_best(const Row& row, const float4 (&fou
   return warp_best(row, top, id);
 }
 
-// Holds the key of a loaded row's best token, and the least of the warps' best logits, as ordered(). At least
-// Row::num_warps tokens, one for each warp that has any, are not below that logit.
+// Holds the key of a loaded row's best token, and the smallest of the warps' best logits, as ordered(). At
+// least Row::num_warps tokens, one for each warp that has any, are at or above that logit.
 struct Loaded {
   uint64_t best;
   uint32_t least_warp_best;
@@ -122,13 +123,13 @@ __device__ __forceinline__ int best_id(uint64_t key) {
   return static_cast<int>(0xffffffffU - static_cast<uint32_t>(key));
 }
 
-// Applies `changes` to the logits in shared memory, and returns the warp's best after them. A bias that names
-// a token twice adds twice, in order.
+// Applies `changes` to the logits in shared memory, and returns the warp's best token afterwards. If a bias
+// names a token twice, both entries are added, in order.
 __device__ inline uint64_t change_row(Row& row, const Changes& changes) {
   float* own = row.values + row.warp * row.chunk;
   if (changes.counts != nullptr || changes.mask != nullptr) {
 #pragma unroll 1
-    for (int i = row.lane * 4; i < row.chunk; i += kLaneStep) {  // each lane the values it stored
+    for (int i = row.lane * 4; i < row.chunk; i += kLaneStep) {  // each lane changes the values it stored
       const int id = row.warp_first() + i;
       if (id >= row.vocab) break;
       const uint32_t allowed = changes.mask != nullptr ? changes.mask[id / 32] >> (id % 32) : 0xfU;

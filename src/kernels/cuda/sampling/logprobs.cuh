@@ -29,7 +29,7 @@ __device__ inline void write_top(Row& row, float best, uint32_t least_warp_best,
     if (!bound.keeps(x, id) || id >= row.vocab) return;
     const uint64_t key = key_of<kIdBits>(x, id);
     const uint32_t at = add_in_block(&shared.list_size, 0, 1);
-    store_in_block(&shared.list[at], 0, key);  // in any order: sorted below
+    store_in_block(&shared.list[at], 0, key);  // in any order; sorted below
   });
   cluster_sync();
   const auto thread = static_cast<int>(threadIdx.x);

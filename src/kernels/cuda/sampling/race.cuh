@@ -1,6 +1,7 @@
-// Draws a token by the noise of base/gumbel.h, as a race: a token arrives at −log(u) / weight, with weight =
-// exp((logit − best) / T), and the first one is chosen. −log of that time is logit / T + G less a constant,
-// so it is the token with the largest sum; but a race needs no logarithm for a token that is too late.
+// Draws a token by the noise of base/gumbel.h, as a race: a token arrives at time −log(u) / weight, with
+// weight = exp((logit − best) / T), and the first token to arrive is chosen. −log of that time is logit / T +
+// G less a constant, so the first token is the one with the largest logit / T + G. Unlike that sum, a race
+// needs no logarithm for most tokens that arrive too late.
 #pragma once
 
 #include "base/gumbel.h"
@@ -8,14 +9,15 @@
 
 namespace hadal::cuda::sampling {
 
-// Chooses among those tokens in shared memory that `kept` keeps; `best` is the key of the best one, whose
-// logit must be finite. All threads of the cluster return the token.
+// Chooses among those tokens in shared memory that `kept` keeps. `best` is the key of the best token, whose
+// logit must be finite. All threads of the cluster return the chosen token.
 __device__ inline int32_t first_of_race(Row& row, uint64_t best, const Bound& kept, float scale,
                                         int64_t position) {
   const uint64_t seed = row.shared.slot.seed;
   const auto at = static_cast<uint64_t>(position);
   const float best_logit = best_value(best);
-  // The best token has weight 1. Whoever arrives later than it, or than any other token, is not chosen.
+  // The best token has weight 1. A token that arrives later than the best one, or than any other, is not
+  // chosen.
   float limit = exponential_noise(noise_bits(seed, at, static_cast<uint32_t>(best_id(best))));
   // −log u is at least 2^−33, so lower logits than this one (with a margin of a factor 2) need no noise.
   const float lowest = fmaxf(kept.logit, best_logit - (__log2f(limit) + 34.0F) / scale);
@@ -24,7 +26,7 @@ __device__ inline int32_t first_of_race(Row& row, uint64_t best, const Bound& ke
   auto run = [&](float x, int id, uint32_t bits) {
     if (!kept.keeps(x, id)) return;
     const float weight = weight_of(x, best_logit, scale);
-    // −log u is at least 1 − u, of which the first 23 bits decide for nearly all tokens.
+    // −log u is at least 1 − u, and the first 23 bits of 1 − u suffice to reject nearly all tokens.
     const float one_and_more = __uint_as_float(0x3f800000U | bits >> 9);
     if (one_and_more > __fmaf_rn(weight, limit * 1.00001F, 1.0F)) return;
     const float arrival = exponential_noise(bits) / weight;
@@ -47,7 +49,7 @@ __device__ inline int32_t first_of_race(Row& row, uint64_t best, const Bound& ke
     }
     limit = fminf(limit, __uint_as_float(__reduce_min_sync(kAll, __float_as_uint(time))));
   }
-  // Times are positive, so the bits of a smaller one are smaller.
+  // Times are positive, so their bits, read as integers, have the same order.
   const uint64_t key = time < INFINITY ? static_cast<uint64_t>(~__float_as_uint(time)) << 32 |
                                              (0xffffffffU - static_cast<uint32_t>(token))
                                        : 0;

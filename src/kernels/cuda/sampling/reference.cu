@@ -1,5 +1,5 @@
-// Implements the plain kernels of sampling. A block of 256 threads per row computes every logit again each
-// time it is needed, and finds a truncation's lowest key bit by bit. Sums are doubles in a fixed order.
+// Implements the plain kernels of sampling. A block of 256 threads per row recomputes a logit each time it is
+// needed, and finds a truncation's lowest key bit by bit. Sums are doubles in a fixed order.
 #include "base/gumbel.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -15,7 +15,7 @@ constexpr int kIdBits = 31;
 using sampling::key_of;
 using sampling::masked_logit;
 
-// Gives one row's logits as the request's parameters change them.
+// Gives one row's logits after the changes that the request's parameters make.
 struct Source {
   const float* logits;
   int64_t vocab;
@@ -40,7 +40,7 @@ struct Source {
   }
 };
 
-// Returns Σ over threads of `own`, in the order of a tree, to all threads.
+// Returns the sum of `own` over the block's threads, added in the order of a tree, to all threads.
 template <typename T>
 __device__ T block_sum(T own) {
   __shared__ T values[kThreads];

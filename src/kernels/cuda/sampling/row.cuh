@@ -1,7 +1,8 @@
-// Holds a row of logits in the shared memory of a cluster of eight blocks, and reduces over it: the best
-// token, the sum of weights, the lowest key that a truncation keeps, and the draw. Block r holds ids [r · 16
-// · chunk, …), its warp w has chunk w of them, and a lane four ids at a time. All sums and searches are by
-// ascending id and use integers only, so no result depends on the order in which blocks or warps arrive.
+// Holds a row of logits in the shared memory of a cluster of eight blocks, with the reductions over it: the
+// best token, the sum of weights, the lowest key that a truncation keeps, and the draw. Block r holds ids
+// [r · 16 · chunk, …), its warp w has chunk w of them, and a lane has four ids at a time. All sums and
+// searches are in ascending order of id and use integers only, so no result depends on the order in which
+// blocks or warps arrive.
 #pragma once
 
 #include "kernels/cuda/sampling/cluster.cuh"
@@ -22,15 +23,15 @@ inline constexpr int kBlockBins = kBins / kClusterBlocks;
 inline constexpr float kBinsPerLogit = 32.0F;  // in the first, linear histogram: 32 logits below the best
 inline constexpr int kBinLowBits = 18;  // 2^14 weights of a block: their low and high parts fit 32 bits each
 inline constexpr int kSumLowBits = 27;  // 2^17 weights of at most 2^44
-inline constexpr int kMaxCandidates = 1024;  // keys of a block that a truncation looks at again and again
+inline constexpr int kMaxCandidates = 1024;  // keys of a block that every level of a truncation reads
 inline constexpr uint64_t kNanKey = ~uint64_t{0};
 inline constexpr uint64_t kLowestKey = uint64_t{kOrderedMasked} << kIdBits;  // key of −inf, whatever the id
 inline constexpr uint64_t kLowestUnmasked = uint64_t{kOrderedMasked + 1} << kIdBits;
 inline constexpr unsigned kAll = 0xffffffffU;
 inline constexpr float kLog2e = 1.44269504088896341F;
 
-// Splits a key into its two halves: tokens with at least this key are those with x > logit, and of those with
-// x == logit the ids up to last_id. This is cheaper to test than a key.
+// Splits a key into its two halves. The tokens with at least this key are those with x > logit and, among
+// those with x == logit, the ids up to last_id. This test is cheaper than the comparison of keys.
 struct Bound {
   float logit;
   int last_id;
@@ -83,7 +84,7 @@ struct Row {
   int vocab;
   int chunk;
   int parity = 0;
-  bool listed = false;  // shared.candidates holds all keys of the block that can matter
+  bool listed = false;  // shared.candidates holds all keys of the block that the truncation may keep
 
   __device__ Row(std::byte* memory, int64_t vocab_, int chunk_)
       : shared(*reinterpret_cast<RowShared*>(memory)),
@@ -99,8 +100,8 @@ struct Row {
   __device__ int block_first() const { return rank * kWarps * chunk; }
   __device__ int warp_first() const { return (rank * kWarps + warp) * chunk; }
 
-  // Calls visit(x, id) with four tokens from id on, for the lane's tokens by ascending id. Beyond the row's
-  // end x is −inf.
+  // Calls visit(four, id) for every group of four tokens of the lane, in ascending order. The group's logits
+  // are `four`, and its ids begin at `id`. Beyond the row's end logits are −inf.
   template <typename Visit>
   __device__ void for_each_four(Visit&& visit) const {
 #pragma unroll 2
@@ -118,8 +119,8 @@ struct Row {
     });
   }
 
-  // The values that block r published are at [r]. The two halves of `exchange` are used in turn: a block that
-  // runs ahead writes to the half that all blocks have read.
+  // Element [r] of the result is what block r published. The two halves of `exchange` are used in turn, so
+  // that a block that runs ahead writes to the half that all blocks have already read.
   using Published = const uint64_t (*)[3];
   __device__ Published published() {
     cluster_sync();
@@ -131,13 +132,13 @@ struct Row {
     store_in_block(&shared.exchange[parity][rank][word], to, value);
   }
 
-  // Returns the largest value of all threads of the cluster.
+  // Returns the largest `value` of all threads of the cluster.
   __device__ uint64_t largest(uint64_t value) {
     put_block(0, value, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
     return of_all(published(), 0, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
   }
 
-  // Returns the blocks' sums.
+  // Returns the sum of `value` over each block's threads, for all blocks.
   __device__ Published sums(uint64_t value) {
     put_block(0, value, [](uint64_t a, uint64_t b) { return a + b; });
     return published();

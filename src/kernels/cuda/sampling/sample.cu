@@ -1,12 +1,12 @@
 // Chooses tokens from logits.
 //
-// Grid: it has one cluster of eight blocks per row, 512 threads per block; nothing in the grid depends on the
+// Grid: one cluster of eight blocks per row, with 512 threads per block; nothing in the grid depends on the
 // rows' parameters. Blocks of a row with slot < 0 end at once. The cluster reads the row once and keeps it in
-// shared memory (4 bytes per token: 64 KB per block for 129,280 tokens) unless only the best token is asked
-// for. There are two cluster barriers for the best token, one more for a draw, and three per level of a
+// shared memory (4 bytes per token: 64 KB per block for 129,280 tokens) unless only the best token is
+// needed. There are two cluster barriers for the best token, one more for a draw, and three per level of a
 // truncation (truncation.cuh). Log-probabilities read the row again, from the L2. A thread has at most 64
 // registers, so that two blocks share a multiprocessor. Shared memory holds 23 KB of RowShared, then the row.
-// Vocabularies above 131,072 tokens go to the plain kernel (reference.cu).
+// Vocabularies above 131,072 tokens use the plain kernel (reference.cu).
 #include <algorithm>
 
 #include "kernels/cuda/common/launch.cuh"
@@ -32,7 +32,8 @@ __device__ void accept(const SampleParams& params, const SampleRow& row, int row
     count_token(params.counts + row.slot * params.vocab, token);
 }
 
-// Chooses among the tokens in shared memory, of which `best_key` is the best; all threads return the token.
+// Chooses among the tokens in shared memory; `best_key` is the key of the best one. All threads return the
+// chosen token.
 __device__ int32_t draw(Row& row, uint64_t best_key, uint32_t least_warp_best, int64_t position) {
   const SlotSampling& slot = row.shared.slot;
   const float best = best_value(best_key);
@@ -49,9 +50,9 @@ __device__ int32_t draw(Row& row, uint64_t best_key, uint32_t least_warp_best, i
   if (slot.top_p < 1.0F) {
     what.p = slot.top_p;
     if (!by_count) {
-      // The search need not read all tokens. If the tokens above a logit known from the load have enough
-      // mass, they suffice; and all tokens whose weight is below `least` have together less than half of the
-      // mass that p leaves out.
+      // The search need not read all tokens. The load has given a logit, and the tokens at or above it
+      // suffice if they have enough mass. Otherwise tokens whose weight is below `least` are left out: all of
+      // them together have less than half of the mass that p leaves out.
       const float high = from_ordered(least_warp_best);
       const Row::Mass mass = row.total_weight(best, what.scale, high);
       what.mass = static_cast<double>(mass.all) * 0x1p-44;
@@ -115,8 +116,8 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     best = loaded.best;
     least_warp_best = loaded.least_warp_best;
     if (best_value(best) != masked_logit() || !changes.any()) break;
-    // No token is allowed. First the ends are allowed again, because a grammar that allows only an end has
-    // precedence. If all tokens are still masked, the unmasked best token is chosen.
+    // No token is allowed. First the end tokens are allowed again, because a grammar that allows only an end
+    // token has precedence. If all tokens are still masked, the best token without masks is chosen.
     greedy |= changes.num_ends == 0;
     if (changes.num_ends == 0) changes = {};
     changes.num_ends = 0;

@@ -59,16 +59,16 @@ struct SampleParams {
   const uint32_t* masks = nullptr;  // [·, ceil(vocab/32)], bit t of word t/32: allowed
   int32_t* last_token = nullptr;    // [max_slots]: receives the sampled token
   SampleResult* results = nullptr;  // [num_rows]
-  int32_t* top_ids = nullptr;       // [num_rows, kMaxTopLogprobs]; null: no row asks for them
+  int32_t* top_ids = nullptr;       // [num_rows, kMaxTopLogprobs]; null: no row needs them
   float* top_logprobs = nullptr;    // [num_rows, kMaxTopLogprobs]
-  // False: only `results` are written, without log-probabilities, and the slots stay as they are: the tokens
-  // are drafts. Otherwise a slot has at most one row.
+  // If false, the tokens are drafts: only `results` are written, without log-probabilities, and the slots
+  // stay unchanged. If true, a slot has at most one row.
   bool commits = true;
 };
 void sample(const SampleParams& params, const Launch& launch);
 
-// Asks for the log-probabilities of given tokens (prompt scoring): entry i has row logit_rows[i], token
-// token_ids[i] and the top_num[i] best tokens.
+// Requests the log-probabilities of given tokens (prompt scoring). Entry i scores token token_ids[i] and the
+// top_num[i] best tokens of row logit_rows[i].
 struct ScoreParams {
   const float* logits = nullptr;  // [·, vocab]
   int64_t vocab = 0;

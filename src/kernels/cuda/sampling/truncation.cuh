@@ -1,12 +1,12 @@
 // Finds the lowest key that top-k or top-p keeps, without a sort, by histograms over ever smaller intervals
 // of keys.
 //
-// The first level has 1,024 bins of 1/32 logit below the best one. Each further level divides the interval of
-// keys of the bin in which count or mass crosses its bound into 1,024 again. Keys are unique, so the search
-// ends when that bin holds one token, or, for counts, when the bin's end is the bound. With real logits this
-// takes one or two levels, and never more than six. Counts and weights in fixed point are integers, so
-// atomics in shared memory give the same bits in any order. A level costs three cluster barriers: after the
-// histograms, after the blocks' totals, and after the crossing has been found.
+// The first level has 1,024 bins of 1/32 logit below the best logit. Each further level takes the bin in
+// which count or mass crosses its bound, and divides its interval of keys into 1,024 bins again. Keys are
+// unique, so the search ends when that bin holds one token or, for counts, when the bin ends exactly at the
+// bound. With real logits this takes one or two levels, and never more than six. Counts and weights are
+// integers, so atomics in shared memory give the same bits in any order. A level costs three cluster
+// barriers: after the histograms, after the blocks' totals, and after the crossing has been found.
 #pragma once
 
 #include "kernels/cuda/sampling/row.cuh"
@@ -17,15 +17,14 @@ __device__ __forceinline__ int linear_bin(float x, float best) {
   return min(__float2int_rz((best - x) * kBinsPerLogit), kBins - 1);
 }
 
-// Returns the lowest ordered() of a float whose linear bin is at most `bin`. It is called by all lanes of a
-// warp.
+// Returns the lowest ordered() of a float whose linear bin is at most `bin`. All lanes of a warp call it.
 __device__ inline uint32_t lowest_of_bin(int bin, float best, int lane) {
   auto reaches = [&](uint64_t order) {
     return linear_bin(from_ordered(static_cast<uint32_t>(order)), best) <= bin;
   };
   uint64_t low = kOrderedMasked + 1;
-  uint64_t high = ordered(best);  // is of bin 0
-  // Usually it is within a few floats of the border of real numbers.
+  uint64_t high = ordered(best);  // belongs to bin 0
+  // The result is usually within a few floats of the border in real numbers.
   const auto border = ordered(best - static_cast<float>(bin + 1) / kBinsPerLogit);
   if (border > low + 16 && border + 16 < high) {
     const unsigned reached = __ballot_sync(kAll, reaches(border - 16 + lane));
@@ -48,21 +47,22 @@ __device__ inline uint32_t lowest_of_bin(int bin, float best, int lane) {
 
 struct Truncation {
   uint64_t lowest;  // only tokens with at least this key count; at least kLowestKey
-  uint32_t k = 0;   // keep this many
-  float p = 1.0F;   // or keep this share of the mass …
-  double mass = 0;  // … of this mass, in units of the best one's weight; 0: of all tokens that count
+  uint32_t k = 0;   // by count: how many tokens to keep
+  float p = 1.0F;   // by mass: the share of `mass` to keep
+  double mass = 0;  // in units of the best token's weight; 0: the mass of all tokens that count
   float best, scale;
 };
 
-// Returns the lowest key that the k best tokens may have, as far as the load has shown; otherwise `lowest`.
+// Returns a lower bound of the keys of the k best tokens: the one that the load has given if k is small
+// enough and it is above `lowest`, otherwise `lowest`.
 __device__ __forceinline__ uint64_t lowest_of_best(const Row& row, uint32_t least_warp_best, int64_t k,
                                                    uint64_t lowest) {
   const uint64_t key = static_cast<uint64_t>(least_warp_best) << kIdBits;
   return k <= row.num_warps() && key > lowest ? key : lowest;
 }
 
-// Lists the block's tokens with at least this key, so that levels need not read all others again. If there
-// are too many, each level reads all tokens. The list has no order.
+// Lists the block's tokens with at least this key, so that the levels need not read the other tokens. If
+// there are too many for the list, each level reads all tokens. The list has no order.
 __device__ inline void list_candidates(Row& row, uint64_t lowest) {
   RowShared& shared = row.shared;
   __syncthreads();  // all threads have read the older list
@@ -185,8 +185,8 @@ struct Level {
     return row.published();
   }
 
-  // This is called by warp 0 of the block whose bins hold the crossing: it publishes the bin, what lies
-  // before it, and how many tokens are in it.
+  // Publishes the bin in which the bound is crossed, the amount before this bin, and the number of tokens in
+  // it. Warp 0 of the block that owns the bin calls it.
   __device__ void find_bin(Row& row, uint64_t before, uint64_t bound) const {
     constexpr int kEach = kBlockBins / 32;
     uint64_t own = 0;
@@ -212,8 +212,9 @@ struct Level {
   }
 };
 
-// By count, it keeps the k best, or all from what.lowest on if there are no more than k. By mass, it keeps
-// the fewest best tokens whose mass reaches p of that of all with at least what.lowest.
+// Returns the lowest key that is kept, among tokens with at least the key what.lowest. By count, these are
+// the k best tokens, or all if there are no more than k. By mass, they are the fewest best tokens whose mass
+// reaches the share p of what.mass.
 template <bool kByMass>
 __device__ uint64_t lowest_kept(Row& row, const Truncation& what) {
   Level<kByMass> level{true, what.lowest, key_of<kIdBits>(what.best, 0), 0};

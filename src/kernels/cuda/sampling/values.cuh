@@ -12,7 +12,7 @@ __device__ __forceinline__ float masked_logit() {
   return __uint_as_float(0xff800000U);
 }  // −inf
 
-// Returns an unsigned integer that is ordered like the float it stands for; −0 equals +0.
+// Maps a float to an unsigned integer, so that integers are ordered like the floats; −0 equals +0.
 __device__ __forceinline__ uint32_t ordered(float x) {
   const uint32_t bits = __float_as_uint(x);
   if (bits == 0x80000000U) return 0x80000000U;
@@ -23,8 +23,8 @@ __device__ __forceinline__ float from_ordered(uint32_t order) {
 }
 inline constexpr uint32_t kOrderedMasked = 0x007fffffU;  // ordered(−inf), below every other number
 
-// Returns a key that no other token of the row has: the more probable token has the larger key; among equals,
-// the lower id has.
+// Returns a key that no other token of the row has. A more probable token has a larger key; among equally
+// probable tokens, the lower id has the larger key.
 template <int kIdBits>
 __device__ __forceinline__ uint64_t key_of(float x, int64_t id) {
   constexpr uint64_t kLastId = (uint64_t{1} << kIdBits) - 1;
@@ -47,8 +47,8 @@ __device__ __forceinline__ void count_token(uint16_t* counts, int32_t token) {
   if ((count & 0x7fff) != 0x7fff) counts[token] = count + 1;
 }
 
-// Returns log2(e) / T, limited so that its products with differences of finite logits and with −inf are
-// numbers.
+// Returns log2(e) / T, limited so that its products with differences of finite logits and with −inf are not
+// NaN.
 __device__ __forceinline__ float weight_scale(float temperature) {
   const double scale = 1.44269504088896341 / static_cast<double>(temperature);
   return static_cast<float>(fmin(fmax(scale, 1e-37), 3e38));
@@ -59,9 +59,9 @@ __device__ __forceinline__ float weight_of(float x, float best, float scale) {
   return exp2_fast((x - best) * scale);
 }
 
-// Weights are summed as integers, in units of 2^−(17 + kLowBits): such sums do not depend on their order.
-// They are rounded down, so that a larger weight is never a smaller integer; high ≤ 2^17 · weight, low <
-// 2^kLowBits.
+// Holds a weight as an integer in units of 2^−(17 + kLowBits), because integer sums do not depend on their
+// order. Weights are rounded down, so that a larger weight never becomes a smaller integer. high ≤ 2^17 ·
+// weight, and low < 2^kLowBits.
 struct FixedWeight {
   uint32_t high, low;
 };
@@ -77,7 +77,7 @@ __device__ __forceinline__ uint64_t joined(FixedWeight weight) {
   return (static_cast<uint64_t>(weight.high) << kLowBits) + weight.low;
 }
 
-// Returns the smallest logit that min_p keeps: exp((x − best) / T) ≥ min_p. It is at most `best`.
+// Returns the smallest logit x that min_p keeps: exp((x − best) / T) ≥ min_p. The result is at most `best`.
 __device__ __forceinline__ float min_p_bound(float best, float temperature, float min_p) {
   return __double2float_ru(static_cast<double>(best) +
                            static_cast<double>(temperature) * log(static_cast<double>(min_p)));

@@ -1,6 +1,7 @@
-// Keeps chains of drafts. Grid: one thread for each item, except that the kernels that copy hidden states
-// have one block for each, and catch_up_rows one thread for each row. A kernel reads what the kernel before
-// it has written, so each waits for it first. Chains have few tokens, so a thread walks its own one.
+// Keeps chains of drafts. Grid: one thread for each item, but one block for each item in the kernels that
+// copy hidden states, and one thread for each row in catch_up_rows. A kernel reads the results of the kernel
+// before it, so it first waits for that kernel. Chains have few tokens, so one thread iterates over a whole
+// chain.
 #include "base/simulated_acceptance.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kThreads)
   const int i = item_of_thread();
   if (i >= c.num_items) return;
   const ChainItem item = c.items[i];
-  // Row number r of a verification has draft r − 1, so draft `depth` is needed by row depth + 1.
+  // Row number r of a verification holds draft r − 1, so row depth + 1 needs draft `depth`.
   const bool wanted = c.num_rows[i] > depth + 1;
   c.hidden_rows[i] = wanted ? item.slot : 0;
   if (!wanted) {
@@ -122,7 +123,8 @@ __global__ void __launch_bounds__(kThreads)
     c.sample_rows[i] = sample_row(-1, 0, 0, -1);
     return;
   }
-  // Draft d is at position length + d. The row in front of draft d − 1 has that draft as its next token.
+  // Draft d is at position length + d. NextN guesses it from a row at position length + d − 2, whose next
+  // token is draft d − 1.
   const int64_t length = c.positions[i];
   write_row(c, rows, i, item.seq_idx, length + depth - 2, c.drafts[int64_t{i} * c.max_width + depth - 1]);
   c.sample_rows[i] = sample_row(item.slot, i, length + depth, -1);
@@ -163,8 +165,8 @@ __global__ void __launch_bounds__(kThreads) verify_rows_kernel(const Chains c, c
   }
 }
 
-// Tells whether the draft after row number `row` of item i is accepted. A result of a row that was not
-// sampled is −1, which no draft is.
+// Returns true if the draft after row number `row` of item i is accepted. The result of a row that was not
+// sampled is −1, which never equals a draft.
 __device__ bool is_accepted(const Chains& c, int i, const ChainItem& item, int row) {
   const int32_t token = c.results[row * c.num_items + i].token;
   if (c.num_chances == 0 || item.mask_row >= 0) return token == c.drafts[int64_t{i} * c.max_width + row];

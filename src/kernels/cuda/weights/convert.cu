@@ -1,11 +1,12 @@
 // Converts and quantises weights, and transposes W_UK. Each element is read and written once.
 //
-// convert: the grid of random.cu, without the wide stores; a thread converts every 256th column of its run.
-// quantize: one block of 256 threads per 128×128 block of weights; warp w holds rows w, w + 8, …, lane l
-//   columns l, l + 32, l + 64, l + 96: 64 values per thread in registers between the two passes (largest
-//   magnitude, codes). By rows: one block per row, which is read twice.
-// transpose: one block of 32×8 threads per 32×32 tile, through shared memory (33 columns: no bank is hit
-// twice).
+// convert: the grid is that of random.cu, without its 16-byte stores; a thread converts every 256th column of
+//   a run of 2,048 columns.
+// quantize: one block of 256 threads works on a 128×128 block of weights. Warp w holds rows w, w + 8, …, and
+//   lane l columns l, l + 32, l + 64, l + 96. These 64 values per thread stay in registers between the two
+//   passes (largest magnitude, codes). With a scale per row, a block works on one row and reads it twice.
+// transpose: one block of 32×8 threads works on a 32×32 tile in shared memory, whose rows have 33 columns to
+//   avoid bank conflicts.
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/weights/rounding.cuh"
@@ -36,8 +37,8 @@ constexpr int kWarps = kThreads / 32;
 struct Scaling {
   float scale, inverse;
 };
-// Computes the scaling of a block or row from the largest magnitude that each thread has seen, which is at
-// least kMinAmax. With int8 the scale is NaN if a thread has seen a NaN.
+// Computes the scaling of a block or row from the largest magnitude in each thread, which is at least
+// kMinAmax. With int8 the scale is NaN if any thread has found a NaN.
 __device__ __forceinline__ Scaling scaling_of(float amax, bool has_nan, bool int8) {
   __shared__ float warp_amax[kWarps];
   for (int step = 16; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0U, amax, step));

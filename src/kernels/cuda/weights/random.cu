@@ -1,7 +1,7 @@
-// Generates random weights. Grid: its one dimension covers runs of 256 · 8 columns, then rows; a thread
-// writes 8 consecutive elements of a row, each computed from its index alone (about 15 integer instructions),
-// so that rows may start anywhere in the generator's words. Stores have 16 bytes where the row's address
-// allows. It uses no shared memory and about 30 registers.
+// Generates random weights. Grid: its one dimension covers runs of 256 · 8 columns, then rows. A thread
+// writes 8 consecutive elements of a row. Each element is computed from its index alone (about 15 integer
+// instructions), so a row may start anywhere in the generator's words. Stores have 16 bytes (8 for 8-bit
+// types) if the address is aligned. The kernel uses no shared memory and about 30 registers.
 #include <cstring>
 
 #include "kernels/cuda/common/launch.cuh"

@@ -1,4 +1,4 @@
-// Converts between stored types with the same bits as the host (base/float_types.h), NaN included.
+// Converts between stored types with the same bits as the host (base/float_types.h), also for NaN.
 #pragma once
 
 #include <type_traits>

@@ -1,6 +1,6 @@
-// Declares the work on weights on the device while they are loaded: conversion, quantisation, transposition
-// and random generation. The kernels are plain and memory-bound, and give the same bits as the CPU's
-// loader (model/quantize.h, model/random_weights.h). This header includes no CUDA header.
+// Declares the operations on weights that the device runs while a model is loaded: conversion, quantisation,
+// transposition and random generation. The kernels are plain and memory-bound, and give the same bits as the
+// CPU's loader (model/quantize.h, model/random_weights.h). This header includes no CUDA header.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace hadal::cuda {
 
 enum class StoredType : uint8_t { kF32, kF16, kBF16, kE4M3, kI8 };
 
-// Computes dst[r, c] = src[r, c] for c < cols, exactly to float32, or rounded to nearest even to bf16 and
-// float16. Strides are in elements.
+// Computes dst[r, c] = src[r, c] for c < cols: exact in float32, rounded to nearest even in bf16 and float16.
+// Strides are in elements.
 struct ConvertWeightParams {
   const void* src = nullptr;  // [rows, src_stride] of kF32, kF16 or kBF16
   StoredType src_type = StoredType::kBF16;
@@ -26,11 +26,12 @@ struct ConvertWeightParams {
 };
 void convert_weight(const ConvertWeightParams& params, const Launch& launch);
 
-// Describes the quantisation of [rows, cols] to one of the types with scales, as quantize_rows
-// (model/quantize.h) does it: by blocks from the upper left corner, of which those at the right and lower
-// edges may be smaller, or by rows. All values determine the scales. If only some of the codes are wanted,
-// these are the first rows of blocks (of the last block, which another rank's rows share), or some columns of
-// rows; other memory is left as it is.
+// Describes the quantisation of [rows, cols] to one of the types with scales, as in quantize_rows
+// (model/quantize.h). There is one scale per row or per 128×128 block, where blocks count from the upper left
+// corner and are smaller at the right and lower edges. All values determine the scales, but a caller may
+// store only some of the codes: with block scales the first code_rows rows, because another rank may have the
+// last block's other rows, and with row scales code_cols columns from first_code_col on. Other memory is left
+// as it is.
 struct QuantizeWeightParams {
   WeightType type = WeightType::kFp8Block;
   const void* src = nullptr;  // [rows, src_stride] of kF32, kF16 or kBF16
@@ -41,19 +42,19 @@ struct QuantizeWeightParams {
   float* scales = nullptr;  // blocks: [ceil(rows / 128), scale_stride]; channels: [rows]
   int64_t scale_stride = 0;
   int64_t rows = 0, cols = 0;
-  int64_t code_rows = 0;                      // blocks: of the rows whose codes are wanted; channels: rows
+  int64_t code_rows = 0;                      // blocks: rows whose codes are stored; channels: rows
   int64_t first_code_col = 0, code_cols = 0;  // with block scales these are 0 and cols
 };
 void quantize_weight(const QuantizeWeightParams& params, const Launch& launch);
 
-// Transposes W_UK per head: w_uk[512·h + c, d] = kv_b[256·h + d, c], d < 128, c < 512; for FP8 also
-// w_uk_scales[4·h + b] = kv_b_scales[2·h, b], b < 4.
+// Transposes W_UK per head: w_uk[512·h + c, d] = kv_b[256·h + d, c] for d < 128 and c < 512. For FP8 it also
+// sets w_uk_scales[4·h + b] = kv_b_scales[2·h, b] for b < 4.
 struct TransposeKeysParams {
   const void* kv_b = nullptr;  // [heads · 256, stride] of kBF16, kF16 or kE4M3
   StoredType type = StoredType::kBF16;
   int64_t stride = 0;
   void* w_uk = nullptr;                // [heads · 512, 128], dense
-  const float* kv_b_scales = nullptr;  // [heads · 2, scale_stride]; null but for kE4M3
+  const float* kv_b_scales = nullptr;  // [heads · 2, scale_stride] with kE4M3, otherwise null
   int64_t scale_stride = 0;
   float* w_uk_scales = nullptr;  // [heads · 4]
   int num_heads = 0;
@@ -65,7 +66,7 @@ void transpose_keys(const TransposeKeysParams& params, const Launch& launch);
 enum class RandomKind : uint8_t { kReal, kFp8Codes, kPowerOfTwo, kInt8Codes };
 struct RandomWeightParams {
   RandomKind kind = RandomKind::kReal;
-  StoredType type = StoredType::kBF16;  // kE4M3 for kFp8Codes and only there, kI8 for kInt8Codes
+  StoredType type = StoredType::kBF16;  // kE4M3 exactly with kFp8Codes, kI8 exactly with kInt8Codes
   uint32_t key_low = 0, key_high = 0;
   float offset = 0.0F, scale = 0.0F;
   uint32_t upper_threshold = 0;
@@ -77,7 +78,7 @@ struct RandomWeightParams {
 };
 void random_weight(const RandomWeightParams& params, const Launch& launch);
 
-// Returns the calling thread's current device, which a helper thread has to choose too.
+// Returns the calling thread's current device, which a helper thread must also set.
 int current_device();
 
 }  // namespace hadal::cuda

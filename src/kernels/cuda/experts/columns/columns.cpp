@@ -1,4 +1,4 @@
-// Implements expert_columns: it computes the shape of the parameters and chooses the instantiation.
+// Implements expert_columns, which computes the shape of the parameters and chooses the instantiation.
 #include "kernels/cuda/experts/columns/columns.h"
 
 #include "base/check.h"

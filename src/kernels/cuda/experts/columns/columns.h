@@ -8,7 +8,7 @@
 namespace hadal::cuda {
 
 // Computes y[i, :] = x[i, :] · W[e]ᵀ for the rows i of expert e. If activated, W[e] is [gate | up] of `n`
-// features each, and y[i, j] = silu(gate_j) · up_j, with gate and up rounded to 16 bits first, as a separate
+// features each, and y[i, j] = silu(gate_j) · up_j. Gate and up are first rounded to 16 bits, as a separate
 // product would round them.
 struct ExpertColumnsParams {
   bool f16 = false;         // x, tokens, w and y are float16, not bf16
@@ -31,8 +31,8 @@ struct ExpertColumnsParams {
   void* y = nullptr;  // [num_rows, n], dense
   bool activated = false;
 };
-// Returns the shape of the parameters. The columns kernel must support it: supports() of experts/choice.h,
-// with the activation columns_support_activation().
+// Returns the shape of the parameters. The columns kernel must support it: supports() of experts/choice.h
+// tells, or columns_support_activation() if the product is activated.
 GroupedShape columns_shape(const ExpertColumnsParams& params, int num_sms);
 void expert_columns(const ExpertColumnsParams& params, const Launch& launch);
 

@@ -43,14 +43,15 @@ struct Config {
   }
 };
 
-// Returns true if an instantiation has the tile of experts/choice.h.
+// Returns true if the instantiation has the tile that experts/choice.h describes.
 template <class C>
 constexpr bool is(const GroupedChoice& choice) {
   return choice.kernel == ProductKernel::kColumns && choice.block_m == C::kMost &&
          choice.block_n == kBlockW && choice.stages == C::kStages && choice.cluster == kCluster;
 }
 
-// The tensor maps: x[h] and tokens[h] have boxes of 8·(h + 1) rows, which is half a tile.
+// Holds the tensor maps. The boxes of x[h] and tokens[h] have 8·(h + 1) rows, which is half of a tile's
+// tokens.
 template <class C>
 struct Maps {
   CUtensorMap x[C::kHeights];

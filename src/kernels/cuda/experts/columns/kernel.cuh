@@ -3,12 +3,12 @@
 // An expert with 390 rows is then two tiles of 208 and 192 tokens, which compute 400 rows; tiles of 128 rows
 // would compute 512.
 //
-// Grid: it has persistent clusters of two blocks, one block per multiprocessor. A cluster's tile has two
+// Grid: persistent clusters of two blocks, with one block per multiprocessor. A cluster's tile has two
 // neighbouring blocks of 128 rows of W and up to kMost tokens. Block r of the cluster computes the r-th 128
 // rows of W, and loads the r-th half of the tokens into both blocks. The rows of an expert are cut into tiles
 // of equal width, a multiple of 16; only the last may be narrower. Tiles are ordered by expert, with the
 // experts of the widest tiles first, and within an expert all tiles of tokens come before the next rows of W.
-// The clusters process them in turn, in every second round in reverse order.
+// Tiles are dealt to the clusters in turn; in every second round the order of the clusters is reversed.
 //
 // If activated, a block's 128 rows are 64 features, with 8 rows of gate and 8 rows of up alternating; one
 // five-dimensional box loads them in this order.

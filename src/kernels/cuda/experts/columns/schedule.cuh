@@ -16,7 +16,7 @@ __device__ __forceinline__ int round_up_16(int value) {
   return (value + 15) & ~15;
 }
 
-// Returns the number of tiles that cover an expert's rows, and the tokens of each.
+// These return the number of tiles that cover an expert's rows, and the number of tokens in each tile.
 template <class C>
 __device__ __forceinline__ int tiles_of(int rows) {
   return (rows + C::kMost - 1) / C::kMost;
@@ -25,8 +25,8 @@ __device__ __forceinline__ int tile_width(int rows, int tiles) {
   return tiles == 0 ? 0 : round_up_16((rows + tiles - 1) / tiles);
 }
 
-// Lies in shared memory: the experts' first rows [num_experts + 1]; the first tile of each place in their
-// order [num_experts + 1]; and the experts in that order, widest tiles first [num_experts].
+// Points into shared memory, which holds the experts' first rows [num_experts + 1], then the first tile of
+// each place in the order of experts [num_experts + 1], then that order, widest tiles first [num_experts].
 struct Tables {
   int* row_starts;
   int* tile_starts;
@@ -38,9 +38,9 @@ struct Tables {
         order(reinterpret_cast<uint16_t*>(memory + 2 * (num_experts + 1))) {}
 };
 
-// Walks the tiles of one cluster. In every second round the order of the clusters is reversed, so that the
-// last cluster gets the first tile. Tiles never become larger along the order, so the clusters end at about
-// the same time.
+// Iterates over the tiles of one cluster. In every second round the order of the clusters is reversed, so
+// that the last cluster gets the first tile of the round. Tiles never become wider along the order, so the
+// clusters end at about the same time.
 struct Schedule {
   int round = 0;
   int place = 0;
@@ -71,7 +71,7 @@ struct Schedule {
   }
 };
 
-// This is called by all threads; it ends with a barrier, after which every thread sees the tables.
+// Fills the tables. All threads call it. It ends with a barrier, after which all threads may read the tables.
 template <class C>
 __device__ __forceinline__ void make_tables(const Params& p, int* memory) {
   const Tables tables(memory, p.num_experts);
@@ -83,7 +83,7 @@ __device__ __forceinline__ void make_tables(const Params& p, int* memory) {
     const int rows = tables.row_starts[e + 1] - tables.row_starts[e];
     return tile_width(rows, tiles_of<C>(rows));
   };
-  // For now the widths are kept in the memory of tile_starts.
+  // Until the order is known, the memory of tile_starts holds the experts' tile widths.
   for (int e = static_cast<int>(threadIdx.x); e < p.num_experts; e += kThreads) {
     tables.tile_starts[e] = width_of(e);
   }

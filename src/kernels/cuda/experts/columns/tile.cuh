@@ -56,8 +56,8 @@ __device__ __forceinline__ bool consume_tile(const Params& p, const Shared<C>& s
                                              Schedule& schedule, Tile& tile, RingPosition<C::kStages>& ring,
                                              RingPosition<1>& staging_ring) {
   // The sums are set to zero, although the first product could overwrite them. Otherwise the compiler would
-  // see the sums of every width read before they are written, and would keep them live through the whole loop
-  // over tiles.
+  // assume that the sums of every width are read before they are written, and would keep them live through
+  // the whole loop over tiles.
   float sums[kN / 2];
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) sums[i] = 0.0F;
@@ -85,7 +85,8 @@ __device__ __forceinline__ bool consume_tile(const Params& p, const Shared<C>& s
   wgmma_pin(sums);
   random_delay_of_warp(delayed_consumer(own.consumer));
   release(shared, previous, own.lane);
-  // The matrices are tokens 0 … 7 with the warp's first 8 rows of W and its last 8, then tokens 8 … 15.
+  // Each store writes four 8 × 8 matrices: tokens 0 … 7 with the warp's first 8 rows of W and with its last 8
+  // rows, then the same for tokens 8 … 15.
   using T = typename C::T;
   const int lane = afresh(own.lane);
   const int token = 8 * (lane / 16) + lane % 8;
@@ -104,7 +105,7 @@ __device__ __forceinline__ bool consume_tile(const Params& p, const Shared<C>& s
   return more;
 }
 
-// Does the same with the kN that equals tile.tokens, which is found by bisection in kLow … kHigh.
+// Calls consume_tile with kN equal to tile.tokens, which is found by bisection in kLow … kHigh.
 template <class C, int kLow, int kHigh>
 __device__ __forceinline__ bool consume_any(const Params& p, const Shared<C>& shared, const Consumer& own,
                                             Schedule& schedule, Tile& tile, RingPosition<C::kStages>& ring,
@@ -119,7 +120,7 @@ __device__ __forceinline__ bool consume_any(const Params& p, const Shared<C>& sh
   }
 }
 
-// Returns silu(gate) · up of two neighbouring features, with silu_mul's bits.
+// Returns silu(gate) · up of two neighbouring features, bit-identical to silu_mul.
 template <typename T>
 __device__ __forceinline__ uint32_t silu_pair(uint32_t gate, uint32_t up) {
   const float2 g = unpack_two<T>(gate);
@@ -127,8 +128,8 @@ __device__ __forceinline__ uint32_t silu_pair(uint32_t gate, uint32_t up) {
   return pack_two<T>(silu_times(g.x, u.x), silu_times(g.y, u.y));
 }
 
-// Stores the part of writer warp 0, 1 or 2 of one tile in whole lines of y, which have 128 bytes per token if
-// activated and 256 otherwise.
+// Stores one writer warp's part of a tile (`writer` is 0, 1 or 2) in whole lines of y, which have 128 bytes
+// per token if activated and 256 bytes otherwise.
 template <class C>
 __device__ __forceinline__ void write_tile(const Params& p, const Shared<C>& shared, const Tile& tile,
                                            int writer, int lane) {

@@ -1,5 +1,5 @@
-// Does the step between the products: the sums of gate_up's splits are read from all blocks, added and
-// activated.
+// Implements the step between the products: it reads the sums of gate_up's splits, which other blocks wrote,
+// adds them up and activates them.
 #pragma once
 
 #include "kernels/cuda/common/spin.cuh"
@@ -8,8 +8,8 @@
 
 namespace hadal::cuda::few {
 
-// Passes a split's sum on as one word. The router's kernel has set every word to kAbsent, so a word that
-// differs from it has been written.
+// Publishes a split's sum as one word. The router's kernel has set every word to kAbsent, so a word that
+// differs from kAbsent has been written.
 __device__ __forceinline__ void publish(float* to, float value) {
   const uint32_t bits = __float_as_uint(value);
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(bits == kAbsent ? 0x7fffffffU : bits)
@@ -30,8 +30,8 @@ __device__ __forceinline__ float4 floats(const uint4& v) {
   return {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)};
 }
 
-// Writes silu(gate) ⊙ up of the rows of the block's experts into `active`, from the sums of all splits.
-// This is called by whole warps of all consumers.
+// Writes silu(gate) ⊙ up for the rows of the block's experts into `active`, from the sums of all splits.
+// All consumer warps call it.
 template <WeightType kType, int kValues, int kStages>
 __device__ __forceinline__ void activate_rows(const Args& args, const Routing<kValues>& routing,
                                               int first_place, int places, const Memory<kStages>& memory) {

@@ -8,7 +8,7 @@ namespace hadal::cuda::few {
 
 // Describes one of the two products.
 struct Product {
-  int num_blocks = 0;      // slots into which k is cut
+  int num_blocks = 0;      // slots into which k is divided
   int tiles = 0;           // tiles of one expert; at least 2
   uint32_t per_tiles = 0;  // 2^32 / tiles, rounded up
   const float* scales = nullptr;
@@ -43,7 +43,7 @@ __device__ __forceinline__ int weights_of(const Args& args, int expert) {
   return expert - args.route.first_held;
 }
 
-// Returns in lane b the scale of block b of a tile's rows; `expert` is that of weights_of.
+// Returns, in lane b, the scale of block block0 + b of a tile's rows. `expert` is the result of weights_of.
 __device__ __forceinline__ float scale_of_block(const Product& w, int expert, int row0, int block0,
                                                 int num_blocks) {
   const int lane = threadIdx.x % 32;

@@ -1,4 +1,4 @@
-// Decides for the kernels for few tokens (few/few_experts.h) which layers run on them, how they cut k, and
+// Decides which layers run on the kernels for few tokens (few/few_experts.h), how these kernels split k, and
 // how much memory they need. This header is for the host alone, includes no CUDA header and is part of every
 // build.
 #pragma once
@@ -23,14 +23,14 @@ inline constexpr int kSlotK = 128;        // bytes of k in a slot
 inline constexpr int kMaxSplits = 8;      // splits of gate_up's k
 inline constexpr int kMaxDownSlots = 24;  // slots of down's k: rows of two experts beside the ring
 inline constexpr int kMaxRoutedExperts = 256;
-inline constexpr int kMaxAllExperts = 288;  // with the shared ones: one thread for each expert
+inline constexpr int kMaxAllExperts = 288;  // including shared experts: one thread for each expert
 
-// Returns the splits of gate_up's k that a shape gets: 1 … kMaxSplits.
+// Returns the number of splits of gate_up's k for a shape: 1 … kMaxSplits.
 int splits_of(const ExpertsShape& shape);
 // Returns true if the kernels are compiled and correct for the shape with this many splits.
 bool supports(const ExpertsShape& shape, int splits);
-// Returns true if they are faster than the separate kernels (docs/kernels/cuda-few-experts.md). The answer is
-// the same for all numbers of tokens with the same next power of two.
+// Returns true if these kernels are faster than the separate ones (docs/kernels/cuda-few-experts.md). The
+// answer is the same for all numbers of tokens that have the same next power of two.
 bool is_faster(const ExpertsShape& shape, int splits);
 
 // The scratch memory holds the router's parts, then the sums of gate_up's splits. The first two functions

@@ -1,4 +1,4 @@
-// Implements few_experts: it computes the shape of the parameters and launches the two kernels.
+// Implements few_experts, which computes the shape of the parameters and launches the two kernels.
 #include "kernels/cuda/experts/few/few_experts.h"
 
 #include "base/check.h"

@@ -1,6 +1,6 @@
 // Computes a layer's routed and shared experts for up to eight tokens, from the router's input to the
-// experts' rows, in two kernels; more tokens need five. few/choice.h says which shapes the two kernels
-// support, and few/kernel.cuh how they work. This header includes no CUDA header.
+// experts' rows, with two kernels instead of the five that more tokens need. few/choice.h says which shapes
+// the two kernels support, and few/kernel.cuh how they work. This header includes no CUDA header.
 #pragma once
 
 #include "kernels/cuda/experts/experts.h"
@@ -9,12 +9,11 @@
 namespace hadal::cuda {
 
 // The results are those of the separate kernels: logits = x · gateᵀ; route; y = down(silu(gate) · up) for
-// each row, in the order of experts. The norm that follows sums them.
+// each row, in the order of experts. The norm that follows adds up the rows of each token.
 struct FewExpertsParams {
-  const void* x =
-      nullptr;  // [m, gate.k], rows x_stride apart: the router's input, and that of 16-bit experts
+  const void* x = nullptr;  // [m, gate.k], rows x_stride apart: input of the router and of 16-bit experts
   int64_t x_stride = 0;
-  QuantizedRows x_quantized;  // the same for FP8 experts
+  QuantizedRows x_quantized;  // input of FP8 experts
   MatrixWeight gate;          // [route.num_experts, hidden], bf16; float16 if the experts are
   RouteParams route;          // m, the gate and its outputs; logits and scratch are not used
   MatrixWeight gate_up;       // expert 0's: [2 · intermediate, hidden]
@@ -26,7 +25,7 @@ struct FewExpertsParams {
   int splits = 0;           // parts of gate_up's k: 1 … 8; 0: few::splits_of(shape)
 };
 
-// Returns the shape of the parameters as few::supports() takes it; the kernels need it to be supported.
+// Returns the shape of the parameters. few::supports() must return true for it before the kernels run.
 ExpertsShape experts_shape(const FewExpertsParams& params, int num_sms);
 
 // Names the two kernels. The second must follow the first directly.

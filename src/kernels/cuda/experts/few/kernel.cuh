@@ -1,37 +1,38 @@
-// Computes the experts of up to eight tokens in one kernel after the router's kernel (experts/few/router.cu):
-// it chooses the experts and computes gate_up, the activation and down.
+// Computes the experts of up to eight tokens in one kernel, which follows the router's kernel
+// (experts/few/router.cu): it chooses the experts and computes gate_up, the activation and down.
 //
 // All tokens are the eight columns of every product (wgmma m64n8, with the rows of W on its 64-row side). So
 // x is loaded once and nothing is gathered; a column whose token did not choose the expert is not stored.
 // Every block adds up the router's parts and chooses the experts by itself; the last block writes the routing
-// for the norm. The bits are those of `route`, of a product with this many splits, and of silu_mul.
+// for the norm. Results are bit-identical to `route`, a product with this many splits, and silu_mul.
 //
 // Grid: there is one block per multiprocessor. All blocks must be resident at once, because they wait for
 // each other.
-// 1 gate_up. A block has a group of tiles and a split of k; a tile is 64 rows of W of an expert that has
-//   rows. The shared experts come first, because their tiles are known in advance and can be loaded before
-//   pdl_wait. Tiles are assigned to the groups in turn. The sums of a split are written as float32.
+// 1 gate_up. A block has a group of tiles and a split of k; a tile is 64 rows of W of an expert that some
+//   token chose. The shared experts come first, because their tiles are known in advance and can be loaded
+//   before pdl_wait. Tiles are assigned to the groups in turn. The sums of a split are written as float32.
 // 2 Activation. A block has a run of consecutive tiles of `down`, which belong to at most two experts. It
 //   adds up the splits of these experts' rows, activates them, and quantises them into shared memory. There
 //   is no flag for a finished sum: the router's kernel has set every sum to kAbsent, and a reader polls until
-//   it reads something else.
+//   it reads another value.
 // 3 down. Each block computes its run of tiles.
-// The weights of 1 and 3 are one stream: the producer goes on with `down` without waiting for 2, so memory is
-// busy until the last load of `down` has been issued or the ring is full.
+// The weights of steps 1 and 3 are one stream: the producer continues with `down` without waiting for step 2,
+// so memory is busy until the last load of `down` has been issued or the ring is full.
 //
 // Block: it has eight consumer warps in two warpgroups, which compute tiles in turn, and one producer warp.
 // Ring: it has slots of 64 rows × 128 bytes of k of W, loaded by TMA with the 128-byte swizzle.
 //   full[slot]   one arrival and the bytes; from the producer to the consumers
 //   empty[slot]  four arrivals, one from each warp of the tile's warpgroup
 //   x_full       the tokens' rows have been loaded
-//   activated    one arrival from each consumer warp whose rows are activated; after it the producer keeps
-//                more loads in flight. `activated` has one phase.
-// A warpgroup waits for the first slot of a tile only after the other warpgroup has seen the last slot of the
-// previous tile (named barriers kTurnBarrier and kTurnBarrier + 1). Otherwise it could be more than one round
-// of a slot ahead, which the parity of a barrier cannot show. If a ring holds a whole number of down's tiles,
-// `down` needs no turns, because a warpgroup uses the same slots in every round. kConsumerBarrier joins all
-// consumers around the activation. With FP8 every 128 of k are promoted to float32 with both scales, one slot
-// after the tensor cores. A thread has up to 224 registers.
+//   activated    one arrival from each consumer warp whose rows are activated; after this barrier completes,
+//                the producer keeps more loads in flight. `activated` has one phase.
+// A warpgroup waits for the first slot of a tile only after the last slot of the previous tile has arrived at
+// the other warpgroup (named barriers kTurnBarrier and kTurnBarrier + 1). Otherwise it could be more than one
+// round of the ring ahead, which the parity of a barrier cannot show. If a ring holds a whole number of
+// down's tiles, `down` needs no turns, because a warpgroup uses the same slots in every round.
+// kConsumerBarrier synchronises all consumers before (with such a ring) and after the activation. With FP8
+// every 128 of k are promoted to float32 with both scales, one slot after the tensor cores. A thread has up
+// to 224 registers.
 #pragma once
 
 #include "kernels/cuda/common/pdl.cuh"
@@ -207,8 +208,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const int first_place = place_of(args.down, begin);
   const auto activate = [&] {
-    // The other warpgroup of this block may still be computing sums that this one needs: reading them earlier
-    // would only mean reading them again.
+    // The other warpgroup of this block may still be computing sums that this warpgroup needs, so an earlier
+    // read would only have to be repeated.
     if (kDownSlots > 0) named_barrier_sync(kConsumerBarrier, kConsumers);
     if (begin < end) {
       const int places = place_of(args.down, end - 1) - first_place + 1;

@@ -12,21 +12,21 @@ constexpr int kGroups = 2;  // consumer warpgroups
 constexpr int kConsumers = kGroups * 128;
 constexpr int kThreads = kConsumers + 32;
 constexpr int kWarps = kThreads / 32;
-static_assert(kMaxAllExperts == kThreads);  // one thread for each
+static_assert(kMaxAllExperts == kThreads);  // one thread for each expert
 
 // Holds the experts that each token chose; it lies in shared memory.
 template <int kValues>
 struct Routing {
   alignas(16) float scores[kTokens][32 * kValues];
-  uint32_t masks[kMaxAllExperts];  // bit t: token t chose it
+  uint32_t masks[kMaxAllExperts];  // bit t: token t chose the expert
   int offsets[kMaxAllExperts];     // first row
   uint16_t order[kMaxAllExperts];  // the experts that have rows, the shared ones first
   int totals[kWarps];
   int num_active;  // experts in `order`
 };
 
-// Chooses the experts of all tokens. It is called by all threads, after a barrier that follows the clearing
-// of the masks, and ends with a barrier. If `writes`, it also stores the routing for the kernels that follow.
+// Chooses the experts of all tokens. All threads call it, after a barrier that follows the clearing of the
+// masks, and it ends with a barrier. If `writes`, it also stores the routing for the kernels that follow.
 template <int kValues>
 __device__ __forceinline__ void route_few(const RouteParams& p, const float* parts,
                                           const float (&bias)[kValues], Routing<kValues>& r, bool writes) {
@@ -72,7 +72,7 @@ __device__ __forceinline__ void route_few(const RouteParams& p, const float* par
   const int expert = static_cast<int>(threadIdx.x);
   const bool chosen = expert < experts && r.masks[expert] != 0;
   const uint32_t mask = chosen && is_held(p, expert) ? r.masks[expert] : 0;
-  const int own = __popc(mask) | (mask != 0 ? 1 << 16 : 0);  // rows, experts
+  const int own = __popc(mask) | (mask != 0 ? 1 << 16 : 0);  // low half: rows; high half: experts
   int sum = own;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
@@ -109,9 +109,10 @@ __device__ __forceinline__ void route_few(const RouteParams& p, const float* par
   if (held) p.token_of[place] = warp;
 }
 
-// Does the same for one token if groups have 32 experts: each warp has a group and each lane an expert.
-// Experts are ranked instead of being picked one by one, so that no pick waits for another. First each expert
-// is ranked within its group, then the eight best of each group are ranked among all of these.
+// Holds the shared memory of route_one, which chooses the experts of one token if groups have 32 experts:
+// each warp has a group and each lane an expert. Experts are ranked instead of being picked one by one, so
+// that no pick waits for another. First each expert is ranked within its group; then the eight best of every
+// group are ranked against each other.
 struct OneToken {
   alignas(16) uint32_t all[8][32];  // keys
   alignas(16) uint32_t keys[8][8];  // keys of a group's best experts, best first
@@ -157,8 +158,8 @@ __device__ __forceinline__ void route_one(const RouteParams& p, const float* par
   }
   __syncthreads();
   if (warp < 8) {
-    // Each lane ranks one group. Then a lane compares candidate j of its warp's group with those of two
-    // groups.
+    // Each lane ranks one group. Then a lane compares candidate j of its warp's group with the candidates of
+    // two groups.
     const uint2 pair = *reinterpret_cast<const uint2*>(one.keys[lane % 8]);
     const uint32_t group_key = rank_key(key_value(pair.x) + key_value(pair.y));
     int better = __popc(__match_any_sync(kWarp, group_key) & ((1U << lane % 8) - 1));
@@ -189,7 +190,7 @@ __device__ __forceinline__ void route_one(const RouteParams& p, const float* par
   const int4 low = *reinterpret_cast<const int4*>(one.chosen);
   const int4 high = *reinterpret_cast<const int4*>(one.chosen + 4);
   const int chosen[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  const auto below = [&](int id) {  // counts the held ones
+  const auto below = [&](int id) {  // counts the chosen experts below `id` that are held
     int count = 0;
 #pragma unroll
     for (int j = 0; j < 8; ++j) count += j < p.top_k && chosen[j] < id && is_held(p, chosen[j]) ? 1 : 0;

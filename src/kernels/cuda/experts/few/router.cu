@@ -1,5 +1,5 @@
-// Computes the router logits of up to eight tokens in bf16 or float16, as sums over eighths of k. The
-// experts' kernel (experts/few/kernel.cuh) adds them up, so that no block here waits for another.
+// Computes the router logits of up to eight tokens in bf16 or float16, as one partial sum for each eighth of
+// k. The experts' kernel (experts/few/kernel.cuh) adds these up, so that no block here waits for another.
 //
 // Grid: x is the tile of 16 experts, y the split of k. A warp loads up to two runs of 64 k of W into
 // registers before pdl_wait, as in gemm/thin/kernel.cuh. W is on the 16-row side of mma.sync m16n8k16, the
@@ -28,7 +28,7 @@ struct RouterArgs {
   const T* x = nullptr;
   int64_t x_stride = 0;
   float* parts = nullptr;
-  uint4* sums = nullptr;  // [num_sums]: the experts' kernel's, to be set to kAbsent
+  uint4* sums = nullptr;  // [num_sums]: sums of the experts' kernel, which this kernel sets to kAbsent
   int num_sums = 0;
   int m = 0, n = 0, num_runs = 0;
 };
@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32) few_router_kernel(const Router
 }
 
 // A multiprocessor changes how its memory is divided into shared memory and cache only while no block runs on
-// it. So this kernel asks for the division that the experts' kernel needs, whose blocks can then start beside
-// its own.
+// it. So this kernel requests the division that the experts' kernel needs. Blocks of the experts' kernel can
+// then start while blocks of this kernel still run.
 template <typename T>
 void prefer_shared_memory() {
   static OncePerDevice once;

@@ -1,4 +1,4 @@
-// Implements cuda::grouped_linear: it computes the shape of the arguments and launches the kernel that
+// Implements cuda::grouped_linear, which computes the shape of the arguments and launches the kernel that
 // experts/choice.h chooses for it.
 #include "base/check.h"
 #include "kernels/cuda/experts/columns/columns.h"

@@ -1,5 +1,5 @@
-// Computes grouped products by weight streaming (gemm/skinny/kernel.cuh): it chooses the instantiation by
-// type.
+// Computes grouped products by weight streaming (gemm/skinny/kernel.cuh). This file chooses the instantiation
+// by type.
 #include "base/check.h"
 #include "kernels/cuda/experts/grouped/instantiations.h"
 #include "kernels/cuda/experts/variants.h"

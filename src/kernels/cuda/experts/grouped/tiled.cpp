@@ -1,5 +1,5 @@
 // Computes grouped products on the tiled kernel of gemm/tiled/kernel.cuh, whose tile scheduler reads the
-// experts' rows on the device: it chooses the instantiation by type.
+// experts' rows on the device. This file chooses the instantiation by type.
 #include "base/check.h"
 #include "kernels/cuda/experts/grouped/instantiations.h"
 #include "kernels/cuda/experts/variants.h"

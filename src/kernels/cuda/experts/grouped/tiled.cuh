@@ -7,15 +7,15 @@
 
 namespace hadal::cuda::grouped_wgmma {
 
-// Returns true if an instantiation has the tile of experts/choice.h.
+// Returns true if the instantiation has the tile that experts/choice.h describes.
 template <class C>
 constexpr bool is(const GroupedChoice& choice) {
   return choice.block_m == C::kBlockM && choice.block_n == C::kBlockN && choice.stages == C::kStages &&
          choice.cluster == C::kCluster && C::kMaxExperts == kMaxTiledExperts;
 }
 
-// `order` has no effect for bf16, whose sums stay in the tensor cores. `stream_w` marks 8-bit weights as read
-// once, which is true with wide tiles.
+// `order` has no effect for bf16, whose sums stay in the tensor cores. `stream_w` says that 8-bit weights are
+// read only once, which is true with wide tiles.
 struct Shape256x128 {
   static constexpr WgmmaTile kTile{.waves = 2, .columns = 128, .stages = 4, .order = WgmmaOrder::kLead};
 };

@@ -5,8 +5,8 @@
 namespace hadal::cuda {
 namespace {
 
-// The large kernel keeps one bit for each of a block's tokens and each expert. These bytes suffice for 0.3
-// million tokens with 64 experts.
+// The large kernel keeps one bit for each of a block's tokens and each expert. With 128 blocks and 256
+// experts, this limit allows 390,000 tokens.
 constexpr int64_t kMostMaskBytes = int64_t{96} << 10;
 constexpr int64_t kMostCounted = 65'535;  // tokens of a block, which 16 bits count
 

@@ -26,8 +26,8 @@ constexpr int lane_values(int num_experts) {
   return num_experts <= 64 ? 2 : num_experts <= 160 ? 5 : num_experts <= 256 ? 8 : 16;
 }
 
-// Calls launch.operator()<lane_values(num_experts)>(). kMost: the most routed experts that the kernel
-// supports, because it has no instantiation for more.
+// Calls launch.operator()<lane_values(num_experts)>(). kMost is the largest number of routed experts for
+// which the kernel has an instantiation.
 template <int kMost = kMaxRouted, typename Launcher>
 void dispatch_lane_values(int num_experts, const Launcher& launch) {
   switch (lane_values(num_experts)) {
@@ -42,7 +42,7 @@ void dispatch_lane_values(int num_experts, const Launcher& launch) {
   }
 }
 
-// Returns the number of tokens of each block of the large kernel but the last.
+// Returns the number of tokens in each block of the large kernel except the last, which may have fewer.
 constexpr int64_t route_run(int64_t tokens, int num_sms) {
   const int64_t blocks = num_sms < kMaxRouteBlocks ? num_sms : kMaxRouteBlocks;
   const int64_t run = (tokens + blocks - 1) / blocks;
@@ -54,10 +54,10 @@ bool groups_fit_lanes(const ExpertsShape& shape);
 
 // Returns true if the kernel supports the shape.
 bool supports(RouteKernel kernel, const ExpertsShape& shape);
-// Returns the kernel for the shape when the plain kernels are not asked for.
+// Returns the kernel for the shape, if plain kernels were not requested.
 RouteKernel choose_route(const ExpertsShape& shape);
 
-// Returns the bytes of RouteParams::scratch; more tokens never need less.
+// Returns the bytes of RouteParams::scratch; the result never decreases as the number of tokens grows.
 size_t route_scratch_bytes(int64_t tokens, int num_all_experts);
 
 }  // namespace hadal::cuda

@@ -2,7 +2,7 @@
 // (kernels/params/moe.h).
 //
 // Lane l holds experts [l · kValues, (l + 1) · kValues), so that a group of experts is a run of lanes. Scores
-// become keys whose order as integers is that of the floats. NaN counts as −infinity, and key 0 marks an
+// become keys whose order as integers is the order of the floats. NaN counts as −infinity, and key 0 marks an
 // expert that cannot be chosen. A pick is one integer maximum over the warp (redux), and the lowest lane that
 // holds it has the lowest index.
 #pragma once
@@ -105,8 +105,8 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
 
   bool kept = true;  // this lane's group is kept
   if (p.kind != GateKind::kSoftmaxGreedy && p.num_groups > 1) {
-    // These are the two best of each group over its run of lanes; the second is −infinity if a group has one
-    // expert.
+    // `best` and `second` become the two best values of the lane's group; `second` is −infinity if the group
+    // has one expert.
     const int shift = __clz(p.num_groups) - 26;  // a group's lanes are 1 << shift: num_groups divides 32
     float best = selection[0];
     float second = -INFINITY;
@@ -178,7 +178,7 @@ __device__ __forceinline__ int select_experts(const RouteParams& p, const float*
       key[kValues - 1] = 0;
     }
   }
-  __syncwarp();  // every lane sees the scores
+  __syncwarp();  // makes the scores visible to every lane
   return id;
 }
 
@@ -188,7 +188,7 @@ __device__ __forceinline__ float weigh_experts(const RouteParams& p, const float
   const float mine = lane < p.top_k ? scores[id] : 0.0F;
   float sum = mine;
   for (int step = p.top_k <= 8 ? 4 : 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWarp, sum, step);
-  __syncwarp();  // the next token's scores come after it
+  __syncwarp();  // all lanes have read the scores before those of the next token overwrite them
   const float all = sum + 1e-20F;
   const float r = reciprocal(all);
   const float share = fmaf(fmaf(-(mine * r), all, mine), r, mine * r);

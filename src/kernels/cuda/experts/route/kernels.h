@@ -6,8 +6,8 @@
 
 namespace hadal::cuda {
 
-// Throws hadal::Error where a choice is impossible: if more experts are asked for than there are, or if
-// groups do not divide the experts.
+// Throws hadal::Error if no choice is possible, for example because top_k exceeds the number of experts or
+// the experts cannot be divided into the groups.
 void check_route(const RouteParams& params);
 
 // Routes in one kernel of one cluster of blocks. m ≤ kMaxSmallRoute.

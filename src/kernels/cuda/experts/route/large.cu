@@ -1,15 +1,15 @@
-// Routes any number of tokens in one kernel. The result is deterministic, because the order of its atomics
-// never shows.
+// Routes any number of tokens in one kernel. The result is deterministic, because it does not depend on the
+// order of the atomics.
 //
 // Grid: at most kMaxRouteBlocks blocks and at most one per multiprocessor. All blocks must be resident,
 // because they wait for each other once. A block has a run of tokens, which its 32 warps process in turn.
 // 1. Each warp gates its tokens and chooses their experts. Bit masks in shared memory say for each expert
 //    which tokens of the run chose it; the block writes their counts to scratch: [block, experts rounded up
 //    to even] of 16 bits.
-// 2. All blocks wait for each other (`arrived`, which the last one sets back to 0).
-// 3. Every block adds up all counts, and those of the blocks before it, with two experts per thread. The
-//    prefix sums over experts are the offsets. The row of a pair is its expert's offset + the counts of the
-//    blocks before + its rank in the run, which the masks give. Block 0 stores the offsets.
+// 2. All blocks wait for each other (`arrived`, which the last block to leave sets back to 0).
+// 3. Every block adds up all counts, and the counts of the blocks before it, with two experts per thread. The
+//    prefix sums over experts are the offsets. The row of a pair is its expert's offset + the expert's counts
+//    in the blocks before + the pair's rank in the run, which the masks give. Block 0 stores the offsets.
 // Shared memory holds the scores of one token per warp (at most 64 KB), masks (a word per expert and 32
 // tokens), sums, offsets.
 #include "kernels/cuda/common/launch.cuh"
@@ -31,8 +31,8 @@ struct Run {
   int words;  // words of an expert's mask
 };
 
-// Synchronises the grid: afterwards all blocks see the earlier writes of each block. It is called by whole
-// blocks. *arrived is 0 before the first arrives and again after the last has left.
+// Synchronises the grid: afterwards the earlier writes of each block are visible to all blocks. All threads
+// of a block call it. *arrived is 0 before the first block arrives and again after the last block has left.
 __device__ __forceinline__ void synchronise_grid(int32_t* arrived) {
   __threadfence();
   __syncthreads();
@@ -154,7 +154,7 @@ template <int kValues>
 void launch_large(const RouteParams& p, const Run& run, const Launch& launch) {
   const size_t bytes =
       (static_cast<size_t>(kThreads) * kValues + size_t{2} * run.columns * run.words) * sizeof(uint32_t);
-  allow_shared_memory<route_large_kernel<kValues>>(bytes);  // below 48 KB too, because fixed arrays are added
+  allow_shared_memory<route_large_kernel<kValues>>(bytes);  // below 48 KB, too: static arrays add to it
   launch_kernel<route_large_kernel<kValues>>(
       launch, static_cast<unsigned>((p.m + run.tokens - 1) / run.tokens), kThreads, bytes, p, run);
 }

@@ -3,9 +3,9 @@
 //
 // In permute_rows a block has eight rows and one warp for each; a lane copies 16 bytes at a time with four
 // loads in flight. Scales are [group, row], so the eight rows of a block fill whole 32-byte sectors of each
-// group. It uses no shared memory. The plain kernel copies single values. In spread_rows a block has eight
-// tokens and one warp for each. A lane reads eight times 16 bytes and writes them to each of the token's
-// rows, so that the bandwidth of writing decides the time.
+// group. The kernel uses no shared memory. The plain kernel copies single values. In spread_rows a block has
+// eight tokens and one warp for each. A lane reads eight times 16 bytes and writes them to each of the
+// token's rows, so the time is limited by the bandwidth of writes.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"

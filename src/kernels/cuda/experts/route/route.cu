@@ -1,5 +1,5 @@
-// Implements route(): it checks the arguments and launches the chosen kernel. The plain kernels are here,
-// too.
+// Implements route(), which checks the arguments and launches the chosen kernel, and contains the plain
+// kernels.
 //
 // The plain gate has one block of 32 threads for each token; the scores are in shared memory, and thread 0
 // makes every choice in the order of indices. The plain sort has one block, in which one thread for each
@@ -14,8 +14,8 @@ namespace hadal::cuda {
 namespace reference {
 namespace {
 
-// Returns the index of the best of `count` rank keys; among equal keys, that is the lowest index. Key 0 is no
-// candidate.
+// Returns the index of the largest of `count` rank keys, or the lowest such index among equal keys. A key of
+// 0 cannot be chosen.
 __device__ int best_of(const uint32_t* keys, int count) {
   int best = 0;
   for (int i = 1; i < count; ++i) best = keys[i] > keys[best] ? i : best;

@@ -4,9 +4,9 @@
 // that no warp waits for another's choice, and ORs the token's bit into the masks of the chosen experts in
 // the shared memory of every block of the cluster. After one barrier each block has all masks, computes the
 // offsets by itself and scatters the pairs of its own tokens; block 0 stores the offsets. The weights are
-// computed where no barrier waits for them. The first phase of the cluster's barrier ends when every block
-// has cleared its masks (blocks arrive before pdl_wait and wait after the choice), the second when all bits
-// are set. No block accesses another's memory after that, so blocks may end at any time. Shared memory holds
+// computed where they delay no barrier. The first phase of the cluster's barrier ends when every block has
+// cleared its masks (blocks arrive before pdl_wait and wait after the choice), the second when all bits are
+// set. No block accesses another's memory after that, so blocks may end at any time. Shared memory holds
 // the scores of each warp's token, the masks (4 words per expert) and the offsets, at most 44 KB. The gate's
 // bias is loaded before pdl_wait. A single token has a kernel of its own: warp 0 chooses, then every thread
 // counts the chosen ids below its expert.

@@ -1,8 +1,8 @@
 // Implements the stable counting sort of (token, choice) pairs by expert, which the kernels of `route` share.
 //
 // For a run of tokens, each expert has a bit mask of the tokens that chose it. Masks are set with atomic OR,
-// whose order cannot show. The count of an expert is the number of its bits, and a pair's rank among the
-// expert's pairs is the number of lower bits. No token chooses an expert twice.
+// so the result does not depend on the order. The count of an expert is the number of its set bits, and a
+// pair's rank among the expert's pairs is the number of lower set bits. No token chooses an expert twice.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace hadal::cuda {
 
-inline constexpr int kMaxSortedExperts = kMaxRouted + 32;  // with the shared ones
+inline constexpr int kMaxSortedExperts = kMaxRouted + 32;  // including shared experts
 inline constexpr int kMaxRouteWarps = 32;
 
 // Computes offsets[e] = Σ count(e') over e' < e that are held, for all e up to the number of experts, and
-// *distinct, which is how many routed experts have a count. Both are in shared memory. It is called by all
-// threads of the block after a barrier, and ends with one.
+// *distinct, the number of routed experts whose count is not 0. Both are in shared memory. All threads of the
+// block call this function after a barrier, and it ends with a barrier.
 template <typename Count>
 __device__ __forceinline__ void scan_experts(const RouteParams& p, Count count, int* offsets, int* distinct) {
   __shared__ int totals[kMaxRouteWarps];

@@ -1,14 +1,14 @@
 // Computes absorb_query for many tokens: y[m, h, 0:512] = q[m, h, 0:128] · W_UK[h] on the tensor cores. The
-// weights stay in place.
+// weights stay in shared memory.
 //
 // Grid: x is the head and the half of its outputs (256 each), y the run of tiles of 64 tokens. Two blocks run
-// on a multiprocessor at once, so that one multiplies while the other stores. Warps 0 … 3 are the consumers,
-// with one wgmma of 64 tokens × 256 outputs per step of k. Warp 4 copies tiles of q: as one box if its rows
-// are consecutive, otherwise row by row through the map of rows (zeros for rows that do not exist). Warps 4
-// and 5 rotate the RoPE part, each for every fourth token. The block's 256 rows of W_UK, all 128 of k, are
-// loaded once, before pdl_wait, by the copy engine. FP8 codes are loaded into the second half of the weights'
-// room. The consumers widen them there to bf16, exactly, while q is being loaded; the block's scale
-// multiplies the float32 sum.
+// on a multiprocessor at once, so that one block multiplies while the other stores. Warps 0 … 3 are the
+// consumers, with one wgmma of 64 tokens × 256 outputs per step of k. Warp 4 copies tiles of q: as one box if
+// its rows are consecutive, otherwise row by row through the map of rows (zeros for rows that do not exist).
+// Warps 4 and 5 rotate the RoPE part, each for every fourth token. The copy engine loads the block's 256 rows
+// of W_UK (all 128 of k) once, before pdl_wait. FP8 codes are loaded into the second half of the weights'
+// memory. The consumers widen them in place to bf16 (exactly) while q is being loaded; the scale of a block
+// of codes multiplies the float32 sum.
 //
 // Barriers    arrivals                       signalled by   waited for by           phase p of stage s
 //   weights   1 + bytes                      copy engine    consumers               one
@@ -33,14 +33,14 @@ constexpr int kConsumers = 128;
 constexpr int kThreads = kConsumers + 64;
 constexpr int kTileBytes = kTokens * kInputs * 2;
 constexpr int kWeightBytes = kOutputs * kInputs * 2;
-constexpr int kStagingParts = 2;  // parts of 16 rows × 64 outputs that a warp stages
+constexpr int kStagingParts = 2;  // parts of 16 rows × 64 outputs that a warp stages at once
 constexpr int kStagingOffset = kWeightBytes + kStages * kTileBytes;
 constexpr int kBarrierOffset = kStagingOffset + 4 * kStagingParts * 2048;
-constexpr int64_t kManyRows = 24 << 10;  // rows of y: 27 MB
+constexpr int64_t kManyRows = 24 << 10;  // (token, head) rows of y, 27 MB
 constexpr int kSharedBytes = kBarrierOffset + (2 * kStages + 1) * 8;
 
-// Loads warp 4's tile of q: row r holds token m0 + r, in two tiles of 64 of k. A lane holds the indices of
-// the rows of the tokens m0 + lane and m0 + 32 + lane.
+// Loads warp 4's tile of q: row r holds token m0 + r, in two tiles of 64 of k. `low` and `high` are the rows
+// of q of the lane's tokens m0 + lane and m0 + 32 + lane.
 struct QueryRows {
   int32_t low, high;
 
@@ -69,10 +69,10 @@ struct QueryRows {
   }
 };
 
-// Applies RoPE to a warp's quarter of a tile (each half of a head has two warps): the tokens 4 · j + share,
-// in whole 128-byte lines. Lane p has chunk p % 8 of eight values, of the tokens 4 · (p / 8 + 4 · i) + share.
-// A warp has two of these objects, for even and odd tiles: operands are loaded two tiles ahead, rows and
-// positions four.
+// Applies RoPE to a warp's quarter of a tile, which is the tokens 4 · j + share, in whole 128-byte lines.
+// (Each of a head's two blocks has two such warps.) Lane p has chunk p % 8 (eight values) of the tokens 4 ·
+// (p / 8 + 4 · i) + share. A warp has two of these objects, one for even and one for odd tiles. Operands are
+// loaded two tiles ahead, rows and positions four tiles ahead.
 struct Turns {
   static constexpr int kEach = kTokens / 4 * 8 / 32;
   int32_t rows[kEach], next_rows[kEach], next_positions[kEach];
@@ -123,8 +123,8 @@ struct Turns {
   }
 };
 
-// Widens the codes in the second half of the weights' room: the first 64 of k into the first half, then the
-// others into the second half. It is called by the consumers.
+// Widens the codes in the second half of the weights' memory: the first 64 of k into the first half, then the
+// other 64 into the second half. The consumers call this.
 __device__ __forceinline__ void widen_in_place(uint8_t* weights, int thread) {
   const uint8_t* codes = weights + kWeightBytes / 2;
   constexpr int kEach = kOutputs * 4 / kConsumers;
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ __align__(1024) uint8_t shared[];
   using T = Row16<kType>;
   constexpr bool kFp8 = kType == WeightType::kFp8Block;
-  if (threadIdx.x == 0 && shared_address(shared) % 1024 != 0) __trap();  // tiles need this
+  if (threadIdx.x == 0 && shared_address(shared) % 1024 != 0) __trap();  // tiles need this alignment
   uint8_t* weights = shared;
   uint8_t* stages = shared + kWeightBytes;
   auto* full = reinterpret_cast<Mbarrier*>(shared + kBarrierOffset);
@@ -295,8 +295,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     wgmma_pin(sums);
     if (lane == 0) mbarrier_arrive(&empty[ring.slot]);
     ring.advance();
-    // The outputs go through the warp's own memory, 16 rows × 64 outputs at a time. Sums of empty rows are
-    // zeros of either sign; adding +0 makes them +0.
+    // The outputs pass through shared memory of the warp's own, 16 rows × 64 outputs at a time. Sums of empty
+    // rows are zeros of either sign; adding +0 makes them +0.
 #pragma unroll
     for (int part = 0; part < kOutputs / 64; ++part) {
       uint8_t* buffer = staging + part % kStagingParts * 2048;
@@ -326,7 +326,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 // Returns a map of q as [rows, heads, 128], in boxes of 64 tokens × 64 of k. The values for RoPE lie between
-// the boxes, so the L2 must fetch 128 bytes and no neighbours.
+// the boxes, so the L2 should fetch 128 bytes at a time and no neighbouring lines.
 template <typename T>
 CUtensorMap query_map(const AbsorbQueryParams& p, int64_t rows) {
   const cuuint64_t sizes[] = {kInputs, static_cast<cuuint64_t>(p.num_heads), static_cast<cuuint64_t>(rows)};
@@ -352,7 +352,7 @@ void run(const AbsorbQueryParams& p, const Launch& launch) {
   const int tiles_a_run = (tiles + runs - 1) / runs;
   const CUtensorMap y_map = make_tensor_map<3>(static_cast<const T*>(p.y), {576, p.num_heads, p.m},
                                                {576, int64_t{576} * p.num_heads}, {64, 1, 16});
-  // With a map of rows, the number of rows of q is not known here; this bound exceeds every token's index.
+  // If p.rows is set, the number of rows of q is not known here; this bound exceeds every row's index.
   const int64_t q_rows = p.rows == nullptr ? p.m : int64_t{1} << 24;
   const CUtensorMap q_map = query_map<T>(p, q_rows);
   const int64_t rows = int64_t{512} * p.num_heads;

@@ -1,9 +1,9 @@
-// Chooses the kernel that computes an absorbed product: the one for few tokens (gemm/absorbed/few.cu) or the
-// tiled one (gemm/absorbed/absorb_tiled.cu, gemm/absorbed/expand_tiled.cu). The choice follows from the shape
-// alone, so that equal arguments get equal bits. It uses the next power of two of the number of tokens, so
-// that a batch padded to its graph's size gets the bits that it has without padding (with graph sizes given
-// by hand a batch and its graph may still get different kernels). This header is for the host alone; the
-// thresholds are in gemm/fitted.h.
+// Chooses the kernel that computes an absorbed product: the kernel for few tokens (gemm/absorbed/few.cu) or
+// the tiled kernel (gemm/absorbed/absorb_tiled.cu, gemm/absorbed/expand_tiled.cu). The choice depends on the
+// shape alone, so that equal arguments give equal bits. It uses the number of tokens rounded up to a power of
+// two, so that a batch padded to its graph's size has the bits that it has without padding. (With graph sizes
+// that a user has set, a batch and its graph may still have different kernels.) This header is for the host
+// alone; the thresholds are in gemm/fitted.h.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class AbsorbedKernel : uint8_t { kFew, kTiled };
 
 // The time of the kernel for few tokens grows with every token once its blocks fill the device; that of the
 // tiled kernel grows with every tile of 64 tokens. The tiled kernel starts later, because it waits for all
-// weights of a head. FP8 codes are half as many bytes, but are widened first.
+// weights of a head. FP8 codes are half as many bytes, but must be widened first.
 inline AbsorbedKernel choose_absorb_query(WeightType type, int64_t m, int num_heads) {
   const int64_t pairs = num_heads < fitted::kManyHeads  ? fitted::kAbsorbPairsOfFewHeads
                         : type == WeightType::kFp8Block ? fitted::kAbsorbPairsFp8
@@ -34,8 +34,8 @@ inline AbsorbedKernel choose_expand_value(WeightType type, int64_t m, int num_he
                                                                          : AbsorbedKernel::kFew;
 }
 
-// Returns the tokens per tile of expand_value's tiled kernel: the larger number if those blocks run at once
-// and those of the smaller number would not, otherwise the smaller one.
+// Returns the tokens per tile of expand_value's tiled kernel. This is the larger number if its blocks all run
+// at once and the blocks of the smaller number would not; otherwise it is the smaller number.
 inline int expand_value_tile(int64_t m, int num_heads, int num_sms) {
   const auto blocks = [&](int tile) { return (m + tile - 1) / tile * num_heads; };
   return blocks(fitted::kExpandTile) > num_sms && blocks(fitted::kExpandTallTile) <= num_sms

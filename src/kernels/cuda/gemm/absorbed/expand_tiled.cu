@@ -1,20 +1,21 @@
-// Computes expand_value for many tokens: y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ on the tensor cores. The
-// weights stay in place: a head's 128 KB of them stay in one block, and rows of o stream past.
+// Computes expand_value for many tokens: y[m, h, 0:128] = o[m, h, 0:512] · W_UV[h]ᵀ on the tensor cores. A
+// head's weights (128 KB) stay in the shared memory of a block, and rows of o stream past them.
 //
-// Grid: x is the head, y the run of tiles of tokens, with one block per multiprocessor. A tile has 64 tokens,
-// for which each of the two consumer warpgroups computes half of the 128 outputs (kHalves); or it has 128
-// tokens, 64 for each warpgroup, if a block then has one tile and would otherwise have two. Warps 0 … 7 are
-// the consumers; warp 8 is the producer, one thread of which issues the copies. All 512 of k of the weights
-// are loaded once, before pdl_wait, by the copy engine: bf16 in eight parts, for which the first tile waits
-// one by one; FP8 codes in four parts, into the second half of the weights' room, where the consumers widen
-// them to bf16, exactly, while o is being loaded. The sum over each 128 of k is then multiplied by its
-// block's scale and added up in float32. o is loaded in slots of a tile's tokens × 64 of k.
+// Grid: x is the head, y the run of tiles of tokens, with one block per multiprocessor. With kHalves a tile
+// has 64 tokens, and each of the two consumer warpgroups computes half of their 128 outputs. Otherwise a tile
+// has 128 tokens, 64 for each warpgroup; this is used if a block then has one tile instead of two. Warps 0 …
+// 7 are the consumers; warp 8 is the producer, one thread of which issues the copies. The copy engine loads
+// the weights (all 512 of k) once, before pdl_wait. 16-bit weights arrive in eight parts, and the first tile
+// waits for each part separately. FP8 codes arrive in four parts in the second half of the weights' memory,
+// and the consumers widen them to bf16 (exactly) while o is being loaded. With FP8, the sum over each 128 of
+// k is multiplied by its block's scale and added up in float32. o is loaded in slots of a tile's tokens × 64
+// of k.
 //
 // Barriers    arrivals                   signalled by  waited for by   phase p of slot s
 //   weights   1 + bytes per part         copy engine   consumers       one
 //   full[s]   1 + bytes                  copy engine   consumers       slot s + kSlots · p of the run
 //   empty[s]  8 consumer warps           consumers     producer        slot s + kSlots · p
-//   named 1 … 4: warps w and w + 4 of halves have exchanged the largest magnitudes of their rows
+//   named 1 … 4 (kHalves): warps w and w + 4 have exchanged the largest magnitudes of their rows
 //   named 5 (FP8): the consumers, when all have read the codes and when all have widened theirs
 // Shared memory holds 128 KB of weights, 80 KB of slots (64 KB with kHalves), and 2 KB per consumer warp to
 // turn sums into rows.
@@ -45,8 +46,8 @@ struct Plan {
   static constexpr int kSharedBytes = kBarrierOffset + (2 * kSlots + kParts) * 8;
 };
 
-// Stores a warp's 16 rows of kColumns outputs, through 2 KB of its own. Lanes r and 16 + r hold the target of
-// row r; the row is not stored if that is below 0.
+// Stores a warp's 16 rows of kColumns outputs, through 2 KB of shared memory of its own. Lanes r and 16 + r
+// hold the target of row r, which is its row of y; a row whose target is below 0 is not stored.
 template <int kColumns>
 struct Rows {
   uint8_t* staging;
@@ -114,8 +115,8 @@ struct Rows {
   }
 };
 
-// Widens the codes in the second half of the weights' room: the first two blocks of k into the first half,
-// then the others into the second half. It is called by the consumers.
+// Widens the codes in the second half of the weights' memory: the first two blocks of k into the first half,
+// then the other two into the second half. The consumers call this.
 __device__ __forceinline__ void widen_in_place(uint8_t* weights, Mbarrier* weights_full, int thread) {
   const uint8_t* codes = weights + kWeightBytes / 2;
   constexpr int kBlockBytes = kOutputs * 128;  // bytes of codes
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   using T = Row16<kType>;
   constexpr bool kFp8 = kType == WeightType::kFp8Block;
   constexpr int kColumns = P::kColumns;
-  if (threadIdx.x == 0 && shared_address(shared) % 1024 != 0) __trap();  // tiles need this
+  if (threadIdx.x == 0 && shared_address(shared) % 1024 != 0) __trap();  // tiles need this alignment
   uint8_t* weights = shared;
   uint8_t* slots = shared + kWeightBytes;
   auto* full = reinterpret_cast<Mbarrier*>(shared + P::kBarrierOffset);
@@ -228,9 +229,9 @@ __global__ void __launch_bounds__(kThreads, 1)
         static_cast<int64_t>(first_tile + tile) * P::kTokens + (kHalves ? 0 : consumer * 64) + warp % 4 * 16;
     const int64_t m = m0 + lane % 16;
     rows.target = m >= p.m ? -1 : p.rows != nullptr ? p.rows[m] : static_cast<int32_t>(m);
-    // In 16 bits part[0] is the sum. In FP8 part[b % kSets] is the sum over block b of 128 of k; with two
-    // sets, one is added up while the products of the other run (two sets of 128 columns do not fit into the
-    // registers).
+    // In 16 bits part[0] is the sum. In FP8 part[b % kSets] is the sum over block b of 128 of k. With two
+    // sets, one set is added up while the products of the other set run. (Two sets of 128 columns do not fit
+    // into the registers.)
     constexpr int kSets = kFp8 && kHalves ? 2 : 1;
     float part[kSets][kColumns / 2];
     float total[kFp8 ? kColumns / 2 : 1];
@@ -313,8 +314,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       row_maxima[h] = fmaxf(amax, __shfl_xor_sync(0xffffffffU, amax, 2));
     }
     if constexpr (kHalves) {
-      // Two places are used in turn, because a warp writes the next tile's maxima while the other still
-      // reads.
+      // Two places are used in turn, because a warp may write the next tile's maxima while the other warp
+      // still reads this tile's.
       float* const exchange = maxima + tile % 2 * 128 + warp % 4 * 16 + lane / 4;
       if (lane % 4 == 0) {
         exchange[consumer * 64] = row_maxima[0];

@@ -3,20 +3,21 @@
 //
 // The instruction is mma.sync m16n8k16 in bf16 or float16, with 16 tokens × 8 outputs. The assignment of k to
 // the instruction's slots is free as long as both operands agree, so each lane loads its share of 64
-// consecutive k in whole 16-byte pieces straight from global memory into the fragments, without shared memory
-// or shuffles. FP8 codes are exact in bf16; a block's scale multiplies its float32 sum. Likewise the order of
-// outputs inside a warp's 16 is chosen so that a lane owns four neighbours.
+// consecutive k in whole 16-byte pieces directly from global memory into the fragments, without shared memory
+// or shuffles. FP8 codes are exact in bf16; a block's scale multiplies its float32 sum. The order of a warp's
+// 16 outputs is free too, and is chosen so that a lane has four neighbouring outputs.
 //
 // absorb_query. Grid: x is the head and its tile of 64 outputs (8 per head), y the run of tokens. A block has
 // 4 warps with 16 outputs each. A warp's weights (all 128 of k) are loaded before pdl_wait and kept in
 // registers for all tokens of the run. For RoPE each of a head's blocks rotates four pairs, with one thread
-// per token; with settled positions the cosines and sines are loaded before the wait.
+// per token; with settled positions the cosines and sines are loaded before pdl_wait.
 //
-// expand_value. Grid: x is the head, y the tile of 16 tokens. A block has 8 warps with 16 outputs each, so
-// that it has a token's whole quantisation group. The loads of all weights are issued before pdl_wait; o's
-// rows, which all warps read, are loaded into shared memory, all of them in flight at once. FP8 codes are
-// widened before pdl_wait (kEarly: few blocks, whose weights arrive long before) or while o is being loaded.
-// Barrier `arrived` has one phase: each of the 256 threads makes a cp.async arrival, and all wait for it.
+// expand_value. Grid: x is the head, y the tile of 16 tokens. A block has 8 warps with 16 outputs each, so it
+// computes a token's whole quantisation group. The loads of all weights are issued before pdl_wait. The rows
+// of o, which all warps read, are loaded into shared memory, with all loads in flight at once. FP8 codes are
+// widened while o is being loaded, or before pdl_wait if there are few blocks, whose weights arrive long
+// before pdl_wait returns (kEarly). Barrier `arrived` has one phase: each of the 256 threads makes a cp.async
+// arrival, and all threads wait for the phase.
 #include <algorithm>
 
 #include "kernels/cuda/alignment.h"
@@ -35,8 +36,8 @@ namespace {
 
 constexpr int kFewHeads = 64;  // heads of expand_value whose blocks fit beside those of the previous kernel
 
-// Returns the offset at which the share of lane quarter t in 64 k begins: 16-bit weights load 8 k at 8·t and
-// at 32 + 8·t, FP8 weights 16 at 16·t.
+// Returns the offset, in 64 consecutive k, of half `half` of the share of lanes with lane % 4 = t. With
+// 16-bit weights such a lane loads 8 k at 8·t and 8 k at 32 + 8·t, with FP8 weights 16 k at 16·t.
 template <WeightType kType>
 __device__ __forceinline__ int share(int t, int half) {
   return kType == WeightType::kFp8Block ? 16 * t + 8 * half : 32 * half + 8 * t;
@@ -113,8 +114,8 @@ struct TokenRun {
   }
 };
 
-// Returns the output (0 … 15 of a warp's) in column g of its tile j. Lane quarter t then owns outputs 4·t …
-// 4·t + 3 over both tiles.
+// Returns which of a warp's outputs (0 … 15) is column g of the warp's tile j. In this order, lanes with lane
+// % 4 = t have the outputs 4·t … 4·t + 3 over both tiles.
 __device__ __forceinline__ int output_of(int g, int j) {
   return g / 2 * 4 + 2 * j + g % 2;
 }
@@ -255,7 +256,8 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   };
   if constexpr (kEarly) {
     widen();
-    // This uses all codes before the wait, because otherwise the compiler widens them after it.
+    // All widened codes are used here, before pdl_wait, because otherwise the compiler widens them after
+    // pdl_wait.
     __shared__ uint32_t used[256];
     uint32_t bits = 0;
 #pragma unroll
@@ -272,7 +274,7 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   if constexpr (!kEarly) widen();
   mbarrier_wait(&arrived, 0);
 
-  // Rows that do not exist repeat the last one.
+  // Rows that do not exist repeat the last row.
   const auto row_of = [&](int row) {
     return reinterpret_cast<const T*>(staged + min(row, tokens - 1) * kPitch);
   };
@@ -304,7 +306,7 @@ __global__ void __launch_bounds__(256) expand_kernel(ExpandValueParams p) {
   }
 
   const int out = head * 128 + warp * 16 + 4 * t;
-  // Returns the row of y to which o's row m goes; below 0 it is not stored.
+  // Returns the row of y in which o's row m is stored; if the result is below 0, the row is not stored.
   const auto target = [&](int64_t m) { return m >= p.m ? -1 : p.rows != nullptr ? int64_t{p.rows[m]} : m; };
   if (p.y != nullptr) {
 #pragma unroll

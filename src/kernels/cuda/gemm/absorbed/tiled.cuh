@@ -21,12 +21,13 @@ __device__ __forceinline__ uint32_t widen_codes(uint32_t codes) {
   return pack_bf16(values.x, values.y);
 }
 
-// Returns 1 / scale, rounded; it is finite even if a group's largest magnitude is close to zero.
+// Returns 1 / scale, rounded. The result is finite even if a group's largest magnitude is close to zero.
 __device__ __forceinline__ float inverse_scale(float scale) {
   return fminf(__frcp_rn(scale), 0x1.fffffep127F);
 }
-// Returns x / scale and next / scale as e4m3, the first in the low byte. Each quotient is first a product
-// with the inverse; correcting it by its error makes it correctly rounded, as `/` would.
+// Returns x / scale and next / scale as e4m3, the first in the low byte. Each quotient is first approximated
+// by a product with the inverse. A correction by its error then makes it correctly rounded, as the result of
+// `/` is.
 __device__ __forceinline__ uint16_t quotients_to_e4m3(float x, float next, float scale, float inverse) {
   const auto quotient = [&](float value) {
     const float first = value * inverse;
@@ -35,9 +36,9 @@ __device__ __forceinline__ uint16_t quotients_to_e4m3(float x, float next, float
   return __nv_cvt_float2_to_fp8x2({quotient(x), quotient(next)}, __NV_SATFINITE, __NV_E4M3);
 }
 
-// These load 16 codes, piece (row, chunk) of FP8 weights in [kRows][128 codes], and widen them to bf16 tiles
-// [2][kRows][128 bytes], all with the 128-byte swizzle. Neighbouring threads have neighbouring rows, so there
-// are no bank conflicts.
+// The first loads a piece of 16 codes, (row, chunk) of FP8 weights in [kRows][128 codes]. The second widens a
+// piece to bf16 and stores it in tiles [2][kRows][128 bytes]. Both layouts have the 128-byte swizzle.
+// Neighbouring threads have neighbouring rows, so there are no bank conflicts.
 __device__ __forceinline__ uint4 load_codes(const uint8_t* codes, int row, int chunk) {
   return *reinterpret_cast<const uint4*>(codes + swizzle_128(row, chunk));
 }
@@ -50,9 +51,9 @@ __device__ __forceinline__ void store_widened(uint8_t* tiles, int row, int chunk
       widen_codes(v.z), widen_codes(v.z >> 16), widen_codes(v.w), widen_codes(v.w >> 16)};
 }
 
-// Copies rows of bf16 weights to tiles [kWidth / 64][kRows][128 bytes] by the copy engine; called by one
-// thread. Each 64 of k completes on its own one of kBarriers barriers, or all of them complete on one
-// barrier.
+// Copies rows of 16-bit weights to tiles [kWidth / 64][kRows][128 bytes] with the copy engine. One thread
+// calls this. Each part of 64 of k completes on its own barrier, or all parts complete on one barrier
+// (kBarriers = 1).
 template <int kRows, int kWidth, int kBarriers>
 __device__ __forceinline__ void load_weights(uint8_t* tiles, const CUtensorMap* map, Mbarrier* barriers,
                                              int row0) {

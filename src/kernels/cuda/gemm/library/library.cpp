@@ -41,7 +41,7 @@ using Description = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-// Returns m rounded up: it is exact up to 64, then in steps of an eighth to a quarter of m.
+// Returns m rounded up above 64, in steps of a sixteenth to an eighth of m; up to 64 it returns m itself.
 int64_t bucket_of(int64_t m) {
   if (m <= 64) return m;
   const auto step = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(m))) / 8;
@@ -59,7 +59,7 @@ struct GemmLibrary::Impl {
   cublasLtHandle_t handle = nullptr;
   void* workspace = nullptr;
   uint32_t* counts = nullptr;  // the counts of RestWorkspace
-  // the key is m's bucket, n, k, type of the weights, float32 output and alignment of the operands
+  // The key holds m's bucket, n, k, type of the weights, float32 output and alignment of the operands.
   std::map<std::tuple<int64_t, int64_t, int64_t, WeightType, bool, int>, cublasLtMatmulAlgo_t> plans;
 };
 
@@ -90,7 +90,7 @@ RestWorkspace rest_workspace(GemmLibrary& library) {
 
 namespace {
 
-// Product is one product of the library: its operands and what the library is told about them.
+// Describes one product to the library, and runs it.
 class Product {
  public:
   Product(const DenseLinearParams& params, GemmLibrary::Impl& impl)
@@ -136,7 +136,8 @@ class Product {
           "describing y");
   }
 
-  // These are addresses and bytes between rows, whose common alignment matters.
+  // These combine an address with the bytes between rows, so that the lowest set bit is their common
+  // alignment.
   uint64_t w_bits() const {
     return reinterpret_cast<uintptr_t>(p_.w.data) | static_cast<uint64_t>(p_.w.row_stride) * 2;
   }
@@ -147,7 +148,7 @@ class Product {
     return reinterpret_cast<uintptr_t>(y_) | static_cast<uint64_t>(p_.y_stride) * element_bytes;
   }
 
-  // Asks the library for an algorithm for m rows of x.
+  // Returns the algorithm that the library's heuristic chooses for m rows of x.
   cublasLtMatmulAlgo_t choose(int64_t m) const {
     Layouts layouts;
     describe(m, layouts);
@@ -162,7 +163,7 @@ class Product {
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-           static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));  // none is always allowed
+           static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));  // no reduction is always allowed
     prefer_alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, w_bits());
     prefer_alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, x_bits());
     prefer_alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, y_bits(f32_ ? 4 : 2));
@@ -177,7 +178,7 @@ class Product {
     return result.algo;
   }
 
-  // Returns the algorithm of this number of rows, which is chosen once.
+  // Returns the algorithm for m rows, which is chosen at the first call and then kept.
   const cublasLtMatmulAlgo_t& plan_for(int64_t m) {
     const int alignment = alignment_of(w_bits() | x_bits() | y_bits(2));
     const auto key = std::make_tuple(m, p_.w.n, p_.w.k, p_.w.type, f32_, alignment);

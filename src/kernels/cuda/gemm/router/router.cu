@@ -1,10 +1,11 @@
 // Computes router logits: float32 or 16-bit weights [n, k] times rows of 16 bits, with products and sums in
-// float32 on the FMA units. Routers have few rows of weights, so every block has a few of them and all of k.
+// float32 on the FMA units. A router has few rows of weights, so each block computes a few of these rows over
+// all of k.
 //
-// Grid: x is the group of kRows weight rows, y the group of kTokens rows of x. A block has 128 threads, each
-// with every 128th run of eight k of all kRows · kTokens sums; these are joined by shuffles, then over the
-// four warps in shared memory, in a fixed order. All groups of tokens but the first read the weights from the
-// L2.
+// Grid: x is the group of kRows weight rows, y the group of kTokens rows of x. A block has 128 threads. Each
+// thread adds up every 128th run of eight k for all kRows · kTokens sums. These partial sums are joined by
+// shuffles within a warp, then across the four warps in shared memory, in a fixed order. All groups of tokens
+// except the first read the weights from the L2.
 #include "kernels/cuda/alignment.h"
 #include "kernels/cuda/common/cp_async.cuh"
 #include "kernels/cuda/common/launch.cuh"

@@ -1,29 +1,30 @@
 // Computes y = x · Wᵀ for few rows of x by streaming the weights: W is read once, at the bandwidth of the
-// memory. linear uses it (one matrix), and grouped_linear (one matrix per expert, rows of x gathered by
-// token_of).
+// memory. linear uses this kernel with one matrix; grouped_linear uses it with one matrix per expert and rows
+// of x that token_of gathers.
 //
-// The tensor cores' sides are swapped: rows of W are the 64-row side of wgmma, rows of x ("tokens") its side
-// of 8 … 64, so one token costs 8 columns instead of 64 rows. With FP8 or INT8 and block scales, every 128 of
-// k are promoted to float32 and multiplied by both scales, either at once or while the tensor cores work on
-// the next 128. FP8 with channel scales is promoted the same way, without scales; INT8 with channel scales
-// has exact int32 sums over all of k and all splits. Both are multiplied by the scales of row and channel
-// when they are stored.
+// The operands are swapped: rows of W are on the 64-row side of wgmma, and rows of x ("tokens") are on its
+// side of 8 … 64 columns, so one token costs 8 columns instead of 64 rows. With FP8 or INT8 and block scales,
+// the sum over every 128 of k is promoted to float32 and multiplied by both scales, either at once or while
+// the tensor cores work on the next 128. FP8 with channel scales is promoted the same way, without scales;
+// INT8 with channel scales has exact int32 sums over all of k and all splits. The sums of both are multiplied
+// by the scales of row and channel when they are stored.
 //
 // Grid: x is the split of k (a cluster of 1 to 8 blocks), y the tile of kGroups · 64 rows of W, and z the
-// z-th expert that has rows (grouped only; blocks after the last one end at once).
+// z-th expert with rows, counted from the last expert (grouped only; blocks with z beyond the experts with
+// rows end at once).
 // Block: it has kGroups consumer warpgroups, each with its own 64 rows of W, all with the same tokens, and
 // one producer warp.
 // Ring: a slot in shared memory holds 128 bytes of k (64 values of 16 bits, 128 e4m3) of the W tile and of
-// the tokens, with the 128-byte swizzle. W is loaded by TMA. So is x, except where rows are gathered: then
-// the producer loads it by cp.async (zeros for rows and k that do not exist). full[slot] counts the bytes
-// (and the producer's lanes). empty[slot] counts one arrival of each consumer warp, made when the next slot's
-// products have been issued, or at once where a slot holds many tokens (releases_at_once). The first round of
-// W is issued before pdl_wait, because no kernel writes weights (for experts only if their choice is
-// settled).
+// the tokens, with the 128-byte swizzle. W and x are loaded by TMA. If rows of x are gathered, the producer
+// loads them by cp.async instead (zeros for rows and k that do not exist). full[slot] counts the bytes (and
+// the producer's lanes). empty[slot] counts one arrival of each consumer warp, made when the next slot's
+// products have been issued, or at once if a slot holds many tokens (releases_at_once). The loads of the
+// first round of W are issued before pdl_wait, because no kernel writes weights (for experts only if the
+// choice of experts is settled).
 // Epilogue: sums are exchanged through the shared memory of the ring. Each split adds up a part of the
 // outputs over all splits in order (distributed shared memory), so there are no atomics and every run gives
-// the same bits. A block has 72 to 200 KB of shared memory. As many blocks run on a multiprocessor as make
-// one wave, at most three, with up to 200 KB in flight on each (gemm/skinny/schedule.h).
+// the same bits. A block has up to 200 KB of shared memory. gemm/skinny/schedule.h decides how many blocks
+// run on a multiprocessor; their rings together have up to 200 KB in flight.
 #pragma once
 
 #include "kernels/cuda/common/cluster.cuh"
@@ -91,8 +92,9 @@ struct Type {
   using Partial = std::conditional_t<kInt8, int32_t, float>;
   using Sum = std::conditional_t<kPromotes, float, Partial>;
 
-  // Returns the number of floats of scales in shared memory. Blocks have [blocks, tokens], the products of
-  // both sides' scales; channels have the tokens' scales, then the rows'.
+  // Returns the number of floats of scales in shared memory. Block scales are stored as [blocks, tokens], the
+  // products of both operands' scales. Channel scales are stored as the scales of the tokens, then those of
+  // the rows of W.
   static constexpr int scale_count(int tokens, int groups, int blocks_of_split) {
     return kBlocks ? blocks_of_split * tokens : kChannels ? tokens + groups * kTileRows : 0;
   }
@@ -109,8 +111,8 @@ struct SharedLayout {
   }
 };
 
-// Describes the work of a block: a tile of rows of one matrix and a range of 128-byte blocks of k, with the
-// addresses of both.
+// Describes the work of a block: a tile of rows of one matrix, a range of 128-byte blocks of k, and the rows
+// of x.
 struct Work {
   int expert = 0;
   int row0 = 0;           // first row in the matrix
@@ -138,7 +140,7 @@ struct Ring {
   }
 };
 
-// Loads W of a block of k into a slot; called by one thread. x_bytes is the number of bytes of x that TMA
+// Loads W of a block of k into a slot. One thread calls this. x_bytes is the number of bytes of x that TMA
 // completes on the same barrier.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void load_weights(const CUtensorMap* map, const Work& work, const Ring& ring,
@@ -150,7 +152,7 @@ __device__ __forceinline__ void load_weights(const CUtensorMap* map, const Work&
               work.expert, L2Policy::kEvictFirst);
 }
 
-// Does the producer warp's part for one matrix; called by one lane.
+// Does the producer warp's part for one matrix. One lane calls this.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensorMap* x_map, const Work& work,
                                         Ring& ring, bool late) {
@@ -169,8 +171,7 @@ __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensor
   if (late) pdl_launch_dependents();
 }
 
-// Does the same for gathered rows, the tokens of the work from `begin` on; called by all lanes. `total`
-// blocks went through the ring before.
+// Does the same for gathered rows, which are the tokens of the work from `begin` on. All lanes call this.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const Args& args, const Work& work,
                                                  int begin, Ring& ring) {
@@ -213,10 +214,10 @@ __device__ __forceinline__ void produce_gathered(const CUtensorMap* w_map, const
   }
 }
 
-// Returns true if a slot is released as soon as its own products are done. Otherwise it would be released
-// after the next slot's products have been issued, which is only when that slot's weights arrive; until then
-// this slot would be idle, and many tokens leave room for few slots. With fewer tokens there are enough
-// slots, and products run while sums are promoted.
+// Returns true if a slot is released as soon as its own products are done. Otherwise a slot is released after
+// the next slot's products have been issued, which happens only when the next slot's weights have arrived.
+// Until then the slot is idle, which is costly with many tokens, because they leave room for few slots. With
+// fewer tokens there are enough slots, and products run while sums are promoted.
 template <WeightType kType, int kTokens, bool kGrouped>
 constexpr bool releases_at_once() {
   return Type<kType>::kBytes && kTokens == 64 && !kGrouped;
@@ -256,7 +257,7 @@ __device__ __forceinline__ void consume(const Work& work, Ring& ring, const floa
     }
     wgmma_commit();
   };
-  // The products of the slot ahead of the last issued one are complete.
+  // Releases a slot whose products are complete.
   const auto release = [&](int slot) {
     if (lane == 0) mbarrier_arrive(&ring.empty[slot]);
   };
@@ -361,8 +362,8 @@ __device__ __forceinline__ float widen_sum(float sum) {
     return sum;
 }
 
-// Sums the cluster's tiles and stores the block's share. `staging` is this block's tile [kTokens][kRows + 4];
-// `scales` are those of channels.
+// Adds up the tiles of the cluster's blocks and stores this block's share. `staging` is this block's tile
+// [kTokens][kRows + 4]; `scales` are the channel scales.
 template <WeightType kType, int kTokens, int kGroups>
 __device__ __forceinline__ void store_tile(const Args& args, const Work& work, int begin,
                                            const float* staging, const float* scales, int rank, int splits) {
@@ -382,8 +383,8 @@ __device__ __forceinline__ void store_tile(const Args& args, const Work& work, i
     if (splits == 1) {
       sum = *reinterpret_cast<const float4*>(source);
     } else {
-      // Four loads are in flight at once, because one from another block's memory takes about as long as all
-      // of this loop's arithmetic.
+      // Four loads are in flight at once, because one load from another block's memory takes about as long as
+      // all of this loop's arithmetic.
       sum = {0.0F, 0.0F, 0.0F, 0.0F};
 #pragma unroll 1
       for (int first = 0; first < splits; first += 4) {
@@ -442,11 +443,11 @@ struct ExpertRows {
   int num_rows = 0;
 };
 
-// Finds the a-th expert with rows, counted from the end; its number is −1 if there are fewer. It is called by
-// all lanes of a warp. It counts from the end because the shared experts are there: they have the most rows,
-// so their blocks should not be the last to start. The offsets are read in whole lines, all at once, because
-// everything waits for them. If `settled`, the reads bypass the L1, which may hold the offsets of an earlier
-// layer.
+// Finds the a-th expert with rows (from 0), counted from the last expert; `expert` is −1 if there are fewer.
+// All lanes of a warp call this. It counts from the end because the shared experts are there: they have the
+// most rows, so their blocks should not be the last to start. The offsets are read in whole lines, all at
+// once, because the rest of the block waits for them. If `settled`, the reads bypass the L1, which may hold
+// the offsets of an earlier layer.
 __device__ __forceinline__ ExpertRows find_expert(const int32_t* offsets, int num_experts, int a,
                                                   bool settled) {
   constexpr int kMost = kMaxExperts / 32;
@@ -480,15 +481,15 @@ __device__ __forceinline__ ExpertRows find_expert(const int32_t* offsets, int nu
   return found;
 }
 
-// Computes all tiles of tokens of a block: one, or several for experts with more than kTokens rows. The first
-// min(stages, num_blocks) slots of W have been issued already.
+// Computes all tiles of tokens of a block: one tile, or several tiles for experts with more than kTokens
+// rows. The loads of W into the first min(stages, num_blocks) slots have been issued already.
 template <WeightType kType, int kTokens, int kGroups, bool kGrouped>
 __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap* x_map, const Args& args,
                                     const Work& work, Ring ring, std::byte* shared, float* scales, int rank,
                                     int splits) {
   constexpr int kConsumers = kGroups * 128;
-  // No block may end, or write its staging tile again, while other blocks read it. The reads must be ordered
-  // with writes only if another tile follows.
+  // No block may end, or write its staging tile again, while other blocks read that tile. The reads must be
+  // ordered with writes only if another tile follows.
   const auto wait_after_reads = [&](int begin) {
     if (splits == 1) return;
     if (begin + kTokens < work.num_rows) {
@@ -514,8 +515,8 @@ __device__ __forceinline__ void run(const CUtensorMap* w_map, const CUtensorMap*
       continue;
     }
     if constexpr (Type<kType>::kChannels) {
-      // These scales are read when the tile is stored, two barriers later. The previous tile must have been
-      // stored.
+      // These scales are read when the tile is stored, two barriers later. Before they are overwritten, the
+      // previous tile must have been stored.
       if (begin > 0) named_barrier_sync(kConsumerBarrier, kConsumers);
       const float* w_scales = args.w_scales + work.expert * args.expert_scale_stride;
 #pragma unroll 1
@@ -666,7 +667,7 @@ __global__ void __launch_bounds__(kGroups * 128 + 32, (least_blocks<kType, kToke
   if constexpr (!kGrouped) {
     start.template operator()<kTokens>();
   } else {
-    // The product is only as wide as the expert's rows need.
+    // The product is only as wide as the expert's rows require.
     if constexpr (kTokens > 32) {
       if (work.num_rows > 32) return start.template operator()<kTokens>();
     }

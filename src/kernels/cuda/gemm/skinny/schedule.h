@@ -54,9 +54,9 @@ constexpr bool has_two_groups(WeightType type) {
   return type == WeightType::kBF16 || type == WeightType::kFp8Block;
 }
 
-// shared_bytes is the shared memory of gemm/skinny/kernel.cuh (gemm/skinny/launch.cuh compares the two),
-// including the alignment of its start: the ring, or the tile in which sums are joined if that is larger; the
-// scales of blocks, or of rows and channels; and the barriers.
+// shared_bytes returns the shared memory of gemm/skinny/kernel.cuh; gemm/skinny/launch.cuh checks that the
+// two agree. It consists of the ring (or the tile in which sums are joined, if that is larger), the scales of
+// blocks or of rows and channels, the barriers, and 1024 bytes for the alignment of its start.
 inline constexpr int kMaxStages = 24;
 inline constexpr int kMaxSplits = 8;
 constexpr int64_t shared_bytes(WeightType type, int tokens, int groups, int stages, int blocks_of_split) {
@@ -68,16 +68,16 @@ constexpr int64_t shared_bytes(WeightType type, int tokens, int groups, int stag
   return std::max(stages * slot, joined) + scales + (2 * kMaxStages + 1) * 8 + 1024;
 }
 
-// Returns the slots of the ring that fit `shared_budget` bytes per block beside the scales. (Channel scales
-// are few, whatever k is.)
+// Returns the number of ring slots that fit in `shared_budget` bytes per block beside the scales. (Channel
+// scales are not counted, because there are few of them whatever k is.)
 inline int stages_of(WeightType type, int tokens, int groups, int blocks_of_split, int64_t shared_budget) {
   const int64_t scales = is_channel_scaled(type) ? 0 : int64_t{4} * tokens * blocks_of_split;
   const int64_t fit = (shared_budget - 2048 - scales) / ((groups * 64 + tokens) * 128);
   return static_cast<int>(std::clamp<int64_t>(fit, 2, std::clamp(blocks_of_split, 2, kMaxStages)));
 }
 
-// Returns true if the choice's tile of tokens, rows, splits and slots are compiled and fit, for linears and
-// experts.
+// Returns true if the choice's configuration is compiled and fits in shared memory. Linears and experts use
+// this.
 inline bool fits(WeightType type, const Choice& c, int k_blocks, std::initializer_list<int> tiles_of_tokens) {
   const bool tile =
       std::find(tiles_of_tokens.begin(), tiles_of_tokens.end(), c.block_m) != tiles_of_tokens.end() &&
@@ -87,7 +87,8 @@ inline bool fits(WeightType type, const Choice& c, int k_blocks, std::initialize
   return shared_bytes(type, c.block_m, c.block_n / 64, c.stages, (k_blocks + c.splits - 1) / c.splits) <=
          kMaxSharedBytes;
 }
-// Appends the choices with these splits whose rings fill these numbers of kilobytes per block.
+// Appends the choices that have one of these splits and a ring that fills one of these numbers of KiB per
+// block.
 inline void append_choices(WeightType type, int k_blocks, std::initializer_list<int> tiles_of_tokens,
                            std::initializer_list<int> all_splits, std::initializer_list<int64_t> kilobytes,
                            std::vector<Choice>& out) {
@@ -114,19 +115,20 @@ inline bool two_a_multiprocessor(int64_t blocks, int num_sms) {
   return blocks * 20 <= num_sms * int64_t{38};
 }
 
-// Returns true if, for one matrix, the next kernel starts only when this one has issued all loads of W, so
-// that the next kernel's loads do not come first. This is false up to eight rows, because little is left to
-// do then, and where blocks end, and so make room, long before the last block issues its loads.
+// Returns true if, for one matrix, the next kernel may start only when this kernel has issued all loads of W,
+// so that the next kernel's loads do not come first. The result is false for up to eight rows, because little
+// work is left by then. It is also false if many blocks end, and so make room for the next kernel, long
+// before the last block issues its loads.
 inline bool starts_late(int tokens, int64_t blocks, int num_sms) {
   return tokens > 8 && two_a_multiprocessor(blocks, num_sms);
 }
 
-// Returns the schedule for one matrix [n, k_blocks · 128 bytes] and m rows of x. Measurements
-// (docs/kernels/cuda-skinny-gemm.md) favour a quarter more blocks than multiprocessors or somewhat more, two
-// of which fit on a multiprocessor beside a block of the next kernel. A block gets all the shared memory of a
-// multiprocessor only if half of the multiprocessors have no block; otherwise the next kernel could load
-// nothing before this one ends. Up to eight rows, and for long k, a multiprocessor has three blocks if the
-// splits are enough for it.
+// Returns the schedule for one matrix [n, k_blocks · 128 bytes] and m rows of x. In measurements
+// (docs/kernels/cuda-skinny-gemm.md) the fastest schedules have at least a quarter more blocks than
+// multiprocessors, and two blocks fit on a multiprocessor beside a block of the next kernel. A block gets all
+// the shared memory of a multiprocessor only if half of the multiprocessors have no block; otherwise the next
+// kernel could load nothing before this kernel ends. With up to eight rows, or for long k, a multiprocessor
+// has three blocks if there are enough splits.
 inline Schedule schedule_of(WeightType type, int64_t m, int64_t n, int k_blocks, int num_sms) {
   constexpr int kLongK = 96;
   constexpr int64_t kOneBlock = 200 * 1024, kTwoBlocks = 110 * 1024, kThreeBlocks = 72 * 1024,
@@ -142,7 +144,7 @@ inline Schedule schedule_of(WeightType type, int64_t m, int64_t n, int k_blocks,
       std::clamp(few_tiles ? k_blocks / 4 : std::min(k_blocks / 4, std::max(4, k_blocks / 7)), 1, kMaxSplits);
   const auto slots = [&](int64_t splits) { return (k_blocks + splits - 1) / splits; };
   int64_t splits = std::clamp<int64_t>((num_sms * int64_t{5} / 4 + tiles - 1) / tiles, 1, most);
-  // One more split is worthwhile if k then divides evenly.
+  // One more split is worthwhile if k divides unevenly and the extra split shortens every split.
   if (splits < most && slots(splits) * splits * 10 > k_blocks * 11 && slots(splits + 1) < slots(splits))
     ++splits;
   // With 64 rows, filling the last fifth of a wave is not worth reading x twice as often.
@@ -163,7 +165,8 @@ inline Schedule schedule_of(WeightType type, int64_t m, int64_t n, int k_blocks,
     s.stages = stages_of(type, s.tokens, s.groups, static_cast<int>(slots(two)), kTwoWideBlocks);
     return s;
   }
-  // Between one wave and two, the last blocks would run alone, so they are halved.
+  // Between one wave (of three blocks per multiprocessor) and two, the last blocks would run alone, so all
+  // blocks are halved.
   if (tiles > 3 * num_sms && tiles < 6 * num_sms && k_blocks >= 32) splits = 2;
   s.splits = static_cast<int>(splits);
   const int64_t blocks = tiles * splits;
@@ -176,15 +179,15 @@ inline Schedule schedule_of(WeightType type, int64_t m, int64_t n, int k_blocks,
 }
 
 // Returns the schedule for experts of [n, k_blocks · 128 bytes] with num_rows rows in all. A tile is 16 or 64
-// tokens wide and a block uses the narrowest product that its expert's rows fit in; an expert with more rows
-// than a tile reads its weights again.
+// tokens wide, and a block uses the narrowest product that its expert's rows fit in. The weights of an expert
+// with more rows than a tile are read once per tile.
 inline Schedule grouped_schedule_of(int64_t num_rows, int num_experts, int64_t n, int k_blocks, int num_sms) {
   Schedule s;
   s.tokens = num_rows <= 128 ? 16 : 64;
   s.groups = 1;
   const int64_t tiles = (n + 63) / 64 * std::min<int64_t>(num_experts, num_rows);
   while (s.splits < 8 && tiles * s.splits * 10 < num_sms * 13 && k_blocks >= s.splits * 16) s.splits *= 2;
-  // All types get the number of slots that fits beside scales of blocks.
+  // All types get the number of slots that fit beside block scales.
   s.stages =
       stages_of(WeightType::kFp8Block, s.tokens, s.groups, (k_blocks + s.splits - 1) / s.splits, 72 * 1024);
   return s;

@@ -1,4 +1,4 @@
-// Decides how the kernel for small matrices (gemm/thin/kernel.cuh) holds a shape, by pure functions of the
+// Decides how blocks of the kernel for small matrices (gemm/thin/kernel.cuh) hold W, by pure functions of the
 // shape. This header includes no CUDA header.
 #pragma once
 
@@ -15,7 +15,7 @@ inline constexpr int64_t kMaxRows = 16;  // rows of x
 inline constexpr int64_t kMaxOutputs = int64_t{1} << 20;
 inline constexpr int kRows = 16;         // rows of W in a tile; some blocks have one and a half tiles
 inline constexpr int kChunkBytes = 128;  // bytes of k
-inline constexpr int kMostChunks = 32;   // chunks of a warp
+inline constexpr int kMostChunks = 32;   // at most, per warp
 
 using Block = fitted::ThinBlock;
 
@@ -27,10 +27,10 @@ constexpr int chunks_of_warp(int k_chunks, int warps) {
   return (k_chunks + warps - 1) / warps;
 }
 
-// Returns the block for a shape. Sixteen tokens of bf16 are as many bytes per block as W; fewer blocks with
-// more rows read them less often. In FP8 the conversion of codes to f16 takes longest, so most of W is in
-// shared memory and all of x is loaded at once. Many tiles of short k are faster in blocks with half the
-// warps, because twice as many blocks fit.
+// Returns the block for a shape. Sixteen tokens of bf16 are as many bytes per block as W, so x is read less
+// often by fewer blocks with more rows of W. In FP8 the conversion of codes to f16 takes the most time, so
+// most of W is in shared memory and all of x is loaded at once. Many tiles of short k are faster in blocks
+// with half the warps, because twice as many blocks fit.
 constexpr Block block_of(WeightType type, int tokens, int k_chunks, int64_t tiles, int num_sms) {
   const bool bytes = weight_element_bytes(type) == 1;
   const bool fp8 = bytes && !is_int8(type);
@@ -47,14 +47,14 @@ constexpr Block block_of(WeightType type, int tokens, int k_chunks, int64_t tile
   return fp8 ? kBlocks.long_fp8 : kBlocks.others;
 }
 
-// Returns the floats between the sums of two tokens, with which a quarter of a warp writes to different
-// banks.
+// Returns the distance between the sums of two tokens, in floats. With it, the lanes of a quarter of a warp
+// write to different banks.
 constexpr int pitch(int rows) {
   return rows + 4;
 }
 
-// Describes shared memory: each warp's chunks, which its sums replace; scales and biases of channels; scales
-// of tokens.
+// Describes shared memory, which holds first each warp's chunks (later replaced by its sums), then the scales
+// and biases of channels, and then the scales of tokens.
 struct Layout {
   int staged;  // chunks of one warp
   int warp;    // bytes of one warp
@@ -67,7 +67,7 @@ struct Layout {
         bytes(channels + (is_channel_scaled(type) ? (2 * b.rows + b.tokens) * 4 : 0)) {}
 };
 
-// Returns true if a block can hold its rows of W, whatever their number is.
+// Returns true if a block can hold its rows of W. This does not depend on n.
 constexpr bool fits(WeightType type, int tokens, int k_chunks) {
   const Block b = block_of(type, tokens, k_chunks, 1, 1);
   return chunks_of_warp(k_chunks, b.warps) <= kMostChunks &&

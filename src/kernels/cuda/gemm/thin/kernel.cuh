@@ -1,18 +1,18 @@
 // Multiplies small matrices by a handful of rows: y = x · Wᵀ for m ≤ 16, where one wave of blocks holds all
-// of W. The time between pdl_wait and the end is short, because the weights are loaded before pdl_wait, into
-// registers and the rest into shared memory. It uses one barrier and no cluster.
+// of W. The time between pdl_wait and the end is short, because the weights are loaded before pdl_wait, some
+// into registers and the rest into shared memory. The kernel uses one barrier of the block and no cluster.
 //
 // Grid: x is the tile of 16 or 24 rows of W. A block has 4 or 8 warps; chunk c (128 bytes of k: 64 values of
 // 16 bits or 128 codes) belongs to warp c % warps. The instruction is mma.sync m16n8k16 (int8: k32). For
 // eight tokens W is on its 16-row side and x on its 8-wide side; for sixteen tokens x is on the 16-row side,
 // and W is two or three tiles of the 8-wide side. The assignment of k to the instruction's slots is free as
-// long as both operands agree, so a lane's fragments are whole 16-byte pieces of its rows: the first chunks
-// of a warp go from memory straight into registers, the others by cp.async into shared memory, where each
-// lane has its own pieces (no barrier, no bank conflict). FP8 codes become f16, exactly. With block scales
-// each chunk is one block, which is promoted to float32 and multiplied by both scales. With channel scales
-// sums over all of k (int8: exact, in int32) are multiplied at the end by scales that are loaded at the
-// beginning. Partial sums of the warps are added in shared memory in the order of the warps, so every run
-// gives the same bits.
+// long as both operands agree, so a lane's fragments are whole 16-byte pieces of its rows. The first chunks
+// of a warp are loaded from memory directly into registers, the others by cp.async into shared memory, where
+// each lane reads only its own pieces (no barrier, no bank conflict). FP8 codes are converted to f16, which
+// is exact. With block scales each chunk is one block, whose sum is promoted to float32 and multiplied by
+// both scales. With channel scales, sums over all of k (int8: exact, in int32) are multiplied at the end by
+// scales that are loaded at the beginning. Partial sums of the warps are added in shared memory in the order
+// of the warps, so every run gives the same bits.
 #pragma once
 
 #include <type_traits>
@@ -76,9 +76,9 @@ struct ThinArgs {
   LengthGate gate;
 };
 
-// Computes one chunk's products: `low` and `high` are rows g and g + 8 of the 16-row side, `wide` has the
-// rows of kTiles tiles of the 8-wide side. There are kParts sets of sums, which are used in turn, because
-// products that add to one sum wait for each other.
+// Computes one chunk's products. `low` and `high` are rows g and g + 8 of the 16-row side, and `wide` has the
+// rows of kTiles tiles of the 8-wide side. The products use kParts sets of sums in turn, because products
+// that add to the same sum wait for each other.
 template <WeightType kType, int kTiles, int kParts>
 __device__ __forceinline__ void multiply(typename Type<kType>::Part (&part)[kTiles][kParts][4],
                                          const RowPiece& low, const RowPiece& high,
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
   const Layout layout(kType, {kTokens, kRows, kWarps, kDepth, kBatch}, num_chunks);
   std::byte* own = shared + warp * layout.warp;
 
-  // A lane reads two pieces, halves 0 and 1, of a chunk in row g of each eight rows.
+  // In each chunk, a lane reads two 16-byte pieces (halves 0 and 1) of row g of every group of eight rows.
   const std::byte* w_rows[kRowTiles];
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r)
@@ -167,8 +167,7 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
         copy_async_16(to + (half * kRowTiles + r) * 512, w_rows[r] + at, exists(chunk, half));
     }
   }
-  // With many tokens, x is prefetched into the L2 before the wait if it is not there (and is still read after
-  // the wait).
+  // With sixteen tokens, x is prefetched into the L2 before pdl_wait; it is read only after pdl_wait.
   if constexpr (kTokensAreRows) {
     const int lines = (args.k_bytes + 127) / 128;
     for (int i = blockIdx.x + gridDim.x * threadIdx.x; i < args.m * lines; i += gridDim.x * blockDim.x)
@@ -180,7 +179,7 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
     const int chunk = warp + lane * kWarps;
     if (chunk < num_chunks) w_scales = args.w_scales[n0 / 128 * args.w_scale_stride + chunk];
   }
-  // With channel scales, these are scales and biases of the rows, then scales of the tokens.
+  // With channel scales, these are the scales and biases of the rows of W, then the scales of the tokens.
   auto* channels = reinterpret_cast<float*>(shared + layout.channels);
   if constexpr (kChannels) {
     if (threadIdx.x < kRows) {
@@ -193,8 +192,8 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
   }
   if constexpr (kTokens == 8) pdl_launch_dependents();
   pdl_wait();
-  // With many tokens this comes after the wait, so that the next kernel's weights are not loaded before this
-  // one's x.
+  // With sixteen tokens this comes after pdl_wait, so that the next kernel's weights are not loaded before
+  // this kernel's x.
   if constexpr (kTokens > 8) pdl_launch_dependents();
   if constexpr (kChannels) {
     if (static_cast<int>(threadIdx.x) < args.m)
@@ -212,7 +211,7 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
   constexpr int kKept = kBlocks ? 1 : kParts;
   Sum acc[kTiles][kKept][4] = {};
   const int warp_chunks = (num_chunks - warp + kWarps - 1) / kWarps;
-  // Multiplies kBatch of the warp's chunks from number `begin` on; the first kDepth of all chunks are in
+  // Multiplies kBatch of the warp's chunks from number `begin` on. The warp's first kDepth chunks are in
   // registers.
   const auto multiply_batch = [&]<bool kFirst>(int begin) {
     RowPiece x[kBatch][kTokenTiles];
@@ -296,7 +295,8 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
     const auto sum = [&](int e) {
       return kKept == 1 ? acc[tile][0][e] : acc[tile][0][e] + acc[tile][kKept - 1][e];
     };
-    // Sums lie as [tokens][rows]; these are the strides along the 8-wide side and along the 16-row side.
+    // Sums have the layout [tokens][rows]; these are the strides along the 8-wide side and along the 16-row
+    // side.
     constexpr int kWide = kTokensAreRows ? 1 : kPitch;
     constexpr int kTall = kTokensAreRows ? kPitch : 1;
     Sum* at = sums + (tile * 8 + 2 * t) * kWide + g * kTall;

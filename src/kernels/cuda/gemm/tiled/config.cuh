@@ -26,13 +26,14 @@ struct WgmmaGemmParams {
   int rows = 0;
   int n = 0;  // a multiple of 8
   int num_k_steps = 0;
-  const float* w_scales = nullptr;  // expert 0's: blocks [n/128, w_scale_stride]; channels [n], on 8 bytes
+  // The scales of expert 0: blocks [n/128, w_scale_stride]; channels [n], 8-byte aligned.
+  const float* w_scales = nullptr;
   int64_t w_scale_stride = 0;
   int64_t expert_scale_stride = 0;
   const int32_t* expert_offsets = nullptr;  // [num_experts + 1] on the device; null: all rows are expert 0's
   int num_experts = 1;
   const float* x_scales = nullptr;  // channels: [rows]
-  const float* bias = nullptr;      // channels: [n], on 8 bytes, added at the end; null: none
+  const float* bias = nullptr;      // channels: [n], 8-byte aligned, added at the end; null: none
   WgmmaRest rest;
 };
 
@@ -40,13 +41,13 @@ struct WgmmaGemmParams {
 // W. kChannels has one per row of x, and one per row of W ("channel").
 enum class GemmScales : uint8_t { kNone, kBlocks, kChannels };
 
-// Says, for kernels that promote partial sums to float32, when a consumer issues the products of its next
-// block of k, and how the two consumers follow each other.
+// States, for kernels that promote partial sums to float32, when a consumer issues the products of its next
+// block of k, and how the two consumers are offset in time.
 enum class WgmmaOrder : uint8_t {
   kFree,   // as soon as it has promoted its partial sums
   kLead,   // same, but after a wait for data, consumer 1 begins when half of consumer 0's products are done
   kTight,  // as kFree, in the fewest instructions
-  kAhead,  // before it promotes the partial sums of the last block, which takes two sets of them
+  kAhead,  // before it promotes the partial sums of the previous block; requires two sets of them
 };
 
 struct WgmmaTile {
@@ -56,11 +57,11 @@ struct WgmmaTile {
   int cluster = 2;  // blocks that share rows of x
   int splits = 1;   // more: blocks of a cluster that share the tile's steps of k (gemm/tiled/split.cuh)
   WgmmaOrder order = WgmmaOrder::kFree;
-  bool beside = false;    // the consumers have the same rows and neighbouring columns, not vice versa
+  bool beside = false;    // the consumers have the same rows and neighbouring columns; else vice versa
   bool copy_out = false;  // the copy engine stores rows, 16 × 64 at a time per warp; else plain stores
-  bool hold = false;      // block scales, copy_out: they leave through the tile's last stage, under the next
-                          // tile's products
-  bool stream_w = false;  // weights are read once: first to leave the L2
+  bool hold = false;      // block scales, copy_out: rows are stored through the tile's last stage, during
+                          // the next tile's products
+  bool stream_w = false;  // weights are read once, so the L2 evicts them first
   bool shares = false;    // linears: the last round's tiles may be shared (WgmmaRest)
   bool early_w = false;   // linears: the first weights are loaded before the wait for the previous kernel
 };
@@ -117,7 +118,7 @@ struct WgmmaGemmConfig {
 
   static constexpr int kXBytes = kBlockM * 128;
   static constexpr int kWBytes = kBlockN * 128;
-  // Scales of x come in boxes of kBoxRows rows and 4 more that begin at a multiple of 4 rows, as copies must.
+  // Scales of x are copied in boxes of kBoxRows + 4 rows, because a copy must begin at a multiple of 4 rows.
   static constexpr int kScaleBoxes = kBlockM + 4 > 256 ? 2 : 1;
   static constexpr int kBoxRows = kBlockM / kScaleBoxes;
   static_assert(kBoxRows % kWaveRows == 0);
@@ -126,13 +127,14 @@ struct WgmmaGemmConfig {
   static constexpr int kScaleBytes = kBlockScales ? kScaleBoxes * kScaleBoxBytes : 0;
   static constexpr int kArrivingBytes = kXBytes + kWBytes + (kBlockScales ? kScaleBoxes * kScaleBox * 4 : 0);
 
-  // Weights have one scale for 128 columns. Tiles begin at multiples of kScaleColumns columns after a block's
-  // first; the columns of a consumer touch kOwnBlocks blocks, those of the tile kTileBlocks.
+  // Weights have one scale for each block of 128 columns. A tile begins at a multiple of kScaleColumns
+  // columns after a block's first column. The columns of a consumer lie in at most kOwnBlocks blocks, the
+  // columns of the tile in at most kTileBlocks.
   static constexpr int kScaleColumns = std::gcd(kBlockN, 128);
   static constexpr int kOwnBlocks = (127 - kScaleColumns + kColumns) / 128 + 1;
   static constexpr int kTileBlocks = (127 - kScaleColumns + kBlockN) / 128 + 1;
-  // A consumer's columns have kParts parts; the neighbouring columns of a part share one scale, wherever the
-  // tile begins.
+  // A consumer's columns are divided into kParts parts of neighbouring columns. The columns of a part share
+  // one scale, wherever the tile begins.
   static constexpr int kPartColumns = kScaleColumns < kColumns ? kScaleColumns : kColumns;
   static constexpr int kParts = kColumns / kPartColumns;
   static_assert(kTileBlocks <= 4 && (!kBeside || kColumns % 128 == 0));
@@ -145,7 +147,8 @@ struct WgmmaGemmConfig {
   static constexpr int kStagingOffset = kWOffset + kStages * kWBytes;
   static constexpr int kSplits = kTile.splits;
   static_assert(kSplits == 1 || (kCluster == 1 && kWaves == 1 && kSums % (4 * kSplits) == 0));
-  // The other blocks of a split tile send their sums for this block's share of the columns.
+  // A block of a split tile receives the other blocks' sums for its share of the columns in the staging
+  // memory.
   static constexpr int kShare = kSums / kSplits;  // sums of a thread
   static constexpr int kShareBytes = 128 * kConsumers * kShare * 4;
   static constexpr int kStagingBytes = kSplits > 1 ? (kSplits - 1) * kShareBytes : 4 * kConsumers * 2048;
@@ -155,7 +158,7 @@ struct WgmmaGemmConfig {
   static constexpr int kExpertOffset = kBarrierOffset + 3 * kStages * 8;
   static constexpr int kMaxExperts = 512;
 
-  // The result includes the slack that aligns the start to 1024.
+  // The result includes 1024 bytes with which the start is aligned to 1024.
   static constexpr size_t shared_bytes(int num_experts) {
     return static_cast<size_t>(kExpertOffset) + 2 * static_cast<size_t>(num_experts + 1) * 4 + 1024;
   }

@@ -1,7 +1,7 @@
 // Computes y[rows, n] = x · W[e]ᵀ on the tensor cores for many rows: dense (one "expert") or over the experts
 // of a MoE layer, in bf16, or in FP8 or INT8 with scales of blocks or of rows and channels.
-// gemm/tiled/linear.cuh and experts/grouped/tiled.cuh use it. docs/kernels/cuda-wgmma-gemm.md gives the
-// reasons.
+// gemm/tiled/linear.cuh and experts/grouped/tiled.cuh use it. docs/kernels/cuda-wgmma-gemm.md explains the
+// design.
 //
 // Grid: it is persistent, with clusters of kCluster blocks and one block per multiprocessor. A cluster
 // computes the tiles (kBlockM rows × kCluster·kBlockN columns) number cluster_idx, cluster_idx +
@@ -11,11 +11,12 @@
 // a tile after the expert's last row are not stored. All threads call pdl_wait; with kEarlyW only the
 // producer's thread does, if it has a tile.
 //
-// Warpgroup 0 is the producer (one thread of warp 0 walks the tiles and issues every copy), the others are
-// consumers. If consumers lie below each other, wave v of consumer c has all columns of the rows 64·(2v + c)
-// … + 63 of the tile, so that a tile with few rows costs one wave. If they lie beside each other, it has the
-// rows 64·v … + 63 and the columns kColumns·c … + kColumns − 1. A step of k is 128 bytes of a row: 64 bf16 or
-// 128 codes (one block of scales). Scales of rows and channels multiply the finished sums.
+// Warpgroup 0 is the producer (one thread of warp 0 walks the tiles and issues every copy); the other two are
+// consumers. If the consumers' parts of a tile lie one below the other, wave v of consumer c has all columns
+// of the rows 64·(2v + c) … + 63 of the tile, so that a tile with few rows costs one wave. If the parts lie
+// side by side (kBeside), wave v of consumer c has the rows 64·v … + 63 and the columns kColumns·c … +
+// kColumns − 1. A step of k is 128 bytes of a row: 64 bf16 or 128 codes (one block of scales). Scales of rows
+// and channels multiply the finished sums.
 //
 // Barriers       arrivals                       signalled by      waited for by
 //   full[stage]  1 + bytes of x, W, x's scales  producer, TMA     consumers
@@ -23,13 +24,14 @@
 //   empty[stage] 8 warps · kCluster             consumer warps    producers of the cluster: each loads a
 //                                                                 share of x into all blocks
 //   lead[stage]  4 (kLead)                      consumer 0        consumer 1, where it waited for data
-// full[stage] and lead[stage] flip their parity once per round of the ring. A waiter is never a round behind,
-// because the next round needs the release of this one. The producer has 40 registers, consumers have 232:
-// kColumns/2 sums per wave; if sums are promoted, as many again for one block of k, or twice as many with
-// kAhead; with INT8 channels kColumns/4 for the columns' scales. Shared memory holds kStages · (x, W, scales
-// of x, and 32 B for the tile's place and the scales of W), 2 KB per consumer warp to turn accumulators into
-// rows, barriers, and the experts' first rows and first tiles. With kHold, a consumer also stores its rows of
-// y through its own rows of x in the tile's last stage, which is released in the next tile's first step.
+// full[stage] and lead[stage] flip their parity once per round of the ring. A waiting thread is never a round
+// behind, because the next round cannot begin before this round is released. A producer thread has 40
+// registers, a consumer thread has 232. A consumer thread holds kColumns/2 sums per wave; if sums are
+// promoted, as many partial sums for one block of k (twice as many with kAhead); and with INT8 channel
+// scales, kColumns/4 scales of columns. Shared memory holds kStages · (x, W, scales of x, and 32 B for the
+// tile's place and the scales of W), 2 KB per consumer warp to turn accumulators into rows, barriers, and the
+// experts' first rows and first tiles. With kHold, a consumer also stores its rows of y through its own rows
+// of x in the tile's last stage, which is released in the next tile's first step.
 #pragma once
 
 #include "kernels/cuda/choice.h"
@@ -48,7 +50,7 @@
 namespace hadal::cuda {
 namespace wgmma_gemm {
 
-// Runs the producer's thread.
+// Does the work of the producer's thread.
 template <class C>
 __device__ __forceinline__ void produce(const CUtensorMap& x_map, const CUtensorMap& w_map,
                                         const CUtensorMap& scale_map, const WgmmaGemmParams& p,
@@ -168,7 +170,7 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
     place.x = __shfl_sync(0xffffffffU, wgmma_k_major_low(shared.x(0) + row_group * 8192), 0);
     place.w = __shfl_sync(0xffffffffU, wgmma_k_major_low(shared.w(0) + column_group * C::kColumns * 128), 0);
     place.first_block = column_group * (C::kColumns / 128);
-    int held = -1;  // kHold: the stage through which the last tile is stored
+    int held = -1;  // kHold: the stage through which the previous tile is stored
     const auto release_held = [&] {
       if (held < 0) return;
       if (lane == 0) bulk_store_wait_read<0>();
@@ -178,8 +180,9 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
       random_delay_of_warp(delayed_consumer(consumer));
       mbarrier_wait(shared.full(ring.slot), ring.parity());
       const int4 tile = *shared.tile(ring.slot);
-      // With kShares the last bits of the row hold the kind of the steps, and one expert has all rows. A
-      // shuffle, as above, tells the compiler that the loops over steps are the same in all lanes.
+      // With kShares the two lowest bits of the tile's first row hold the kind of the steps, and there is
+      // only one expert. A shuffle, as above, tells the compiler that the loops over steps are the same in
+      // all lanes.
       const int row_begin = C::kShares ? tile.x / 4 * 4 : tile.x;
       const int kind = C::kShares ? __shfl_sync(0xffffffffU, tile.x % 4, 0) : Steps::kWhole;
       const int num_steps = C::kShares ? __shfl_sync(0xffffffffU, tile.y, 0) : p.num_k_steps;
@@ -195,7 +198,7 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
       const auto store_wave = [&](int v, uint32_t stage) {
         const int row = row_begin + C::kWaveRows * v + warp_row;
         if constexpr (C::kCopyOut) {
-          // All four warps' products have read their rows of x.
+          // After this barrier the products of all four warps have read their rows of x.
           if constexpr (C::kHold) named_barrier_sync(1 + consumer, 128);
           copy_rows_out<C>(y_map, p, staging, shared.x(stage) + warp_row * 128, sums[v], scales, v, row,
                            row_end, n_begin, lane);
@@ -240,13 +243,13 @@ __global__ void __cluster_dims__(C::kCluster, 1, 1) __launch_bounds__(C::kThread
         const bool stored = C::kHold && C::kWaves > 1 && v == 0 && all_waves && kind == Steps::kWhole;
         if (!stored && kind != Steps::kTail) store_wave(v, stage);
       }
-      // The shuffle again makes the stage uniform, which the compiler cannot see after the stores.
+      // The shuffle again makes the stage uniform, which the compiler cannot prove after the stores.
       if constexpr (C::kHold) held = __shfl_sync(0xffffffffU, static_cast<int>(stage), 0);
     }
   }
-  // This is not in the consumers' branch, because with code after its loop the compiler does not use the
-  // registers of setmaxnreg.
-  if constexpr (C::kCopyOut) bulk_store_wait<0>();  // lanes 0 of the consumers have stored
+  // This wait is not in the consumers' branch, because with code after that branch's loop the compiler does
+  // not use the registers of setmaxnreg.
+  if constexpr (C::kCopyOut) bulk_store_wait<0>();  // lane 0 of each consumer warp has stored
   if constexpr (C::kCluster > 1)
     cluster_sync();  // no block ends while another may still write to its shared memory
 }

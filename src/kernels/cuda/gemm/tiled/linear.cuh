@@ -49,8 +49,8 @@ struct Split128x64 {
       .waves = 1, .columns = 64, .stages = 8, .cluster = 1, .splits = kSplits, .order = WgmmaOrder::kAhead};
 };
 
-// Defines the same tile with a shared last round. It has a separate kernel, because the code for sharing
-// makes the other one 2 % slower.
+// Defines the same tile with a shared last round. It is a separate instantiation, because the code for
+// sharing makes rounds that are not shared 2 % slower.
 template <class Shape>
 struct Sharing {
   static constexpr WgmmaTile kTile = [] {
@@ -60,7 +60,7 @@ struct Sharing {
   }();
 };
 
-// Launches a tile; split tiles have another kernel.
+// Launches a tile's kernel. Split tiles and tiles with a shared last round have kernels of their own.
 template <LinearTile kTile, class Shape, typename T, GemmScales kScales>
 void launch_tile(const WgmmaGemmOperands<T>& operands, const WgmmaGemmParams& params, const Launch& launch) {
   using C = WgmmaGemmConfig<T, Shape, kScales>;

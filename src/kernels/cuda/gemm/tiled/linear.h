@@ -7,8 +7,8 @@
 
 namespace hadal::cuda {
 
-// Runs wgmma_linear with a given tile. Every tile is correct for every shape that tiled::supports(). If there
-// is a workspace, the last round is shared as linear_rest says.
+// Runs wgmma_linear with a given tile. Every tile is correct for every shape for which tiled::supports() is
+// true. If there is a workspace, the last round is shared as linear_rest decides.
 void wgmma_linear_with(LinearTile tile, const DenseLinearParams& params, const Launch& launch,
                        const RestWorkspace& workspace = {});
 

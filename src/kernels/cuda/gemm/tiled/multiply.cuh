@@ -1,16 +1,16 @@
-// Computes a consumer's sums over all steps of k of one tile of gemm/tiled/kernel.cuh: without interruption
-// if the tensor cores keep them (bf16, INT8 with channel scales), otherwise in the orders of WgmmaOrder.
-// wgmma.cuh describes the layout of accumulators.
+// Computes a consumer's sums over all steps of k of one tile of gemm/tiled/kernel.cuh. If the tensor cores
+// keep the sums (bf16, INT8 with channel scales), products are issued without interruption, otherwise in the
+// orders of WgmmaOrder. wgmma.cuh describes the layout of accumulators.
 //
 // In FP8, and in INT8 with block scales, after each 128 of k the partial sums of a wave are multiplied by the
 // scales of blocks (channel scales come last) and added up in float32 ("promoted"). A consumer's tensor work
 // pauses from the end of a block's products to the issue of the next ones, unless two sets of partial sums
 // fit its registers (kAhead). Everything that need not happen in this pause is done while products run:
-// testing whether the next stage is full, and reading its scales and addresses. There remain 64 additions
-// (128 columns), which the other consumer's 256 clocks of products hide if the consumers do not begin at the
-// same time. The offset between them stays what it was when they last waited for data (products of two
-// warpgroups share the tensor cores evenly): kLead makes it half a wave's products, kFree and kTight leave it
-// to chance.
+// testing whether the next stage is full, and reading its scales and addresses. The remaining 64 additions
+// (128 columns) are hidden by the other consumer's 256 clocks of products if the consumers do not begin at
+// the same time. The offset between the consumers stays as it was when they last waited for data, because
+// products of two warpgroups share the tensor cores evenly. kLead makes the offset half a wave's products;
+// kFree and kTight leave it to chance.
 #pragma once
 
 #include "kernels/cuda/common/sanitize.cuh"
@@ -20,13 +20,13 @@
 
 namespace hadal::cuda::wgmma_gemm {
 
-// Locates the rows and columns of a tile that a thread has.
+// Locates a thread's rows and columns of a tile.
 template <class C>
 struct Place {
   int consumer, lane;
   uint32_t x, w;    // descriptors of the consumer's first row and of its first column in stage 0 (low words)
   int row;          // the thread's first row of wave 0, in the box of x's scales
-  int first_block;  // block of the weights' scales
+  int first_block;  // first block of the weights' scales
   int first_parts;  // parts of kPartColumns columns each that lie in that block
 };
 
@@ -62,7 +62,7 @@ __device__ __forceinline__ void products(uint32_t x, uint32_t w, int wave,
   wgmma_commit();
 }
 
-// Computes sums that the tensor cores keep until the end.
+// Computes sums that the tensor cores accumulate until the end.
 template <class C, int kActive>
 __device__ __forceinline__ void multiply_whole(const Shared<C>& shared, RingPosition<C::kStages>& ring,
                                                int steps, const Place<C>& place,
@@ -96,7 +96,7 @@ __device__ __forceinline__ void multiply_whole(const Shared<C>& shared, RingPosi
   release<C>(shared, previous, place.lane);
 }
 
-// Holds the scales of a wave's sums over one block of k: one for each part of the consumer's columns
+// Holds the scales of a wave's sums over one block of k: one scale for each part of the consumer's columns
 // (neighbours in one block of the weights) and each of the thread's two rows.
 template <class C>
 struct Scales {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void read_scales(const Shared<C>& shared, uint32_t st
   float blocks[C::kOwnBlocks];
 #pragma unroll
   for (int b = 0; b < C::kOwnBlocks; ++b) blocks[b] = w[b];
-  // The tile begins 0 … 128 − kScaleColumns columns after a block's first one.
+  // The tile begins 0 … 128 − kScaleColumns columns after a block's first column.
   float parts[C::kParts];
 #pragma unroll
   for (int part = 0; part < C::kParts; ++part) {
@@ -163,11 +163,11 @@ __device__ __forceinline__ void promote(const typename C::Partial (&partial)[C::
     else
       sums[i] += value;
   }
-  // The sums are added here, not after the next products, because they are read while those run.
+  // The pin keeps the compiler from moving these additions after the next products.
   if constexpr (!C::kBlockScales) wgmma_pin(sums);
 }
 
-// With kLead both consumers have just waited for data, so consumer 1 waits until half of consumer 0's first
+// Both consumers have just waited for data. With kLead, consumer 1 waits until half of consumer 0's first
 // products are done.
 template <class C>
 __device__ __forceinline__ void wait_for_lead(const Shared<C>& shared, const RingPosition<C::kStages>& ring,
@@ -232,10 +232,10 @@ __device__ __forceinline__ void multiply_promoting(const Shared<C>& shared, Ring
 }
 
 // Does the same in the fewest instructions (kTight): scales are read after their products have been issued,
-// and the next stage is tested before sums are promoted. With kHold the tile is stored through its last
-// stage, so that stage is not released but returned. The first and the last step have separate code, because
-// branches in the loop make its steps 2 % slower. in_first_step() and in_last_step(stage) are called while
-// the last wave's products run, when the sums of the earlier waves are finished.
+// and the next stage is tested before sums are promoted. Returns the tile's last stage; with kHold this stage
+// is not released, because the tile is stored through it. The first and the last step have separate code,
+// because branches in the loop make its steps 2 % slower. in_first_step() and in_last_step(stage) are called
+// while the step's products of the last wave run, when its products of the earlier waves have been added.
 template <class C, int kActive, class InFirstStep, class InLastStep>
 __device__ __forceinline__ uint32_t multiply_tight(const Shared<C>& shared, RingPosition<C::kStages>& ring,
                                                    int steps, const Place<C>& place,

@@ -2,9 +2,9 @@
 // tile's tail to its owner through global memory that stays in the L2.
 //
 // A warp of the owner needs only the sums of the same warp of the helpers' blocks. So each warp has its own
-// count: helpers raise it when they have stored their sums, and the owner's warp waits for it and sets it
-// back to zero for the next launch. Helpers wait for no other block. The owner adds their sums in the order
-// of the helpers, whatever the order in which they arrive.
+// count. Helpers increment the count when they have stored their sums; the owner's warp waits until all have
+// done so and resets the count to zero for the next launch. Helpers wait for no other block. The owner adds
+// the sums in the order of the helpers, whatever the order in which the sums arrive.
 #pragma once
 
 #include "kernels/cuda/common/sanitize.cuh"
@@ -13,7 +13,7 @@
 
 namespace hadal::cuda::wgmma_gemm {
 
-// Holds this thread's addresses in sums [places][blocks of a cluster][waves][kSums / 4][threads of the
+// Computes this thread's addresses in sums [places][blocks of a cluster][waves][kSums / 4][threads of the
 // consumers] and counts [tiles][blocks of a cluster][warps of the consumers].
 template <class C>
 struct RestPlaces {
@@ -32,7 +32,7 @@ struct RestPlaces {
   }
 };
 
-// This is called by a helper: it stores its sums and raises the count.
+// A helper calls this. It stores its sums and increments the count.
 template <class C>
 __device__ __forceinline__ void store_tail(const WgmmaGemmParams& p, int tile, int rank, bool all_waves,
                                            const typename C::Sum (&sums)[C::kWaves][C::kSums]) {
@@ -57,8 +57,8 @@ __device__ __forceinline__ void store_tail(const WgmmaGemmParams& p, int tile, i
   }
 }
 
-// This is called by a whole warp: it waits until `wanted` helpers have stored their sums. All lanes poll,
-// because a loop in a branch of one lane keeps the compiler from using uniform registers in the whole kernel.
+// A whole warp calls this. It waits until `wanted` helpers have stored their sums. All lanes poll, because a
+// loop in a branch of one lane keeps the compiler from using uniform registers in the whole kernel.
 __device__ __forceinline__ void wait_for_count(const uint32_t* count, int wanted) {
   const auto is_complete = [&] {
     uint32_t seen;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void wait_for_count(const uint32_t* count, int wanted
   spin_until(is_complete, [] { __trap(); });
 }
 
-// This is called by an owner: it waits for the helpers of the tile and adds their sums.
+// An owner calls this. It waits for the helpers of the tile and adds their sums.
 template <class C>
 __device__ __forceinline__ void add_tail(const WgmmaGemmParams& p, int tile, int rank, bool all_waves,
                                          typename C::Sum (&sums)[C::kWaves][C::kSums]) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void add_tail(const WgmmaGemmParams& p, int tile, int
     for (int v = 0; v < C::kWaves; ++v) {
       if (v > 0 && !all_waves) break;
       const uint4* from = RestPlaces<C>::sums(p, RestCut::place(tile, helper), rank, v);
-      // This many loads fit in the registers of partial sums.
+      // This many loads fit in the registers that held the partial sums.
       constexpr int kAtOnce = C::kWaves > 1 ? 8 : RestPlaces<C>::kFours;
 #pragma unroll
       for (int begin = 0; begin < RestPlaces<C>::kFours; begin += kAtOnce) {

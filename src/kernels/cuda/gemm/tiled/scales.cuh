@@ -26,20 +26,20 @@ __device__ __forceinline__ float2 load_pair_if_any(const float* values, int inde
 // Holds the scales of a thread's columns and rows of one tile; a thread has two neighbouring columns in each
 // eight. With kEarly they are loaded with the tile, before the products, and stay in registers until the sums
 // are finished. Otherwise they are loaded after the products, when the registers of the partial sums are
-// free: at once for up to 128 columns, part by part for more.
+// free: all at once for up to 128 columns, and pair by pair for more columns.
 template <class C>
 struct ChannelScales {
   static constexpr bool kEarly = !C::kPromotes;
   static constexpr bool kAtOnce = kEarly || C::kColumns <= 128;
-  const float* scales;  // those of the expert's channels
+  const float* scales;  // of the expert's channels
   const float* bias;
   int first;  // the thread's first column
   int last;   // the last pair of columns that exists
   float rows[C::kWaves][2];
   float2 columns[kAtOnce ? C::kColumns / 8 : 1];
 
-  // Loads scales. kBehind says that the call comes after the products; `row` is the thread's first row of the
-  // tile, n_begin the consumer's first column.
+  // Loads scales. kBehind is true for the call after the products. `row` is the thread's first row of the
+  // tile, and n_begin is the consumer's first column.
   template <bool kBehind>
   __device__ __forceinline__ void load(const WgmmaGemmParams& p, int expert, int row, int n_begin, int lane) {
     if constexpr (kBehind == kEarly) return;
@@ -60,7 +60,7 @@ struct ChannelScales {
   __device__ __forceinline__ float2 pair_of(const float* values, int j) const {
     return __ldg(reinterpret_cast<const float2*>(values + min(first + 8 * j, last)));
   }
-  // Returns the scales of columns 8·j … of the consumer.
+  // Returns the scales of the thread's two columns among columns 8·j … 8·j + 7 of the consumer.
   __device__ __forceinline__ float2 of_columns(int j) const {
     if constexpr (kAtOnce)
       return columns[j];
@@ -72,7 +72,7 @@ struct ChannelScales {
   }
 };
 
-// Serves sums that have been scaled already.
+// Takes the place of ChannelScales for sums that have been scaled already.
 template <class C>
 struct NoChannelScales {
   template <bool kBehind>

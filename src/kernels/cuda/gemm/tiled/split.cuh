@@ -2,18 +2,19 @@
 // blocks of a cluster share one tile of kBlockM × kBlockN, and each has a part of k. gemm/tiled/linear.cuh
 // uses it.
 //
-// Grid: it has tiles · kSplits blocks, with row tiles before column tiles. Block r of a cluster multiplies
-// steps r·per … of the tile as gemm/tiled/kernel.cuh does (one producer, two consumers below each other, a
-// ring), then sends its sums to the blocks that finish them: block r finishes the r-th share of every
-// thread's sums, which is the r-th share of the tile's columns. They are added in the order of the blocks, so
-// the result does not depend on which block is first.
+// Grid: it has tiles · kSplits blocks; consecutive clusters compute all row tiles of a column tile, then
+// those of the next column tile. Block r of a cluster multiplies the steps of k from r·per on as
+// gemm/tiled/kernel.cuh does (one producer, two consumers one below the other, a ring). It then sends its
+// sums to the blocks that finish them. Block r finishes the r-th share of every thread's sums, which is the
+// r-th share of the tile's columns. The sums are added in the order of the blocks, so the result does not
+// depend on which block is first.
 //
 // Barriers       arrivals                         signalled by      waited for by
 //   full[stage]  as in gemm/tiled/kernel.cuh
 //   empty[stage] 8 warps                          consumer warps    the producer
 //   joined       1 + bytes of the others' sums    thread 0, st.async  consumers, once
-// Registers and shared memory are those of gemm/tiled/kernel.cuh; received sums replace the buffers of the
-// output.
+// Registers and shared memory are those of gemm/tiled/kernel.cuh; received sums use the memory of the
+// output's buffers.
 #pragma once
 
 #include "kernels/cuda/gemm/tiled/kernel.cuh"
@@ -34,8 +35,8 @@ __device__ __forceinline__ void store_async(void* shared, Mbarrier* barrier, uin
       : "memory");
 }
 
-// This is called by the producer's thread: it loads `count` steps from `first` on. The first weights are
-// loaded before the wait for the kernel before this one, because weights do not depend on it.
+// The producer's thread calls this. It loads `count` steps from `first` on. The first weights are loaded
+// before pdl_wait, because no kernel writes weights.
 template <class C>
 __device__ __forceinline__ void produce_part(const CUtensorMap& x_map, const CUtensorMap& w_map,
                                              const CUtensorMap& scale_map, const WgmmaGemmParams& p,
@@ -78,9 +79,9 @@ __device__ __forceinline__ void produce_part(const CUtensorMap& x_map, const CUt
   }
 }
 
-// This is called by a consumer's thread: it sends each other block the sums that it finishes, and returns its
-// own share with the received sums added. `received` [kSplits − 1][kShare / 4][threads] is what the other
-// blocks sent, in their order.
+// Every consumer thread calls this. It sends to each other block the sums that the other block finishes, and
+// returns this block's share with the received sums added. `received` [kSplits − 1][kShare / 4][threads]
+// holds the other blocks' sums in the order of the blocks.
 template <class C>
 __device__ __forceinline__ void join(const typename C::Sum (&sums)[C::kSums], uint4* received,
                                      Mbarrier* joined, int rank, int thread,

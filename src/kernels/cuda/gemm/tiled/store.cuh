@@ -1,5 +1,5 @@
 // Stores a wave's sums of gemm/tiled/kernel.cuh in y as bf16, and scales them first if that has not been
-// done. They go through shared memory of the warp's own, so that 8 lanes write 128 bytes of a row.
+// done. The values pass through shared memory of the warp's own, so that 8 lanes write 128 bytes of a row.
 #pragma once
 
 #include "kernels/cuda/common/matrix.cuh"
@@ -54,9 +54,10 @@ __device__ __forceinline__ void store_rows(const WgmmaGemmParams& p, uint8_t* bu
   }
 }
 
-// Does the same by the copy engine, if the rows are all the expert's or the array's last: a part is being
-// stored while the warp converts the next one to bf16. Parts go through the warp's buffers in turn: its own,
-// and with kHold its rows of x in the tile's last stage (`held` points to those of wave 0).
+// Does the same with the copy engine if all 16 rows are the expert's, or if the expert's rows are the array's
+// last; otherwise it uses ordinary stores. The copy engine stores a part while the warp converts the next
+// part to bf16. Parts use the warp's buffers in turn: its own and, with kHold, its rows of x in the tile's
+// last stage (`held` points to those of wave 0).
 template <class C>
 __device__ __forceinline__ void copy_rows_out(const CUtensorMap& y_map, const WgmmaGemmParams& p,
                                               uint8_t* own, uint8_t* held,
@@ -73,8 +74,8 @@ __device__ __forceinline__ void copy_rows_out(const CUtensorMap& y_map, const Wg
     const int turn = index % kBuffers;
     uint8_t* buffer = turn == 0 ? own : held + (turn - 1) * C::kWaveRows * 128;
     if (!C::kHold || index >= kBuffers) {
-      // This waits until the part that was here before has been read; with kHold no part of another tile is
-      // in flight.
+      // The part that used this buffer before must have been read. With kHold no part of another tile is in
+      // flight.
       if (lane == 0) bulk_store_wait_read<kBuffers - 1>();
       __syncwarp();
     }

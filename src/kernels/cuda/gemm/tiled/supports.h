@@ -1,5 +1,5 @@
 // Tells which shapes the tiled kernel (gemm/tiled/kernel.cuh) supports as a linear. Each of its tiles is
-// correct for all of them. This header is for the host alone and includes no CUDA header.
+// correct for all these shapes. This header is for the host alone and includes no CUDA header.
 #pragma once
 
 #include "kernels/cuda/gemm/shape.h"

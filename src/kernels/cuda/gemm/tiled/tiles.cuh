@@ -1,4 +1,4 @@
-// Walks the tiles of gemm/tiled/kernel.cuh in order, for one cluster; the producer's one thread uses it.
+// Walks the tiles of gemm/tiled/kernel.cuh in order, for one cluster. The producer's one thread does this.
 //
 // Tiles are ordered by expert. Within an expert, kGroupM row tiles at a time are computed for all columns, so
 // that the tiles in flight share rows and weights in the L2. The row tiles of an expert start at its first
@@ -16,9 +16,10 @@ template <class C>
 struct TileSchedule {
   int index = static_cast<int>(blockIdx.x) / C::kCluster;
   int expert = 0;
-  int helped = 0;  // kShares: the number of steps of tails that the block has got so far
+  int helped = 0;  // kShares: the number of steps of tails that the block has been given so far
 
-  // Sets the next tile and the steps of it that this block computes; returns false if there is none.
+  // Sets the next tile and those of its steps that this block computes; returns false if there is no next
+  // tile.
   __device__ __forceinline__ bool next(const WgmmaGemmParams& p, const int* row_starts, Tile& tile,
                                        Steps& steps) {
     const int* tile_starts = row_starts + p.num_experts + 1;
@@ -83,7 +84,7 @@ __device__ __forceinline__ int num_tiles(const WgmmaGemmParams& p, const int* ro
   return (all - cluster + clusters - 1) / clusters;
 }
 
-// This is called by all threads; it ends with a barrier, after which every thread sees the tables.
+// All threads call this. It fills the tables and ends with a barrier, after which every thread may read them.
 template <class C>
 __device__ __forceinline__ void make_tables(const WgmmaGemmParams& p, int* row_starts, int* tile_starts) {
   if (p.expert_offsets == nullptr) {

@@ -41,7 +41,7 @@ Kernel kernel_of(DecodeKernel kernel, KvFormat format) {
   }
 }
 
-// Attends to the selections of the rows that have one.
+// Computes the rows that attend to a selection.
 void decode_selections(const DeviceDecodeParams& p, const Launch& launch) {
   const SparseGeometry geometry = sparse_geometry(p.shape);
   auto* scratch = static_cast<float*>(p.scratch);
@@ -69,7 +69,8 @@ void decode_selections(const DeviceDecodeParams& p, const Launch& launch) {
   if (!geometry.fixed_splits) mla_merge_sparse(args, launch);
 }
 
-// Returns the scratch of both parts of a call, which run one after the other.
+// Returns the scratch of a call, whose kernels over pages and over selections run one after the other and use
+// the same memory.
 size_t joint_scratch_bytes(size_t of_pages, const MlaPlanShape& shape) {
   if (shape.index_topk == 0) return of_pages;
   return std::max(of_pages, sparse_scratch_bytes(sparse_geometry(shape)));
@@ -169,7 +170,7 @@ void mla_decode(const DeviceDecodeParams& p, const DecodeGeometry& geometry, con
               static_cast<int>(p.kv.layout.format));
   kernel(args, geometry, launch);
   if (!geometry.merge_inside) mla_merge(args, geometry, launch);
-  // Behind the kernels above, which store zeros for the rows that have a selection.
+  // This comes last, because the kernels above store zeros for the rows that have a selection.
   if (selects) decode_selections(p, launch);
 }
 

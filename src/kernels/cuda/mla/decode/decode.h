@@ -1,5 +1,5 @@
-// Declares the arguments of the decode attention kernels, and their launches. mla/plan/geometry.h says how
-// the work is cut. This header includes no CUDA header.
+// Declares the arguments of the decode attention kernels, and their launches. mla/plan/geometry.h describes
+// how the work is divided. This header includes no CUDA header.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace hadal::cuda {
 
-// These return the numbers of clusters that this process's device holds if num_sms of its multiprocessors are
-// used, and the geometry of the schedule that decode_schedule chooses for it.
+// device_capacity returns how many clusters this process's device runs at once on num_sms of its
+// multiprocessors. decode_geometry returns the geometry of the schedule that decode_schedule chooses for it.
 ClusterCapacity device_capacity(int num_sms);
 DecodeGeometry decode_geometry(const MlaPlanShape& shape);
 
@@ -32,8 +32,8 @@ struct DecodeArgs {
   const int32_t* seq_idx;
   const int32_t* kv_len;
   DecodePlanView plan;
-  float* partial_out;  // [max_slots, slot rows, 512]: rows normalised, or as mla/decode/swapped/join.cuh has
-                       // them
+  float* partial_out;  // [max_slots, slot rows, 512]: normalised rows, or the units of
+                       // mla/decode/swapped/join.cuh
   float* partial_lse;  // [max_slots, rows], base 2
   int num_seqs;
   int num_heads;
@@ -44,26 +44,26 @@ struct DecodeArgs {
   bool causal;
   bool settled;
   bool merge_inside;  // the kernel joins split sequences itself; else mla_merge follows
-  bool out_f16;       // `out` is float16: the cache is
-  int index_topk;     // rows of more keys have none here (planned_keys); 0: no selection
+  bool out_f16;       // `out` is float16, like the cache
+  int index_topk;     // rows of more keys than this are treated as empty (planned_keys); 0: no selection
 };
 
-// These launch the kernels, each with any plan of its DecodeKernel: kSwapped and kTiles support all formats,
-// kTilesFp8 the two of FP8. Their instantiations are generated (src/kernels/cuda/CMakeLists.txt).
+// These launch the kernels, each with any plan of its DecodeKernel. kSwapped and kTiles support all formats,
+// kTilesFp8 only the two FP8 formats. Their instantiations are generated (src/kernels/cuda/CMakeLists.txt).
 template <KvFormat kFormat>
 void mla_decode_swapped(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 template <KvFormat kFormat>
 void mla_decode_tiles(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 template <KvFormat kFormat>
 void mla_decode_fp8_products(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-// Returns the number of clusters of `cluster` blocks of the swapped kernel that the device holds at once;
-// each process asks the device once. num_parts · num_tiles never exceeds it.
+// Returns how many clusters of `cluster` blocks of the swapped kernel the device runs at once. The device is
+// queried once per process and cluster size. num_parts · num_tiles never exceeds the result.
 int mla_swapped_capacity(int cluster);
-// Joins split sequences if the previous kernel has not.
+// Joins split sequences; it is launched only if the decode kernel has not joined them.
 void mla_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 
 namespace reference {
-// Runs the plain kernel, which supports any shape and selection, needs no plan and computes in float32.
+// Runs the plain kernel, which supports any shape and selection, requires no plan and computes in float32.
 void mla_decode(const DeviceDecodeParams& params, const Launch& launch);
 // Does the same in double precision, for tests. It writes `out` [num_seqs, q_len, heads, 512] and `lse`
 // [num_seqs, q_len, heads] instead of those of params. An e4m3 value is code · scale, not rounded.

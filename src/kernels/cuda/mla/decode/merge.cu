@@ -1,9 +1,9 @@
-// Implements the merge kernel, which joins the partial results of split sequences where no decode kernel does
-// so (DecodeGeometry::merge_inside). Partial results are float32, or float16 and scaled (HalfPartials).
+// Implements the merge kernel, which joins the partial results of split sequences if the decode kernel does
+// not (DecodeGeometry::merge_inside). Partial results are float32, or float16 and scaled (HalfPartials).
 //
 // Grid: resident blocks walk the rows of all split sequences. The number of these sequences is in the plan
-// and may be read before the wait, because all of decode's blocks have passed their own wait when this kernel
-// begins. A thread owns 16 bytes of a partial row and has those of several splits in flight at once. If there
+// and may be read before pdl_wait, because all of decode's blocks have passed their own pdl_wait when this
+// kernel begins. A thread has 16 bytes of a partial row, and loads them for several splits at once. If there
 // are few rows, kGroups groups of threads share the splits of one row, and their sums are added in shared
 // memory.
 #include <cuda_runtime.h>
@@ -20,12 +20,13 @@ namespace {
 template <typename Part>
 struct MergedColumns {
   float values[16 / sizeof(Part)];  // a share of the weighted sum
-  float lse;                        // of the row, natural
+  float lse;                        // log-sum-exp of the row, natural
 };
 
-// This is called by a converged warp; each thread sums 16 bytes of columns, the `quad`-th of the row. kGroups
-// groups share the splits: group g has splits g, g + kGroups, …. The order of additions depends only on the
-// number of splits and kGroups. The first partial results are in flight while the weights are computed.
+// Adds the splits of a row; called by a converged warp. Each thread sums the `quad`-th 16 bytes of the row.
+// kGroups groups share the splits: group g has splits g, g + kGroups, …. The order of additions depends only
+// on the number of splits and kGroups. The first partial results are in flight while the weights are
+// computed.
 template <typename Part, int kGroups, int kInFlight>
 __device__ __forceinline__ MergedColumns<Part> merge_splits(const DecodeArgs& args, const DecodeMerge& merge,
                                                             int row, int quad, int group) {
@@ -96,13 +97,13 @@ __device__ __forceinline__ MergedColumns<Part> merge_splits(const DecodeArgs& ar
   return merged;
 }
 
-// kBlocks blocks are resident on a multiprocessor.
+// Joins all split rows; kBlocks blocks are resident on a multiprocessor.
 template <typename Part, typename Out, int kThreads, int kBlocks, int kGroups, int kInFlight>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     mla_merge_kernel(const __grid_constant__ DecodeArgs args) {
   static_assert(32 % (kGroups * kInFlight) == 0, "a step has its weights in one word of the warp's lanes");
   constexpr int kColumns = 16 / sizeof(Part);
-  constexpr int kOfRow = kKvLatentDim / kColumns;  // threads
+  constexpr int kOfRow = kKvLatentDim / kColumns;  // threads of a row
   constexpr int kRows = kThreads / kOfRow / kGroups;
   static_assert(kGroups == 1 || kRows == 1);
   __shared__ float shares[kGroups > 1 ? kGroups : 1][kGroups > 1 ? kKvLatentDim : 1];
@@ -110,11 +111,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const int quad = t % kOfRow;
   const int group = kGroups > 1 ? t / kOfRow : 0;
   const int of_block = kGroups > 1 ? 0 : t / kOfRow;
-  // This comes before the wait, so that the next kernel's blocks begin as soon as decode's leave room: the
+  // This comes before the wait, so that the next kernel's blocks begin as soon as decode's blocks end. The
   // memory that they may read early was complete before this kernel could begin.
   pdl_launch_dependents();
-  // The first item's facts are read together with the number of items, which saves a round trip. (The array
-  // has num_seqs entries.)
+  // The first item's entry is read together with the number of items, which saves the latency of one read.
+  // (The array has num_seqs entries.)
   int item = static_cast<int>(blockIdx.x) * kRows + of_block;
   DecodeMerge merge = args.plan.merges[min(item / args.rows, args.num_seqs - 1)];
   const int num_items = *args.plan.num_merges * args.rows;
@@ -160,10 +161,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 template <typename Part, typename Out>
 void launch_merge(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
-  // If there are few rows, each has more threads. With fixed splits the choice, which decides the order of
-  // additions, must not depend on the batch.
+  // If there are few rows, more threads work on each row. This choice decides the order of additions, so with
+  // fixed splits it must not depend on the batch.
   const int most_items = args.num_seqs * args.rows;
-  constexpr int kOfRow = kKvLatentDim * sizeof(Part) / 16;  // threads
+  constexpr int kOfRow = kKvLatentDim * sizeof(Part) / 16;  // threads of a row
   const auto blocks = [&](int each, int rows) {
     return dim3(static_cast<unsigned>(std::min(launch.num_sms * each, (most_items + rows - 1) / rows)));
   };

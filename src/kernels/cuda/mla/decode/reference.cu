@@ -31,7 +31,7 @@ __device__ Real record_value(const std::byte* record, int d) {
   }
 }
 
-// The type of queries and outputs is float16 with a float16 cache, otherwise bf16.
+// Loads a query value; queries and outputs are float16 with a float16 cache, otherwise bf16.
 template <KvFormat kFormat>
 __device__ float load_query(const void* q, int64_t at) {
   if constexpr (kFormat == KvFormat::kF16) return __half2float(static_cast<const __half*>(q)[at]);
@@ -61,7 +61,7 @@ __device__ Real block_reduce(Real value, Real* scratch, Join join) {
   return join(join(scratch[0], scratch[1]), join(scratch[2], scratch[3]));
 }
 
-// With sums in double, outputs are double, too.
+// Computes one query row. If Real is double, the outputs are double as well.
 template <KvFormat kFormat, typename Real>
 __global__ void __launch_bounds__(kThreads) mla_decode_kernel(DeviceDecodeParams p, void* out, Real* lse) {
   __shared__ Real q[kKvRowDim];

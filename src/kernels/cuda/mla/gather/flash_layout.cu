@@ -1,5 +1,4 @@
-// Implements the kernels of flash_layout.h. Both have one thread per element, because there are a few
-// thousand values at most.
+// Implements the kernels of flash_layout.h. Both have one thread per element, because they have few elements.
 #include <cuda_runtime.h>
 
 #include <cmath>

@@ -8,9 +8,9 @@
 
 namespace hadal::cuda {
 
-// Sequences of more query tokens than decode attention supports are cut into `pieces` sequences each, of
-// `piece_len` tokens: rows [s · pieces, (s + 1) · pieces) are sequence s, in order. A causal piece sees the
-// keys that its last token sees.
+// Cuts sequences of more query tokens than decode attention supports into `pieces` pieces of `piece_len`
+// tokens. Rows [s · pieces, (s + 1) · pieces) are the pieces of sequence s, in order. With `causal` the
+// length of a piece is the number of keys that its last token sees.
 struct FlashRowsParams {
   const int32_t* cache_seqlens = nullptr;  // [num_seqs]: keys that a sequence's last token sees; negative: 0
   int64_t num_seqs = 0;
@@ -22,7 +22,7 @@ struct FlashRowsParams {
 };
 void flash_rows(const FlashRowsParams& params, const Launch& launch);
 
-// Computes out[s][k · group + h][t] = lse[k][s][t][h], and +inf where that is −inf (no keys).
+// Computes out[s][k · group + h][t] = lse[k][s][t][h], with +inf in place of −inf (no keys).
 struct FlashLseParams {
   const float* lse = nullptr;  // [num_kv_heads, num_seqs, q_len, group]
   float* out = nullptr;        // [num_seqs, num_kv_heads · group, q_len]

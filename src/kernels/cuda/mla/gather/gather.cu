@@ -1,9 +1,9 @@
-// Gathers the keys of a prefill pass: paged records become dense rows, with latents and roped parts apart,
-// for the expansion by kv_b.
+// Gathers the keys of a prefill pass for the expansion by kv_b: it copies paged records to dense rows, with
+// latents and roped parts in separate buffers.
 //
 // Grid: x covers the rows of the longest run, y is the run. One warp reads kRowsPerWarp records with all
-// their loads in flight; lane l holds the latents 16·l … 16·l + 15, so that eight lanes are one group of 128.
-// The kernel is memory-bound; all accesses have 16 bytes, and it uses no shared memory.
+// their loads in flight; lane l holds the latents 16·l … 16·l + 15, so that eight lanes hold one group of
+// 128. The kernel is memory-bound: its accesses have 16 bytes (4 for scales), and it uses no shared memory.
 #include <cuda_runtime.h>
 
 #include "base/check.h"

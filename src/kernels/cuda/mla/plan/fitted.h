@@ -1,9 +1,9 @@
-// Holds the measured times by which the plan weighs one way of cutting decode attention against another, in a
-// table for each family of kernels. They decide how fast a call is and nothing else; any values give right
-// results.
+// Holds the measured times by which the plan compares ways to divide the work of decode attention, in a table
+// for each family of kernels. They affect the speed of a call, and its last bits, because schedules add in
+// different orders. Results are right with any values.
 //
 // The card is one NVIDIA H200 (132 multiprocessors). The units are nanoseconds, and bytes per nanosecond of
-// the whole device. These commands measure what the times are fitted to (FORMAT: bf16, f16, e4m3, e4m3/128,
+// the whole device. The times are fitted to the output of these commands (FORMAT: bf16, f16, e4m3, e4m3/128,
 // e5m2):
 //
 //   cuda_mla_schedules_bench FORMAT --splits                 calls back to back
@@ -11,17 +11,17 @@
 //   cuda_mla_step_bench FORMAT --splits                      among a layer's other kernels, for ..._crowded
 //                                                            and ..._in_step
 //
-// Both benches mark with ! a schedule that is at least 5 % faster than the one that these times choose.
+// Both benches mark with ! a schedule that is at least 5 % faster than the schedule chosen by these times.
 #pragma once
 
 #include "kernels/cuda/mla/plan/geometry.h"
 
 namespace hadal::cuda::fitted {
 
-// Holds the bandwidth of pages while all blocks load them, in bytes per ns.
+// Holds the bandwidth in bytes per ns at which pages are loaded while all blocks load.
 struct StreamRates {
   double memory;
-  double cache;  // from the L2, where several tiles read a page
+  double cache;  // of the L2, if several tiles read a page
 };
 inline constexpr StreamRates kSwappedRates = {4450, 5500};
 inline constexpr StreamRates kTilesRates = {4550, 6000};
@@ -29,19 +29,19 @@ inline constexpr StreamRates kTilesFp8Rates = {2800, 6000};
 
 // Holds the times in ns of a kernel whose blocks form no clusters and have one tile of rows.
 struct DecodeTimes {
-  double page;          // a page in a block while few blocks are active: its arithmetic, or how fast one
-                        // multiprocessor is fed
+  double page;          // a page in a block while few blocks are active: its arithmetic, or its load at the
+                        // bandwidth of one multiprocessor
   double ends;          // before a block's first page and after its last
-  double ends_crowded;  // the same where the previous kernel leaves no room: a block begins, and asks for its
-                        // first pages, only when a block of that kernel has ended
+  double ends_crowded;  // the same if the previous kernel occupies all multiprocessors: a block begins, and
+                        // loads its first pages, only after a block of that kernel has ended
   double first_page;    // the additional time of the first page of a call
-  int sequence;      // a sequence apart from its pages, as the cut weighs it: see sequence_ns in geometry.cpp
+  int sequence;      // a sequence besides its pages, as the plan weighs it: see sequence_ns in geometry.cpp
   double piece;      // the same, for the choice of a schedule, when all blocks have equally many pieces
   int merge;         // joining the splits of a sequence
-  double split_row;  // reading a row of a split in it
+  double split_row;  // reading one row of a split in a merge
 };
 
-// These are the times with keys on the M side of wgmma, by rows of a tile.
+// These are the times of the swapped kernel, by rows of a tile.
 //                                                  page  ends  crowded  first  sequence  piece  merge  row
 inline constexpr DecodeTimes kSwapped16Rows16Bit = {1520, 3500, 6000, 0, 14000, 5000, 1200, 1.0};
 inline constexpr DecodeTimes kSwapped16RowsE4M3 = {1400, 3500, 6000, 0, 14000, 5000, 1200, 1.0};
@@ -49,8 +49,8 @@ inline constexpr DecodeTimes kSwapped16RowsE5M2 = {1150, 3500, 6000, 0, 8500, 50
 inline constexpr DecodeTimes kSwapped32Rows16Bit = {2230, 7000, 9500, 0, 18000, 10000, 3700, 1.0};
 inline constexpr DecodeTimes kSwapped32RowsE4M3 = {2270, 7000, 9500, 0, 18000, 10000, 3700, 1.0};
 inline constexpr DecodeTimes kSwapped32RowsE5M2 = {1900, 7000, 9500, 0, 12500, 10000, 3700, 1.0};
-// These are the times of tiles of 64 rows with 16-bit products. FP8 records are widened, the first page
-// before any product can run.
+// These are the times of tiles of 64 rows with 16-bit products. FP8 records are widened; first_page is the
+// time of widening the first page, before any product can run.
 inline constexpr DecodeTimes kTiles16Bit = {1600, 4000, 7500, 0, 7000, 5500, 3500, 0.6};
 inline constexpr DecodeTimes kTilesE4M3 = {4300, 4000, 7500, 3000, 7000, 5500, 3500, 0.6};
 inline constexpr DecodeTimes kTilesE5M2 = {2600, 4000, 7500, 3000, 7000, 5500, 3500, 0.6};
@@ -80,12 +80,12 @@ inline const DecodeTimes& times_of(const DecodeSchedule& schedule, const KvLayou
 // Holds what is added to DecodeTimes if blocks of the swapped kernel form clusters, in ns.
 struct ClusterTimes {
   double ends = 1200;
-  double ends_crowded = 200;   // from four blocks on; two wait as long as uncrowded ones
-  double ends_in_step = 2000;  // because a cluster begins when all its blocks have found room
+  double ends_crowded = 200;   // from four blocks on; for two blocks, `ends` is added also when crowded
+  double ends_in_step = 2000;  // because a cluster begins only when there is room for all its blocks
   int sequence = -2000;
   int merge = 400;              // for splits in clusters that begin together
-  int merge_block = 20;         // from four blocks on, for each block that waits for the others,
-  int merge_most_blocks = 128;  // but for at most this many blocks
+  int merge_block = 20;         // from four blocks on, for each block that waits for the others
+  int merge_most_blocks = 128;  // merge_block counts for at most this many blocks
   double split_row = 1.6;       // this replaces DecodeTimes::split_row
 };
 inline constexpr ClusterTimes kClusters;
@@ -101,12 +101,13 @@ struct SeveralTilesTimes {
 };
 inline constexpr SeveralTilesTimes kSeveralTiles;
 
-// In a merge, reading a split costs kSplit ns and its rows' time, or its bytes' where there are many.
+// In a merge, reading a split costs kSplit ns, and in addition the larger of its rows' time (split_row) and
+// its bytes' time at kSplitBytesPerNs.
 inline constexpr double kSplit = 20;
 inline constexpr double kSplitBytesPerNs = 8000;
 
-// From this many sequences on, calls that follow each other are memory-bound. Tiles of 64 rows then read a
-// 16-bit cache faster than the swapped kernel does, however few of their rows are filled.
+// With this many sequences or more, calls back to back are memory-bound. Tiles of 64 rows then read a 16-bit
+// cache faster than the swapped kernel does, however few of their rows are filled.
 inline constexpr int kManySeqs = 32;
 
 }  // namespace hadal::cuda::fitted

@@ -1,6 +1,6 @@
-// Decides how decode attention is cut for a device: by which kernel, into tiles of which height, and for
-// clusters of how many blocks. The functions are pure functions of the plan's shape and of how many clusters
-// the device holds, and are tested without a device. The measured times that they weigh are in
+// Chooses the kernel, the height of the tiles and the size of the clusters of decode attention. The functions
+// are pure functions of the plan's shape and of how many clusters the device runs at once, and are tested
+// without a device. They compare predicted times, which are derived from the measured times in
 // mla/plan/fitted.h.
 #include "kernels/cuda/mla/plan/geometry.h"
 
@@ -46,11 +46,11 @@ double ends_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times, bool c
   return ns;
 }
 
-// Returns the time that a sequence takes a block besides its pages, as the cut weighs it: loading queries and
-// storing outputs (the pieces of a block do not overlap, because they are joined where the ring is). A page
-// is weighed as one of a block that shares the memory with all others. Blocks with short pieces load fewer
-// pages and so leave more bandwidth to the others, but their own reads wait longer; so this is up to twice
-// what a piece takes where all blocks have equally many.
+// Returns the time of a sequence besides its pages, as the plan weighs it: loading queries and storing
+// outputs. (The pieces of a block do not overlap, because the join of a piece uses the ring's tiles.) The
+// time of a page assumes that the block shares the memory bandwidth with all others. Blocks with short pieces
+// load fewer pages and so leave more bandwidth to the others, but their own dependent reads take longer. So
+// the time here is up to twice the time of a piece when all blocks have equally many pieces.
 int sequence_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
   int ns = times.sequence;
   if (g.cluster > 1) ns += fitted::kClusters.sequence;
@@ -58,8 +58,8 @@ int sequence_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
   return ns;
 }
 
-// Returns the time of a merge: the blocks synchronise, then each reads its share of the rows of all splits,
-// which were written once before.
+// Returns the time of a merge: the blocks synchronise, and then each block reads its share of the rows of all
+// splits. (split_ns adds the time of each split.)
 int merge_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
   if (g.cluster == 1) return times.merge;
   const int64_t blocks_each = g.num_parts / std::max<int64_t>(1, g.num_seqs) * g.cluster;
@@ -68,8 +68,8 @@ int merge_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
   return times.merge + fitted::kClusters.merge + (g.cluster > 2 ? waiting : 0);
 }
 
-// Returns the time of each split in a merge. With few rows latency decides; with many rows memory bandwidth
-// does, by the bytes of each row and split.
+// Returns the time of each split in a merge. It is limited by latency with few rows, and by memory bandwidth
+// with many rows.
 int split_ns(const DecodeGeometry& g, const fitted::DecodeTimes& times) {
   const double row_ns = g.cluster == 1 ? times.split_row : fitted::kClusters.split_row;
   const int row_bytes = g.half_partials ? 2048 : 4096;  // written and read
@@ -82,15 +82,15 @@ size_t align16(size_t bytes) {
   return (bytes + 15) / 16 * 16;
 }
 
-// Returns the predicted time of a call whose sequences all have this many pages, in ns: the plan's own
-// estimate (plan.cu), and the time before a block's first page and after its last. in_step means that other
-// kernels run before and after, which leave no room.
+// Returns the predicted time in ns of a call whose sequences all have this many pages: the plan's own
+// estimate (plan.cu), plus the time before a block's first page and after its last. in_step means that other
+// kernels run before and after the call and occupy all multiprocessors.
 double predicted_ns(const DecodeGeometry& g, const KvLayout& layout, int64_t pages, bool in_step) {
   const fitted::DecodeTimes& times = fitted::times_of({g.kernel, g.tile_rows, g.cluster}, layout);
   const auto seqs = static_cast<double>(g.num_seqs);
   const auto strides = static_cast<double>((pages + g.cluster - 1) / g.cluster);
   const double mean_strides = std::ceil(seqs * strides / g.num_parts);
-  // The batch is cut into equal shares, with each sequence in two or three of them.
+  // The balanced cut divides the batch into equal shares, and each sequence lies in two or three of them.
   double best = ends_ns(g, times, true) + mean_strides * g.page_ns + g.merge_ns +
                 (2.0 + strides / mean_strides) * g.split_ns + times.piece * std::ceil(seqs / g.num_parts);
   if (g.num_seqs > g.num_parts) {
@@ -129,17 +129,18 @@ DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity&
                                 ? DecodeKernel::kTilesFp8
                                 : DecodeKernel::kTiles;
   // The results of fixed splits must not depend on the number of sequences, so the choice of kernel ignores
-  // it too.
+  // that number.
   if (shape.split_pages > 0) {
     if (rows > 32) return {tall, 64, 1};
     return {DecodeKernel::kSwapped, rows <= 16 ? 16 : 32, 1};
   }
   MlaPlanShape typical = shape;
-  // A batch is padded to a graph's size. The padding must not change the kernel, because another kernel gives
-  // other bits.
+  // A batch is padded to a graph's size. The padding must not change the kernel, because different kernels
+  // give different bits.
   typical.num_seqs = padded_tokens(shape.num_seqs);
-  // Decode of many sequences is memory-bound, and tall tiles read faster, however few of their rows are
-  // filled. This does not hold in a step, where the kernel that joins their splits costs what they gain.
+  // Decode of many sequences is memory-bound, and 64-row tiles read faster, however few of their rows are
+  // filled. This does not hold in a step, where the merge kernel after 64-row tiles costs as much as they
+  // save.
   if (rows <= 16 && !is_fp8(shape.layout) && !shape.in_step && typical.num_seqs >= fitted::kManySeqs)
     return {DecodeKernel::kTiles, 64, 1};
   const int64_t keys = shape.most_keys > 0 ? shape.most_keys : kMlaUsualKeys;
@@ -200,16 +201,17 @@ DecodeGeometry decode_geometry(const MlaPlanShape& shape, const DecodeSchedule& 
   g.tile_rows = schedule.tile_rows;
   g.num_tiles = tiles_of(g.rows, g.tile_rows);
   g.cluster = cluster;
-  // Tall tiles of one part are launched in pairs where there are enough for it.
+  // With an even number of 64-row tiles, two tiles of a part form a cluster.
   const int together = !swapped && g.num_tiles % 2 == 0 ? 2 : 1;
   const int held = together * std::min(capacity.clusters[log2_of(cluster * together)],
                                        shape.num_sms / (cluster * together));
   g.num_parts = std::max(1, held / g.num_tiles);
   g.split_pages = shape.split_pages;
   g.fixed_splits = shape.split_pages > 0;
-  // Fixed splits are merged in one order for any batch. Tall tiles have no registers left for a merge.
+  // Fixed splits must be merged in the same order in any batch. The kernels of 64-row tiles have no registers
+  // left for a merge.
   g.merge_inside = swapped && !g.fixed_splits;
-  // A float16 output is as fine as scaled float16, and so needs finer partial results.
+  // A float16 output is as precise as scaled float16, and so needs more precise partial results (float32).
   g.half_partials = schedule.kernel == DecodeKernel::kTiles && shape.layout.format != KvFormat::kF16;
   g.pages_at_once = swapped ? 1 : 2;
   g.index_topk = shape.index_topk;

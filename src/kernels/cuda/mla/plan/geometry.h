@@ -1,15 +1,16 @@
-// Decides how decode attention is cut: how rows are tiled, which kernel works on them, how a batch's pages
-// are divided, and where the plan and the partial results lie. Pure functions on the host (geometry.cpp)
-// decide this, and builds without CUDA contain and test them as well; plan.cu makes the device's decisions.
+// Decides how the work of decode attention is divided: how rows are tiled, which kernel is used, how many
+// parts a batch's pages are divided into, and where the plan and the partial results lie. These decisions are
+// pure functions on the host (geometry.cpp), which are also built and tested without CUDA. The decisions that
+// need the lengths are made on the device (plan.cu).
 //
-// The rows of one sequence are its q_len · heads queries (row = query · heads + head); a tile of them is
-// worked on by the `cluster` blocks of a part, which share the pages of the part's run between them and read
-// every key once. The grid is num_parts × num_tiles × cluster persistent blocks, all resident at once; block
-// b is member b % cluster of tile (b / cluster) % num_tiles of part b / cluster / num_tiles. The plan gives
-// each part a run of pages over consecutive sequences; where a border falls inside a sequence, the sequence
-// is split, and each split leaves a partial result in a slot. A sequence's slots are joined by the swapped
-// kernel's blocks when all have arrived (mla/decode/swapped/merge.cuh), or by a kernel that follows
-// (merge.cu): with fixed splits, and after tiles of 64 rows.
+// The rows of one sequence are its q_len · heads queries (row = query · heads + head). The `cluster` blocks
+// of a part work on one tile of rows: they divide the part's pages among themselves and read every key once.
+// The grid is num_parts × num_tiles × cluster persistent blocks, all resident at once; block b is member b %
+// cluster of tile (b / cluster) % num_tiles of part b / cluster / num_tiles. The plan gives each part a run
+// of pages over consecutive sequences. If a border between parts lies inside a sequence, the sequence is
+// split, and each split stores a partial result in a slot. The swapped kernel's blocks join a sequence's
+// slots after all splits have arrived (mla/decode/swapped/merge.cuh). With fixed splits, and after tiles of
+// 64 rows, a second kernel joins them (merge.cu).
 #pragma once
 
 #include <cstddef>
@@ -24,8 +25,8 @@ namespace hadal::cuda {
 inline constexpr int kDecodeMaxQuery = 8;
 inline constexpr int kDecodeMaxHeads = 128;
 inline constexpr int kDecodeMaxSeqs = 16384;
-// With split_pages > 0, a sequence of more splits than this gets splits of twice (four times, …) the length.
-// It depends on the sequence's own length alone and bounds the scratch.
+// With split_pages > 0, the split length of a sequence is doubled until it has at most this many splits. The
+// split length thus depends on the sequence's own length alone, and the scratch is bounded.
 inline constexpr int kDecodeMaxFixedSplits = 32;
 
 enum class DecodeKernel : uint8_t {
@@ -38,9 +39,9 @@ enum class DecodeKernel : uint8_t {
 };
 
 inline constexpr int kDecodeClusterSizes = 5;
-// Holds the numbers of clusters of 1, 2, 4, 8 and 16 blocks of the swapped kernel that the device holds at
-// once, with one block per multiprocessor. They are right for 64-row tiles too, whose blocks are as large and
-// come alone or in pairs.
+// Holds how many clusters of 1, 2, 4, 8 and 16 blocks of the swapped kernel the device runs at once, with one
+// block per multiprocessor. The numbers are also right for 64-row tiles, because their blocks are as large
+// and form clusters of one or two.
 struct ClusterCapacity {
   int clusters[kDecodeClusterSizes] = {};
 };
@@ -61,13 +62,14 @@ struct DecodeSchedule {
 // Returns the fastest schedule, by measurement (docs/kernels/cuda-mla-decode.md). With fixed splits it does
 // not depend on num_seqs.
 DecodeSchedule decode_schedule(const MlaPlanShape& shape, const ClusterCapacity& capacity);
-// Returns all schedules that there are for a cache.
+// Returns all schedules that support a cache.
 std::vector<DecodeSchedule> decode_schedules(const KvLayout& layout);
-// Does the work of mla_decode_most_bytes (mla.h).
+// Implements mla_decode_most_bytes (mla.h) for a given capacity, without the scratch of selections.
 MlaDecodeBytes decode_most_bytes(const MlaPlanShape& shape, const ClusterCapacity& capacity);
 
-// Returns the keys that a row of kv_len attends to by its page table. With a selection (index_topk > 0) a row
-// of more keys has none, because the kernel of mla/plan/sparse.h works on it.
+// Returns the number of keys to which a row of kv_len attends through its page table. With a selection
+// (index_topk > 0) it is 0 for a row of more than index_topk keys, because the sparse kernel
+// (mla/plan/sparse.h) works on that row.
 constexpr int planned_keys(int32_t kv_len, int index_topk) {
   return kv_len <= 0 || (index_topk > 0 && selects_keys(kv_len, index_topk)) ? 0 : kv_len;
 }
@@ -88,9 +90,9 @@ struct DecodeGeometry {
                                // float32
   int64_t max_slots = 0;
   int index_topk = 0;  // as in the plan's shape
-  // The plan weighs these times, in ns: a page in a block while all blocks are active, and while few are; a
-  // sequence besides its pages; a merge of splits, and each split in it. The measured times behind them are
-  // in mla/plan/fitted.h.
+  // The plan compares ways to divide the work by these times, in ns: a page in a block while all blocks are
+  // active, and while few blocks are; a sequence besides its pages; a merge of splits, and each split in it.
+  // They are derived from the measured times in mla/plan/fitted.h.
   int page_ns = 0;
   int lone_page_ns = 0;
   int sequence_ns = 0;
@@ -106,8 +108,8 @@ struct DecodeSequence {
   int32_t split_pages;  // pages of every split but the last; 0: one split per part
   int32_t first_part;   // the first part that works on it
 };
-// Holds a part's pages, from (begin_seq, begin_page) up to, not including, (end_seq, end_page); and
-// begin_seq's facts, so that a block starts after one round trip.
+// Holds a part's pages, from (begin_seq, begin_page) up to, not including, (end_seq, end_page). It also holds
+// the split and the length of begin_seq, so that a block can start after one read of the plan.
 struct alignas(16) DecodePart {
   int32_t begin_seq, begin_page, end_seq, end_page;
   DecodeSequence split;
@@ -119,20 +121,20 @@ struct alignas(16) DecodeMerge {
 };
 // Points to the plan's arrays in device memory.
 struct DecodePlanView {
-  int32_t* num_merges;  // [1] (padded to 16 bytes); with `merges` written where the merge kernel follows
+  int32_t* num_merges;  // [1] (padded to 16 bytes); written, like `merges`, only if the merge kernel follows
   DecodePart* parts;    // [num_parts]
   DecodeSequence* sequences;  // [num_seqs]
-  int32_t* arrivals;    // [num_seqs, num_tiles, 2]: splits that have arrived, in all launches; and nothing
+  int32_t* arrivals;    // [num_seqs, num_tiles, 2]: blocks that have arrived since the plan was made; unused
   DecodeMerge* merges;  // [num_seqs]: the sequences of more than one split, ascending
 };
 DecodePlanView decode_plan_view(const DecodeGeometry& geometry, const void* plan);
 size_t decode_plan_bytes(const DecodeGeometry& geometry);
 size_t decode_scratch_bytes(const DecodeGeometry& geometry);
-// A row of a split's result that the swapped kernel merges itself has this many bytes: 512 float32, its
+// This is the size of a row of a split's result that the swapped kernel merges itself: 512 float32, the row's
 // maximum and its sum.
 inline constexpr int kDecodePartialRowBytes = 4 * kKvLatentDim + 8;
-// Returns the rows of 512 float32 that a slot of partial_out has: those of the sequence, or whole tiles of
-// the rows above.
+// Returns how many rows of 512 float32 a slot of partial_out has: the sequence's rows, or as many as hold
+// whole tiles of rows of kDecodePartialRowBytes.
 int decode_slot_rows(const DecodeGeometry& geometry);
 
 }  // namespace hadal::cuda

@@ -1,24 +1,24 @@
 // Makes the split-KV plan: one block reads the lengths and cuts their pages into num_parts shares of equal
 // cost.
 //
-// A part is `cluster` blocks that share its pages, so lengths are counted in strides of `cluster` pages, and
-// a split begins at a whole stride; where blocks work on two pages at once, a split begins at every second
-// one (a step). A sequence costs its steps plus an overhead. There are three ways to cut:
-// - Balanced: the costs are laid end to end; part p begins at cost p · share. A border inside of what a
-//   sequence costs besides its pages is its first page, so no empty split is made.
-// - Even: every sequence is cut into splits of one length and has num_parts / num_seqs parts for itself, of
-//   which it may leave some without work. A batch of one short sequence is not split at all.
-// - Whole: with more sequences than parts, each part has equally many whole ones.
+// The `cluster` blocks of a part share its pages, so lengths are counted in strides of `cluster` pages, and a
+// split begins at a multiple of a step. A step is one stride, or two strides if blocks work on two pages at
+// once. The cost of a sequence is its number of steps plus an overhead. There are three ways to cut:
+// - Balanced: the costs are laid end to end; part p begins at cost p · share. A border that falls into the
+//   overhead of a sequence moves to its first page, so no split is empty.
+// - Even: every sequence is cut into splits of one length and has num_parts / num_seqs parts for itself, some
+//   of which may get no pages. A single short sequence is not split.
+// - Whole: with more sequences than parts, each part has the same number of whole sequences.
 //
-// The plan uses the way whose longest part ends first, with the time for joining splits included; the
-// geometry holds the times. With split_pages > 0 the costs are laid end to end, and borders move up to the
-// next multiple of the sequence's split length, which depends on its own length alone.
+// The plan uses the way whose longest part is predicted to end first, including the time for joining splits;
+// the geometry holds the times. With split_pages > 0 the costs are laid end to end, and borders move up to
+// the next multiple of the sequence's split length, which depends on its own length alone.
 //
-// A sequence's slots follow from its place alone (2 · first part: a part ends at most one split sequence and
-// begins another), so only costs are counted over the batch. The kernel takes as long as one block's chain of
-// dependent instructions: lengths, one scan, one comparison of ways to cut, and one search per part. So
-// divisions are multiplications, and the list that only the merge kernel reads is made only if that kernel
-// follows.
+// With balanced cuts a part ends at most one split sequence and begins at most one more. So a sequence's
+// slots begin at 2 · first part, and only costs are summed over the batch. The kernel's time is one block's
+// chain of dependent instructions: reading lengths, one scan, one comparison of ways to cut, and one search
+// per part. To shorten it, divisions are done by multiplication, and the list for the merge kernel is made
+// only if that kernel follows.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kStepCost = 16;  // the unit of cost is a sixteenth of a step's time
+constexpr int kStepCost = 16;  // cost of a step; the unit of cost is a sixteenth of a step's time
 
 // Divides numbers below 2^31 by a divisor that is known on the host.
 struct Divisor {
@@ -75,7 +75,7 @@ struct PlanArgs {
   int seqs_each;       // num_seqs / num_parts, rounded up
   int num_arrivals;
   int cluster_log2;
-  int once_log2;  // log2 of the pages that a block works on at once
+  int once_log2;  // log2 of the number of pages on which a block works at once
   int split_pages;
   int overhead;      // cost of a sequence besides its pages, in units of cost
   bool list_merges;  // for the merge kernel
@@ -85,7 +85,7 @@ struct PlanArgs {
   float split_ns;
 };
 
-// Batch lies in shared memory.
+// Points to the batch's arrays in shared memory.
 struct Batch {
   int* num_keys;    // [num_seqs]
   int* cost_begin;  // [num_seqs]
@@ -130,8 +130,8 @@ __device__ float even_time(const PlanArgs& p, int split_strides, int num_splits,
   return static_cast<float>(rounded) * page + merge;
 }
 
-// Says how the batch is cut. At most one of even_strides and seqs_each is above 0; where neither is, the cut
-// is balanced or fixed.
+// Describes how the batch is cut. At most one of even_strides and seqs_each is above 0; if both are 0, the
+// cut is balanced or has fixed splits.
 struct Cut {
   int share;  // cost of a part
   float inverse_share;
@@ -151,7 +151,7 @@ __device__ Cut choose_cut(const PlanArgs& p, int total_cost, int most_pages, uns
   };
   const int longest = rounded_up(most_pages, p.cluster_log2 + p.once_log2) * kStepCost + p.overhead;
   const int most_splits = 1 + quotient(longest + cut.share - 1, cut.share, cut.inverse_share);
-  // Each piece has the costs that a sequence has besides its pages.
+  // A part may begin inside a sequence, and then has the overhead of that sequence in addition to its share.
   const float balanced =
       ns_of_cost(cut.share + p.overhead) + p.merge_ns + static_cast<float>(most_splits) * p.split_ns;
   if (p.num_seqs > p.num_parts.value) {
@@ -195,13 +195,14 @@ __device__ DecodeSequence split_of(const PlanArgs& p, const Batch& batch, const 
   }
   const int first_cost = batch.cost_begin[s] + p.overhead;
   const int last_cost = batch.cost_begin[s] + cost_of(p, batch.num_keys[s]) - 1;
-  // This is the last border that lies on the first page of the sequence.
+  // The first part is the last part that begins at or before the sequence's first step.
   const int first_part = quotient(first_cost + kStepCost - 1, cut.share, cut.inverse_share);
   const int last_part = quotient(last_cost, cut.share, cut.inverse_share);
   return {last_part - first_part + 1, 2 * first_part, 0, first_part};
 }
 
-// Returns the border at which part `part` begins; the end of all pages for parts beyond the last.
+// Returns the border (sequence, page) at which part `part` begins. For part num_parts, and for parts without
+// pages at the end, it is the end of all pages.
 __device__ int2 border(const PlanArgs& p, const Batch& batch, const Cut& cut, int total_cost, int part) {
   const int2 end = {p.num_seqs, 0};
   if (cut.seqs_each > 0) return {min(part * cut.seqs_each, p.num_seqs), 0};
@@ -251,7 +252,7 @@ __global__ void __launch_bounds__(kThreads) mla_plan_kernel(const __grid_constan
 #pragma unroll 4
   for (int s = t; s < p.num_seqs; s += kThreads) batch.num_keys[s] = planned_keys(p.kv_len[s], p.index_topk);
   for (int i = t; i < p.num_arrivals; i += kThreads) p.plan.arrivals[i] = 0;
-  if (each > 1) __syncthreads();  // else a thread reads what it wrote
+  if (each > 1) __syncthreads();  // not needed if each thread reads only the length that it wrote
   int cost = 0;
   int most_keys = 0;
   for (int s = begin; s < end; ++s) {
@@ -345,7 +346,7 @@ void mla_decode_plan(const DecodeGeometry& g, const int32_t* kv_len, void* plan,
                       .merge_ns = static_cast<float>(g.merge_ns),
                       .split_ns = static_cast<float>(g.split_ns)};
   const size_t shared_bytes = (static_cast<size_t>(num_seqs) * 2 + (g.num_parts + 1) * 2) * sizeof(int);
-  // Static shared memory also counts against the 48 KB that every kernel may have.
+  // Without an opt-in a kernel may use 48 KB of shared memory, which include its static shared memory.
   if (shared_bytes > 40 * 1024) allow_shared_memory<mla_plan_kernel>(shared_bytes);
   launch_kernel<mla_plan_kernel>(launch, dim3(1), dim3(kThreads), shared_bytes, args);
 }

@@ -20,7 +20,7 @@ SparseGeometry sparse_geometry(const MlaPlanShape& shape) {
   g.num_blocks = shape.num_sms;
   g.topk = shape.index_topk;
   g.fixed_splits = shape.split_pages > 0;
-  // Rows are split only while all their items are resident at once.
+  // Rows are split only if the items of all splits fit on the device at once, which bounds the scratch.
   if (!g.fixed_splits) g.partial_rows = int64_t{g.num_blocks / g.num_tiles} * shape.num_heads;
   return g;
 }

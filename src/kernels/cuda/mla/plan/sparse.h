@@ -1,12 +1,14 @@
-// Decides how decode attention over selections (V3.2's indexer) is cut, and holds the index arithmetic of its
-// kernels. Everything here is a pure function of numbers, which builds without CUDA contain and test as well.
+// Decides how the work of decode attention over selections (V3.2's indexer) is divided, and holds the index
+// arithmetic of its kernels. All functions here are pure functions of numbers, and are also built and tested
+// without CUDA.
 //
-// Rows of kv_len that see more than index_topk keys attend to a selection of slots; the others go by their
-// page table, through the kernels of geometry.h, for which the former have no keys (planned_keys there).
-// Which rows those are is known on the device alone, so the blocks of the sparse kernel count them, and then
-// cut each of them into as many splits as leave no block idle. The work of a block is an item: one row, one
-// tile of heads, one split of the slots. Items follow each other by tiles, then splits, then rows, so that
-// blocks that gather the same records run together.
+// Rows of kv_len that see more than index_topk keys are "selected rows": they attend to a selection of slots.
+// All other rows attend through their page table, by the kernels of geometry.h, which treat selected rows as
+// rows without keys (planned_keys there). Only the device has the lengths, so the blocks of the sparse kernel
+// count the selected rows, and then cut each selected row into as many splits as leave no block idle. The
+// work of a block is an item: one row, one tile of heads and one split of the slots. The tile varies fastest
+// in the order of items, then the split, then the row, so that blocks that gather the same records run
+// together.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +34,7 @@ struct SparseGeometry {
 SparseGeometry sparse_geometry(const MlaPlanShape& shape);
 size_t sparse_scratch_bytes(const SparseGeometry& geometry);
 
-// Returns the splits of each of num_rows selected rows: a power of two, at most one for each chunk.
+// Returns how many splits each of num_rows selected rows has: a power of two, at most one for each chunk.
 constexpr int sparse_splits(int num_rows, const SparseGeometry& g) {
   if (g.fixed_splits || num_rows == 0) return 1;
   const int chunks = (g.topk + kSparseChunk - 1) / kSparseChunk;
@@ -42,7 +44,7 @@ constexpr int sparse_splits(int num_rows, const SparseGeometry& g) {
 }
 
 struct SparseItem {
-  int selected;  // which of the selected rows, in ascending order
+  int selected;  // number of the row among the selected rows, in ascending order
   int split;
   int tile;
 };
@@ -50,14 +52,15 @@ constexpr SparseItem sparse_item(int item, int num_splits, int num_tiles) {
   return {item / num_tiles / num_splits, item / num_tiles % num_splits, item % num_tiles};
 }
 
-// Returns the byte offset of 16-byte chunk 0 … 71 of row `row` in a tile of rows of 576 16-bit values. Eight
-// rows at one chunk lie in different banks.
+// Returns the byte offset of 16-byte chunk 0 … 71 of row `row` in a tile of rows of 576 16-bit values. The
+// same chunk of eight consecutive rows lies in different banks.
 constexpr uint32_t sparse_tile_offset(uint32_t row, uint32_t chunk) {
   return row * (kKvRowDim * 2) + ((chunk ^ (row & 7U)) << 4);
 }
 
-// Returns two e4m3 codes, each in the upper byte of its half, as two bf16 that are 2^120 times too small. The
-// product with 2^120 is exact, subnormal codes included. (0x7f, which no writer makes, becomes 480.)
+// Converts two e4m3 codes, each in the upper byte of its 16-bit half, to two bf16 that are 2^120 times too
+// small. The product with 2^120 is exact, also for subnormal codes. (0x7f, which no writer stores, becomes
+// 480.)
 constexpr uint32_t small_bf16_of_codes(uint32_t codes) {
   return (codes >> 4 & 0x07f007f0U) | (codes & 0x80008000U);
 }

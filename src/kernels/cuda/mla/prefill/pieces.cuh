@@ -1,5 +1,5 @@
-// Holds pieces of the prefill kernel (mla/prefill/sm90.cu): the work of one consumer warpgroup on registers
-// and tiles. One translation unit includes them.
+// Holds functions of the prefill kernel (mla/prefill/sm90.cu): the work of one consumer warpgroup on
+// registers and tiles. Only sm90.cu includes this file.
 #pragma once
 
 #include <cstddef>
@@ -35,14 +35,16 @@ struct KernelParams {
   bool accumulate = false;
 };
 
-// One row of the tile's scores lies in the four threads of a quad; a thread has two rows, h = 0 and 1.
+// Holds the softmax state of a thread's two rows, h = 0 and 1. The scores of a row lie in the four threads of
+// a quad.
 struct RowState {
   float maximum[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0.0F, 0.0F};  // sums over this thread's columns
 };
 
-// Turns S into P (unscaled, relative to the new maximum); rescale[h] is the factor of older sums and outputs.
-// With kMasked, columns from limit[h] on (counted from the thread's first column) are hidden.
+// Turns S into P (not normalised, relative to the new maximum). rescale[h] receives the factor by which older
+// sums and outputs are multiplied. With kMasked, columns from limit[h] on (counted from the thread's first
+// column) are masked.
 template <bool kMasked>
 __device__ __forceinline__ void softmax_tile(float (&s)[kScores], RowState& rows, float (&rescale)[2],
                                              float scale_log2, const int (&limit)[2]) {
@@ -61,7 +63,7 @@ __device__ __forceinline__ void softmax_tile(float (&s)[kScores], RowState& rows
       maximum = fmaxf(maximum, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
     maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 1));
     maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffU, maximum, 2));
-    // For a row that has seen no key yet, any finite reference is correct.
+    // If all keys of a row have been masked so far, any finite reference is correct.
     const float reference = (kMasked && maximum == -INFINITY ? 0.0F : maximum) * scale_log2;
     rescale[h] = exp2_fast(rows.maximum[h] * scale_log2 - reference);
     rows.maximum[h] = maximum;
@@ -130,7 +132,7 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&w)[4]) {
   }
 }
 
-// Stores the results of a tile's queries that see no key.
+// Stores zeros and −inf for an item whose queries see no key.
 __device__ inline void store_nothing(const KernelParams& p, const PrefillItem& item, int thread) {
   if (p.accumulate) return;
   constexpr int kChunks = kPrefillValue / 8;

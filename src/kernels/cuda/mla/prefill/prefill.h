@@ -1,4 +1,4 @@
-// Declares what the parts of prefill attention share. This header includes no CUDA header.
+// Declares the dimensions and the launches of prefill attention. This header includes no CUDA header.
 #pragma once
 
 #include "kernels/cuda/mla/mla.h"
@@ -9,10 +9,10 @@ inline constexpr int kPrefillNope = 128;
 inline constexpr int kPrefillRope = 64;
 inline constexpr int kPrefillQk = kPrefillNope + kPrefillRope;
 inline constexpr int kPrefillValue = 128;
-inline constexpr int kPrefillKvRow = kPrefillNope + kPrefillValue;  // row of kv of one head
+inline constexpr int kPrefillKvRow = kPrefillNope + kPrefillValue;  // elements of kv per key and head
 
-// Returns true if the tensor-core kernel supports the call: its bulk copies need 16-byte addresses and
-// strides.
+// Returns true if the tensor-core kernel supports the call: its bulk copies require addresses and strides
+// that are multiples of 16 bytes.
 bool prefill_sm90_supports(const DevicePrefillParams& params);
 void prefill_sm90(const DevicePrefillParams& params, const Launch& launch);
 

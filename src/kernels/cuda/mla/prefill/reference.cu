@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) mla_prefill_kernel(DevicePrefillPara
   pdl_wait();
   const int t = static_cast<int>(threadIdx.x);
   const int head = static_cast<int>(blockIdx.y);
-  int query = static_cast<int>(blockIdx.x);  // among the queries of all runs, then of its own
+  int query = static_cast<int>(blockIdx.x);  // index among all queries, then within its run
   int r = 0;
   while (query >= p.runs[r].q_len) query -= p.runs[r++].q_len;
   const PrefillSegmentRun run = p.runs[r];
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) mla_prefill_kernel(DevicePrefillPara
     const float total = old_weight + new_weight;
     const float old_part = old_weight > 0.0F ? load_16_bit(p.out, out, p.f16) * (old_weight / total) : 0.0F;
     store_16_bit(p.out, out, old_part + value * (new_weight / (total * sum)), p.f16);
-    __syncthreads();  // all have read the old one
+    __syncthreads();  // all threads have read the old log-sum-exp
     if (t == 0) *lse = top + logf(total);
   } else {
     store_16_bit(p.out, out, visible == 0 ? 0.0F : value / sum, p.f16);

@@ -6,31 +6,31 @@
 namespace hadal::cuda {
 
 struct PrefillItem {
-  int q_row = 0;  // row of q of the tile's first query
+  int q_row = 0;  // row in q of the tile's first query
   int num_queries = 0;
   int first_limit =
-      0;  // keys that the first query would see if there were enough; each next query sees one more
+      0;  // keys of the run that the first query may see, not limited by k_len; one more for each next query
   int k_row = 0;
   int k_len = 0;
   int num_key_tiles = 0;
   int head = 0;
 };
 
-// Returns the unit of this block in wave `wave`. There is none if the result is ≥ num_units.
+// Returns the unit of this block in wave `wave`. If the result is ≥ num_units, the block has no unit in it.
 __device__ __forceinline__ int prefill_unit_index(int wave) {
   const int blocks = static_cast<int>(gridDim.x);
   const int block = static_cast<int>(blockIdx.x);
   return wave * blocks + ((wave & 1) != 0 ? blocks - 1 - block : block);
 }
 
-// Returns a value that is equal in all lanes of the warp, in a form that tells the compiler so. Branches on
-// it are then not divergent, as products in flight across them require.
+// Returns a value that is equal in all lanes of the warp, in a form that lets the compiler infer this. The
+// compiler then treats branches on the value as uniform, which products in flight across them require.
 __device__ __forceinline__ int warp_uniform(int value) {
   return __shfl_sync(0xffffffffU, value, 0);
 }
 
-// Describes the levels of a run, and the units of one head on each of them: the items of a head have one
-// level each, and its pairs share one.
+// Describes the levels of a run, and the units of one head on each level. Each item of a head has its own
+// level; all pairs of a head have the same level.
 struct PrefillLevels {
   int top;    // the highest level + 1
   int count;  // levels, down from the top
@@ -43,12 +43,13 @@ __device__ __forceinline__ PrefillLevels prefill_levels(const PrefillSegmentRun&
   return {2 * base + tiles + 1, tiles > 0 ? 1 : 0, prefill_pairs(run)};
 }
 
-// Finds item `half` (0 or 1) of a unit; one with num_queries 0 does not exist. It is called by a whole warp.
+// Returns item `half` (0 or 1) of a unit; num_queries is 0 if there is no such item. It is called by a whole
+// warp.
 __device__ __forceinline__ PrefillItem prefill_item(const PrefillSchedule& s, int unit, int half) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   int run_index = 0;
   int level = 0;
-  int rank = unit;  // among the units of the run's level
+  int rank = unit;  // index among the units of the run's level
   if (s.num_runs == 1) {
     const PrefillLevels levels = prefill_levels(s.runs[0], s.pairs);
     const int a_level = levels.width * s.num_heads;
@@ -79,7 +80,7 @@ __device__ __forceinline__ PrefillItem prefill_item(const PrefillSchedule& s, in
       }
     }
     rank -= before;
-    // This finds the run among those that reach this level.
+    // This finds the run among the runs that have units on this level.
     for (int first = 0;; first += 32) {
       const int r = first + lane;
       int own = 0;

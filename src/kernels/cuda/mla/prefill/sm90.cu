@@ -1,21 +1,23 @@
 // Computes un-absorbed prefill attention on the tensor cores of sm_90a.
 //
-// An item is 128 queries of one head against the keys that they see, in tiles of 128 keys from the last one
-// down, so that the tiles that need a mask come first. The grid is one block for each multiprocessor; blocks
-// get items in the order of mla/prefill/schedule.h.
+// An item is 128 queries of one head and the keys that they see, in tiles of 128 keys. Tiles are processed
+// from the last to the first, so that the tiles that need a mask come first. The grid has one block for each
+// multiprocessor; blocks get items in the order of mla/prefill/schedule.h.
 //
-// Warpgroup 0 is the producer (one warp works); it loads by TMA straight from the strided tensors. A key tile
-// is three boxes of [128 keys][64 columns] with the 128-byte swizzle: two of the head's k_nope and the shared
-// k_rope; a value tile is two. Warpgroups 1 and 2 are consumers with 64 queries each: S = Q·Kᵀ (wgmma, both
-// operands in shared memory), softmax in registers, O += P·V (P from registers, V as the transposed operand).
+// Warpgroup 0 is the producer, of which one warp works; it loads by TMA directly from the strided tensors. A
+// key tile is three boxes of [128 keys][64 columns] with the 128-byte swizzle: two from the head's k_nope and
+// one from the shared k_rope. A value tile is two such boxes. Warpgroups 1 and 2 are consumers with 64
+// queries each. They compute S = Q·Kᵀ (wgmma, both operands in shared memory), the softmax in registers, and
+// O += P·V (P from registers, V as the transposed operand).
 //
 // Overlap: a consumer issues S of the next tile and P·V of this one together, and two named barriers let the
 // consumers issue in turn, so that the softmax of one runs during the products of the other.
 //
-// Barriers (mbarrier): q_full/q_empty, k_full/k_empty and v_full/v_empty for each of two stages; `full` by
-// the bytes of the copies, `empty` by one arrival of each consumer warp (q: a pair for each consumer). Values
-// past the run's end are another run's memory: 0 · NaN would leak, so the producer waits for such a tile
-// itself (v_landed), zeroes those rows and only then arrives at v_full.
+// Barriers (mbarrier): k_full/k_empty and v_full/v_empty exist for each of two stages, q_full/q_empty for
+// each consumer warpgroup. A `full` barrier completes with the bytes of the copies, an `empty` barrier with
+// one arrival of each consumer warp. Values past the run's end belong to another run and may be NaN, and
+// 0 · NaN is NaN. So the producer itself waits for such a tile (v_landed), zeroes those rows and only then
+// arrives at v_full.
 //
 // Shared memory holds 48 KB of Q, 2 × 48 KB of K and 2 × 32 KB of V: 208 KB. Consumers have 232 registers (S
 // 64, O 64, P 32), the producer has 40.
@@ -83,7 +85,7 @@ __device__ void produce(const KernelParams& p, SharedStorage& shared, const CUte
     std::byte* to = shared.v[v_ring.slot];
     const int row = item.k_row + tile * kKeyTile;
     const int valid = item.k_len - tile * kKeyTile;
-    // Past the tensor's last key the copies themselves write zeros.
+    // Past the tensor's last key the copies write zeros.
     const bool ragged = valid < kKeyTile && item.k_row + item.k_len < p.num_keys;
     Mbarrier* full = &shared.v_full[v_ring.slot];
     if (lane == 0) {
@@ -138,7 +140,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
   const int thread = static_cast<int>(threadIdx.x) - 128;
   const int group = warp_uniform(thread / 128);
   const int lane = thread % 32;
-  // This is the row in the tile of this thread's h = 0.
+  // This is the row in the tile of this thread's row h = 0.
   const int first_row = group * 64 + thread % 128 / 32 * 16 + lane / 4;
   const std::byte* q = shared.q[group];
   const int own_turn = 1 + group;
@@ -155,10 +157,11 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
       store_nothing(p, item, thread);
       continue;
     }
-    // These are the numbers of keys that this thread's rows see, counted from its first column of tile 0.
+    // These are the numbers of keys that this thread's rows see, counted from the thread's first column of
+    // tile 0.
     const int sees[2] = {min(item.k_len, item.first_limit + first_row) - 2 * (lane % 4),
                          min(item.k_len, item.first_limit + first_row + 8) - 2 * (lane % 4)};
-    // Tiles below this one are seen whole by all rows of the warpgroup.
+    // All rows of the warpgroup see all keys of the tiles below this one.
     const int whole_tiles = max(0, min(item.k_len, item.first_limit + group * 64)) / kKeyTile;
 
     float s[kScores];
@@ -173,10 +176,10 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
     mbarrier_wait(&shared.q_full[group], q_phase);
     q_phase ^= 1U;
     mbarrier_wait(&shared.k_full[k_ring.slot], k_ring.parity());
-    // The first warpgroup sees half of a tile on the diagonal.
+    // On the diagonal the first warpgroup sees only half of the key tile.
     const bool half = min(item.k_len, item.first_limit + group * 64 + 63) - tile * kKeyTile <= kKeyTile / 2;
     if (half) {
-      float left[kScores / 2];  // an array of its own: in `s` the compiler runs out of registers
+      float left[kScores / 2];  // a separate array, because with `s` the compiler runs out of registers
       wgmma_pin(left);
       wgmma_fence();
       multiply_qk<T, kKeyTile / 2>(left, q, shared.k[k_ring.slot]);
@@ -226,7 +229,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
       arrive_warp(&shared.v_empty[v_ring.slot]);
       v_ring.advance();
       pack_p<T>(s, probabilities);
-      // Once the maxima have settled there is nothing to rescale.
+      // In most tiles no maximum changes, and there is nothing to rescale.
       if (__any_sync(0xffffffffU, rescale[0] != 1.0F || rescale[1] != 1.0F)) {
 #pragma unroll
         for (int i = 0; i < kOutputs; ++i) o[i] *= rescale[i / 2 % 2];
@@ -290,7 +293,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 }  // namespace
 
 bool prefill_sm90_supports(const DevicePrefillParams& p) {
-  constexpr int64_t kMaxStride = int64_t{1} << 38;  // elements: strides of tensor maps are below 2^40 bytes
+  constexpr int64_t kMaxStride = int64_t{1} << 38;  // elements; strides of tensor maps are below 2^40 bytes
   return p.num_keys > 0 && p.m > 0 && on_16_bytes(p.q) && on_16_bytes(p.kv) && on_16_bytes(p.k_rope) &&
          on_16_bytes(p.out) && p.q_row_stride % 8 == 0 && p.q_head_stride % 8 == 0 && p.out_stride % 8 == 0 &&
          p.q_row_stride > 0 && p.q_head_stride > 0 && p.q_row_stride < kMaxStride &&

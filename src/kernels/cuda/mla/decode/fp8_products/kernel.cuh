@@ -1,43 +1,44 @@
-// Computes MLA decode over FP8 caches for many query rows (64 per tile) by FP8 wgmma straight from the
-// cache's codes (docs/kernels/cuda-mla-decode-fp8.md).
+// Computes MLA decode over FP8 caches for many query rows (64 per tile) by FP8 wgmma directly on the cache's
+// codes (docs/kernels/cuda-mla-decode-fp8.md).
 //
-// Grid: it has num_parts × num_tiles persistent blocks, with the tiles of a part next to each other. If their
-// number is even, two of them form a cluster, and each loads half of every page for both. Pages are processed
-// in pairs. Warpgroups 0 and 1 each score one page of the pair and then multiply both pages' values for half
-// of the 512 output columns:
+// Grid: it has num_parts × num_tiles persistent blocks; the blocks of a part's tiles have consecutive
+// numbers. If the number of tiles is even, two of these blocks form a cluster, and each loads half of every
+// page for both. Pages are processed in pairs. Warpgroups 0 and 1 each score one page of the pair, and then
+// multiply both pages' values for half of the 512 output columns:
 //   S = Q · Kᵀ of the own page           64 rows × 64 keys, float32
 //   bounds of the rows' weights       ──(1)──  exchanged
 //   P to shared memory                ──(2)──  both halves of the pair's tile
 //   Oᵀ[256 × 64] += Vᵀ · Pᵀ              of both pages
-// FP8 wgmma supports K-major operands alone, and V is stored the other way, so Vᵀ comes from registers:
-// ldmatrix.trans moves pairs of bytes, two byte permutations separate them, so that the pair's dims are rows
-// g and g + 8 of the operand and the keys are permuted (see below). Each element is transposed once per
-// block. Warpgroup 2 loads: one thread of warp 0 issues the loads of pages; warp 1 prepares a page that has
-// arrived: it computes the scales, and zeroes records beyond the length, which may hold anything.
+// FP8 wgmma supports only K-major operands, and V is MN-major, so Vᵀ is loaded to registers. ldmatrix.trans
+// moves pairs of bytes, and two byte permutations separate them. The two dims of a pair become rows g and g +
+// 8 of the operand, and the keys are permuted (see below). Each element is transposed once per block.
+// Warpgroup 2 loads: one thread of warp 0 issues the loads of pages, and warp 1 prepares a page that has
+// arrived: it copies the scales and zeroes records beyond the length, which may hold anything.
 //
 // Queries are quantised when a piece begins: one e4m3 per value, and one scale, a power of two, per row. A
-// block without a cluster loads them through two slots of the ring of pages, before it needs the slots for
-// pages; a cluster's blocks read them from global memory. The rope part of e4m3 records is bf16: it is
-// multiplied as bf16, after an exact division by the row's scale. A key's scale multiplies its score and its
-// weight: weights are 2^(score − base) · scale, the row sum adds 2^(score − base). A row's base keeps weights
-// up to 256; it grows by whole numbers, so that what came before is multiplied by powers of two.
+// block without a cluster loads them through two slots of the ring of pages, before the slots are needed for
+// pages; a cluster's blocks read them from global memory. The rope part of e4m3 records is bf16. It is
+// multiplied as bf16 with the rope part of the query, which is divided by the row's scale without rounding. A
+// key's scale multiplies its score and its weight: a weight is 2^(score − base) · scale, and the row sum adds
+// 2^(score − base). The base of a row is chosen so that weights are at most 256. It grows by whole numbers,
+// so that earlier sums are multiplied by powers of two.
 //
 // The tensor cores keep about 14 bits of FP8 sums. So scores are added up in float32 after every 128 of k,
 // and values after every pair of pages (128 keys).
 //
-// In P and V, slot 4·c + i of every 16 keys holds key 2·c + (i & 1) + 8 · (i >> 1), which is how accumulators
-// of scores lie in a thread, and how ldmatrix.trans delivers V.
+// In P and V, place 4·c + i of every 16 keys holds key 2·c + (i & 1) + 8 · (i >> 1). This is the order of the
+// accumulators of scores in a thread, and the order in which ldmatrix.trans delivers V.
 //
 // barrier          arrivals              guards                                          phase
 // full[4][g]       1 + bytes             group g of the page in a ring slot; queries     each use of the slot
 // ready[4][g]      1 (warp 1)            its scales (g = 0); records beyond the length   each use of the slot
-// empty[4][g]      8 (computing) ×       its place in the slot                           each use of the slot
+// empty[4][g]      8 (computing) ×       the tiles of group g have been read             each use of the slot
 //                  blocks
-// named 1          256 (computing)       (1), (2), and where a piece begins and ends
+// named 1          256 (computing)       (1), (2), and the beginning and end of a piece
 // Group 0 is tiles 0 and 2 of 128 latents, and scales; group 1 is tiles 1 and 3, and the rope part.
 //
-// A computing thread has 240 registers: 128 for the output, 32 for sums, and 32 for scores or for operand A
-// (16) and the bytes of the next one (16). A loading thread has 24.
+// A computing thread has 240 registers: 128 for the output, 32 for sums, and 32 that hold either scores or
+// operand A (16) and the bytes of the next operand A (16). A loading thread has 24.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -100,7 +101,7 @@ __device__ __forceinline__ void attend(const DecodeArgs& args, int part, int fir
         const float2 tops = mask_scores(s, rows, end - kPageSize, masked);
         const float bits = (kIsE4M3 ? shared.keys[slot].bits : 0.0F) - kWeightBits;
         bounds = {tops.x * rows.scale[0] + bits, tops.y * rows.scale[1] + bits};
-      } else {  // no second page: its weights are zeros
+      } else {  // there is no second page, and its weights are zeros
 #pragma unroll
         for (float& value : s) value = -INFINITY;
       }
@@ -108,7 +109,7 @@ __device__ __forceinline__ void attend(const DecodeArgs& args, int part, int fir
         shared.bound[side][own_row] = bounds.x;
         shared.bound[side][own_row + 8] = bounds.y;
       }
-      named_barrier_sync(kCompute, kComputeThreads);  // bounds are there; the last pair's weights are read
+      named_barrier_sync(kCompute, kComputeThreads);  // bounds are written; the last pair's weights are read
       bounds = {fmaxf(bounds.x, shared.bound[1 - side][own_row]),
                 fmaxf(bounds.y, shared.bound[1 - side][own_row + 8])};
       const float2 factors = raise_bases(rows, bounds);
@@ -129,7 +130,7 @@ __device__ __forceinline__ void attend(const DecodeArgs& args, int part, int fir
       pack_weights(words, s);
       store_weights(shared.weights, side, words);
       fence_proxy_async_shared();
-      named_barrier_sync(kCompute, kComputeThreads);  // weights and factors are there
+      named_barrier_sync(kCompute, kComputeThreads);  // weights and factors are written
       const uint4 rescaled = *reinterpret_cast<const uint4*>(shared.rescaled);
       if ((rescaled.x | rescaled.y | rescaled.z | rescaled.w) != 0) {
 #pragma unroll

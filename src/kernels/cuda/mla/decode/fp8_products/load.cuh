@@ -1,6 +1,6 @@
 // Implements the loading warpgroup of mla/decode/fp8_products/kernel.cuh, which loads pages and queries by
-// tensor maps and prepares the pages that have arrived. The conversion of queries from bf16 to e4m3, which
-// the computing warps do, is here, too.
+// tensor maps and prepares the pages that have arrived. This file also implements the conversion of queries
+// from bf16 to e4m3, which runs in the computing warps.
 #pragma once
 
 #include "kernels/cuda/common/cluster.cuh"
@@ -11,11 +11,12 @@
 
 namespace hadal::cuda::fp8_decode {
 
-// Loads a group of a page's tiles: 0, 2 and the scales; or 1, 3 and the rope part.
+// Loads a group of a page's tiles: group 0 is tiles 0 and 2 and the scales, group 1 is tiles 1 and 3 and the
+// rope part.
 template <bool kIsE4M3, int kCluster>
 __device__ __forceinline__ void load_group(Shared& shared, uint32_t slot, int group, const CUtensorMap* pool,
                                            const CUtensorMap* scales, int32_t page) {
-  constexpr int kRecords = kPageSize / kCluster;  // a block of a cluster loads these, for all
+  constexpr int kRecords = kPageSize / kCluster;  // records that a block loads for all blocks of its cluster
   constexpr int kRopeOffset = kIsE4M3 ? kKvFp8RopeOffset : kKvLatentDim;
   Mbarrier* barrier = &shared.full[slot][group];
   mbarrier_arrive_expect_tx(barrier, 2 * kTileBytes + (group == 1 ? kTileBytes
@@ -35,7 +36,7 @@ __device__ __forceinline__ void load_group(Shared& shared, uint32_t slot, int gr
   if (group == 1) load(tiles + kLatentTiles * kTileBytes, pool, kRopeOffset);
 }
 
-// The queries of a piece lie unconverted in two slots of the ring, with 64 columns per tile.
+// The queries of a piece are loaded as bf16 into two slots of the ring, with 64 columns per tile.
 constexpr int kQueryTiles = kKvRowDim / 64;
 constexpr int kQuerySlots = (kQueryTiles + kTiles - 1) / kTiles;
 
@@ -60,7 +61,7 @@ __device__ __forceinline__ void load_pages(const DecodeArgs& args, const CUtenso
                                            const CUtensorMap* pool, const CUtensorMap* scales, int part,
                                            int tile, Shared& shared) {
   RingPosition<kPageSlots> at;
-  bool waited = !args.settled;  // for the kernel before
+  bool waited = !args.settled;  // pdl_wait has been called
   for_each_piece(args, part, [&](const DecodePiece& piece) {
     if (kQueriesByRing<kCluster> && piece.begin_page >= piece.end_page) return;
     const int32_t* table = args.page_table + args.seq_idx[piece.seq] * args.page_table_stride;
@@ -90,8 +91,8 @@ __device__ __forceinline__ void load_pages(const DecodeArgs& args, const CUtenso
       }
       const int32_t first_id = table[page];
       const int32_t second_id = second ? table[page + 1] : 0;
-      // The blocks of a part share the prefetches. They are issued before the wait for the slots, because
-      // they first wait for a page's number.
+      // The blocks of a part divide the prefetches among themselves. A prefetch is issued before the wait for
+      // the slots, because it first has to read a page id.
       for (int ahead = page + kPageSlots; ahead < page + kPageSlots + 2; ++ahead) {
         const bool is_needed = kQueriesByRing<kCluster> ? args.num_tiles > 1 : ahead < first_new;
         if (is_needed && ahead < piece.end_page && ahead % args.num_tiles == tile)
@@ -101,7 +102,7 @@ __device__ __forceinline__ void load_pages(const DecodeArgs& args, const CUtenso
       RingPosition<kPageSlots> next = at;
       next.advance();
 #pragma unroll 1
-      for (int group = 0; group < 2; ++group) {  // as the values free them
+      for (int group = 0; group < 2; ++group) {  // the order in which add_values frees the groups
         mbarrier_wait(&shared.empty[at.slot][group], at.producer_parity());
         load_group<kIsE4M3, kCluster>(shared, at.slot, group, pool, scales, first_id);
         if (second) {
@@ -115,7 +116,8 @@ __device__ __forceinline__ void load_pages(const DecodeArgs& args, const CUtenso
   });
 }
 
-// Prepares the pages that have arrived. It is called by one warp.
+// Prepares the pages that have arrived: their scales, and zeros for records beyond the length. It is called
+// by one warp.
 template <bool kIsE4M3, int kCluster>
 __device__ __forceinline__ void ready_pages(const DecodeArgs& args, int part, Shared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -123,7 +125,7 @@ __device__ __forceinline__ void ready_pages(const DecodeArgs& args, int part, Sh
   for_each_piece(args, part, [&](const DecodePiece& piece) {
     if constexpr (kQueriesByRing<kCluster>) {
       if (piece.begin_page >= piece.end_page) return;
-      for (int i = 0; i < kQuerySlots; ++i) {  // the queries: only the phases must stay in step
+      for (int i = 0; i < kQuerySlots; ++i) {  // slots with queries only advance the barriers' phases
         mbarrier_wait(&shared.full[at.slot][0], at.parity());
         if (lane < 2) mbarrier_arrive(&shared.ready[at.slot][lane]);
         at.advance();
@@ -149,7 +151,7 @@ __device__ __forceinline__ void ready_pages(const DecodeArgs& args, int part, Sh
         }
         top = warp_max(top);
         if (lane == 0)
-          facts.bits = ceilf(log2f(fmaxf(top, 0x1p-60F)));  // a page of zero scales has a base too
+          facts.bits = ceilf(log2f(fmaxf(top, 0x1p-60F)));  // finite also if all scales of a page are zero
       }
 #pragma unroll 1
       for (int group = 0; group < 2; ++group) {
@@ -168,8 +170,8 @@ __device__ __forceinline__ void ready_pages(const DecodeArgs& args, int part, Sh
 }
 
 // Converts the queries of a tile, from two slots of the ring or from global memory, to e4m3 in shared memory.
-// This is called by the computing threads. Eight lanes share a row, so a warp quantises four rows at a time.
-// Rows beyond the tile's are zeros, whatever was loaded.
+// It is called by the computing threads. Eight lanes share a row, so a warp quantises four rows at a time.
+// Rows beyond the sequence's last row become zeros.
 template <bool kIsE4M3, int kCluster>
 __device__ __forceinline__ void quantise_queries(const DecodeArgs& args, int seq, int first_row,
                                                  RingPosition<kPageSlots>& at, Shared& shared) {

@@ -21,8 +21,8 @@ constexpr int kTileBytes = kPageSize * 128;
 constexpr int kLatentTiles = 4;
 constexpr int kTiles = kLatentTiles + 1;  // plus the rope part
 constexpr int kPageSlots = 4;
-// Queries go through the ring if a block has no cluster and so is memory-bound; a cluster's blocks read
-// them directly and use the ring for pages only.
+// Queries go through the ring if a block has no cluster, because it is then memory-bound. A cluster's blocks
+// read queries from global memory and use the ring only for pages.
 template <int kCluster>
 constexpr bool kQueriesByRing = kCluster == 1;
 constexpr int kScaleBytes = 16;  // bytes of a record's scales
@@ -32,9 +32,9 @@ constexpr int kLoadRegisters = 24;
 
 enum NamedBarrier { kCompute = 1 };
 
-struct alignas(16) KeyFacts {  // facts on the keys of a page
+struct alignas(16) KeyFacts {  // scales of the keys of a page
   float scale[kPageSize];      // zero beyond the length
-  float bits;                  // log2 of the largest, rounded up
+  float bits;                  // log2 of the largest scale, rounded up
 };
 
 struct Shared {
@@ -43,10 +43,10 @@ struct Shared {
   std::byte weights[kTileBytes];  // weights of a pair of pages: [64 rows][2 × 64 keys]
   std::byte scales[kPageSlots][kPageSize * kScaleBytes];
   KeyFacts keys[kPageSlots];
-  float row_scale[kRows];            // scales of the queries, · scale_log2
-  float bound[2][kRows];             // on the logarithms of a page's weights, times scales
+  float row_scale[kRows];            // scales of the queries, multiplied by scale_log2
+  float bound[2][kRows];             // upper bounds of log2(weight · key scale) in each page of the pair
   float rescale[kRows];              // factor of the sums so far, before a pair is added
-  alignas(16) uint32_t rescaled[4];  // nonzero: not all of the warp's rows' factors are 1
+  alignas(16) uint32_t rescaled[4];  // nonzero: the factor of some row of the warp is not 1
   float sums[2][kRows];              // row sums of a piece, over the pages of each warpgroup
   float base[kRows];
   Mbarrier full[kPageSlots][2], ready[kPageSlots][2], empty[kPageSlots][2];
@@ -91,7 +91,7 @@ __device__ __forceinline__ uint32_t pack_e4m3(float v0, float v1, float v2, floa
   return pack_e4m3(v0, v1) | pack_e4m3(v2, v3) << 16;
 }
 
-// Starts the scores over a tile of latents, which are left in flight.
+// Issues the products of scores over a tile of latents, and does not wait for them.
 template <bool kIsE4M3>
 __device__ __forceinline__ void add_latents(float (&d)[32], const std::byte* queries, const std::byte* page,
                                             int tile) {
@@ -101,7 +101,7 @@ __device__ __forceinline__ void add_latents(float (&d)[32], const std::byte* que
   for (int step = 0; step < 4; ++step)
     score_product<kIsE4M3>(d, wgmma_advance(q, step * 32), wgmma_advance(k, step * 32), step > 0);
 }
-// Computes the scores over the rope part.
+// Issues the products of scores over the rope part, and does not wait for them.
 template <bool kIsE4M3>
 __device__ __forceinline__ void add_rope(float (&d)[32], const std::byte* queries, const std::byte* page) {
   const uint64_t q = wgmma_k_major(queries + kLatentTiles * kTileBytes);
@@ -167,8 +167,8 @@ __device__ __forceinline__ float2 mask_scores(float (&s)[32], const RowState& ro
   return {top[0], top[1]};
 }
 
-// Raises the rows' bases if the pair's weights, which `bounds` bounds, need it. Returns the factors of the
-// earlier sums: 1, or less where the base has grown.
+// Raises the rows' bases where `bounds`, the bounds of the pair's weights, exceed them. Returns the factors
+// for the earlier sums: 1, or less than 1 if the base has grown.
 __device__ __forceinline__ float2 raise_bases(RowState& rows, float2 bounds) {
   float factors[2];
 #pragma unroll
@@ -183,7 +183,7 @@ __device__ __forceinline__ float2 raise_bases(RowState& rows, float2 bounds) {
   return {factors[0], factors[1]};
 }
 
-// Turns scores into weights; their sums, without the keys' scales, are added to the rows' sums.
+// Turns scores into weights. The weights without the keys' scales are added to the rows' sums.
 template <bool kIsE4M3>
 __device__ __forceinline__ void weigh(float (&s)[32], RowState& rows, const KeyFacts& keys) {
   const int column = 2 * (static_cast<int>(threadIdx.x) % 4);
@@ -212,7 +212,7 @@ __device__ __forceinline__ void weigh(float (&s)[32], RowState& rows, const KeyF
   rows.sum[1] += sums[1][0] + sums[1][1];
 }
 
-// Stores the weights of a page in half of a pair's tile.
+// Stores the weights of a page in its half of the pair's tile.
 __device__ __forceinline__ void store_weights(std::byte* tile, int half, const uint32_t (&words)[8]) {
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -225,7 +225,7 @@ __device__ __forceinline__ void store_weights(std::byte* tile, int half, const u
 }
 __device__ __forceinline__ void pack_weights(uint32_t (&words)[8], const float (&s)[32]) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {  // 2 · (group of 16 keys) + row of the thread
+  for (int i = 0; i < 8; ++i) {  // i = 2 · (group of 16 keys) + (row of the thread)
     const int j = i / 2 * 8 + i % 2 * 2;
     words[i] = pack_e4m3(s[j], s[j + 1], s[j + 4], s[j + 5]);
   }
@@ -235,8 +235,8 @@ __device__ __forceinline__ void pack_weights(uint32_t (&words)[8], const float (
 template <bool kIsE4M3>
 __device__ __forceinline__ void make_scores(float (&s)[32], Shared& shared, uint32_t slot, uint32_t parity) {
   const std::byte* tiles = shared.pages[slot];
-  // The offset is zero, which the compiler cannot see; otherwise it would keep the descriptors of all steps,
-  // for which there are no registers.
+  // The offset is zero, which the compiler cannot infer. Otherwise the compiler would keep the descriptors of
+  // all steps in registers, of which there are too few.
   const std::byte* queries = shared.queries + (slot >> 4);
   constexpr int kOrder[kLatentTiles] = {0, 2, 1, 3};
   float sum[32];  // over a tile
@@ -266,9 +266,9 @@ __device__ __forceinline__ void make_scores(float (&s)[32], Shared& shared, uint
   }
 }
 
-// Adds Vᵀ · Pᵀ over a pair of pages in two slots to `out`, and frees their tiles. `own` is the lane's place
-// in a page for the first of four m-tiles. If a pair has no second page, its weights there are zero and both
-// slots are the same.
+// Adds Vᵀ · Pᵀ over a pair of pages in two slots to `out`, and frees their tiles. `own` is the lane's byte
+// offset in a page for the first of four m-tiles. If a pair has no second page, the second page's weights are
+// zero and both slots are the same.
 template <bool kIsE4M3, int kCluster>
 __device__ __forceinline__ void add_values(float (&out)[4][32], const std::byte* weights, Shared& shared,
                                            uint32_t first_slot, uint32_t second_slot, uint32_t own,

@@ -19,11 +19,11 @@ __device__ __forceinline__ float warp_sum(float v) {
   return v;
 }
 
-// Partial results of 64-row tiles of 16-bit products are float16 where the output is bf16
-// (DecodeGeometry::half_partials): that has half the bytes of float32 and is still eight times as fine as the
-// output. They lie in the first half of partial_out: [max_slots, rows,
-// 512]. Each half of a row is multiplied by a power of two, which brings its largest value below 2^15, so
-// that latents of any size fit; its inverse is in the second half: [max_slots, rows, 2].
+// Partial results of 64-row tiles of 16-bit products are float16 if the output is bf16
+// (DecodeGeometry::half_partials), because float16 has half the bytes of float32 and is still eight times as
+// precise as the output. They lie in the first half of partial_out: [max_slots, rows, 512]. Each half of a
+// row is multiplied by a power of two that brings its largest value below 2^15, so that latents of any size
+// fit. The inverses of these powers lie in the second half of partial_out: [max_slots, rows, 2].
 struct HalfPartials {
   f16* values;
   float* scales;
@@ -32,7 +32,7 @@ __device__ __forceinline__ HalfPartials half_partials(const DecodeArgs& args) {
   return {reinterpret_cast<f16*>(args.partial_out),
           args.partial_out + (args.partial_lse - args.partial_out) / 2};
 }
-// Returns the power of two for values up to `largest`, and its inverse.
+// Returns the power of two by which values up to `largest` are multiplied, and its inverse.
 __device__ __forceinline__ float2 half_scale(float largest) {
   const uint32_t exponent = max(__float_as_uint(largest) >> 23, 15U);
   return {__uint_as_float((268U - exponent) << 23), __uint_as_float((exponent - 14U) << 23)};

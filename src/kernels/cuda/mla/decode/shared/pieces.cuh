@@ -10,9 +10,9 @@
 
 namespace hadal::cuda {
 
-// Returns a map of records, as make_tensor_map makes it, except that the L2 reads at most 128 bytes at once.
-// A box is at most 128 bytes wide, and its neighbours belong to another load: with 256 bytes both loads fetch
-// it, and memory-bound calls take 5 to 8 % longer.
+// Returns a tensor map of records like make_tensor_map, but with an L2 promotion of 128 bytes. A box is at
+// most 128 bytes wide, and the bytes beside it belong to another load. With a promotion of 256 bytes both
+// loads would fetch them, and memory-bound calls take 5 to 8 % longer.
 template <int kRank, typename T>
 CUtensorMap make_record_map(const T* base, const int64_t (&sizes)[kRank], const int64_t (&strides)[kRank - 1],
                             const int (&box)[kRank],
@@ -28,7 +28,7 @@ CUtensorMap decode_query_map(const DecodeArgs& args, int rows) {
                             {kKvRowDim}, {64, rows});
 }
 // Returns a map of a 16-bit pool as pages of 64 records, in boxes of 64 columns × `keys` of one page, with
-// any strides. The op does not get the number of pages; the size here is as many as ids can name.
+// any strides. The number of pages is not a parameter of the op, so the map's size is the number of page ids.
 template <KvFormat kFormat>
 CUtensorMap decode_page_map(const DecodeArgs& args, int keys) {
   using T = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void for_each_piece(const DecodeArgs& args, int part,
   for (int seq = range.begin_seq; seq <= last_seq; ++seq) {
     const int end = seq == range.end_seq ? range.end_page : (num_keys + kPageSize - 1) / kPageSize;
     if (seq == range.end_seq && page >= end) return;
-    const int next = min(seq + 1, last_seq);  // its facts arrive while this one is worked on
+    const int next = min(seq + 1, last_seq);  // loaded early, so that the reads overlap with this sequence
     const int next_keys = planned_keys(args.kv_len[next], args.index_topk);
     const DecodeSequence next_split = args.plan.sequences[next];
     do {

@@ -1,9 +1,9 @@
 // Gathers queries and records of a selection into shared memory, and widens FP8 records there.
 //
-// A tile has 64 rows of 576 bf16 (sparse_tile_offset). Four neighbouring threads have one record, and copy
-// every fourth of its 16-byte chunks, so that each copy of a warp reads 64 bytes of eight records. Records of
-// FP8 go to a raw buffer first. Their codes are bf16 without rounding, so scales stay out of the tile: they
-// multiply sums of scores, and weights.
+// A tile has 64 rows of 576 bf16 (sparse_tile_offset). Four neighbouring threads copy one record: each copies
+// every fourth of its 16-byte chunks, so that each copy of a warp reads 64 bytes of eight records. FP8
+// records go to a raw buffer first. FP8 codes are converted to bf16 without rounding. Their scales are not
+// applied in the tile, but to sums of scores and to weights.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -71,7 +71,7 @@ __device__ __forceinline__ uint32_t widen_two(uint32_t codes) {
   return *reinterpret_cast<const uint32_t*>(&exact);
 }
 
-// Makes a tile of raw records: codes as bf16, rope as it is, and scales [4][64].
+// Makes a tile from raw records: codes are converted to bf16, rope is copied, and scales go to [4][64].
 __device__ __forceinline__ void widen_records(const std::byte* raw, std::byte* tile, float* scales) {
   const int record = static_cast<int>(threadIdx.x) / 4, part = static_cast<int>(threadIdx.x) % 4;
   const std::byte* source = raw + record * kKvRowBytesFp8E4M3;

@@ -1,14 +1,15 @@
-// Decode attention over selections of slots, with products of a warp (16 × 8 × 16, bf16).
+// Computes decode attention over selections of slots, with warp-level products (16 × 8 × 16, bf16).
 //
-// Grid: one resident block of eight warps per multiprocessor; a block takes every num_blocks-th item
-// (mla/plan/ sparse.h), and ends at once if there is none. For each chunk of 64 slots it gathers the records,
-// and its warps change roles:
+// Grid: it has one resident block of eight warps per multiprocessor. A block works on every num_blocks-th
+// item (mla/plan/sparse.h), and ends at once if there is none. For each chunk of 64 slots the block gathers
+// the records, and its warps have two roles, one after the other:
 // - scores: warp w has 16 heads (w mod tiles of 16) and 64 / (8 / tiles) of the keys;
 // - output: warp w has all heads of the tile and columns [64 w, 64 w + 64), in registers for the whole item.
 //
-// Shared memory holds the queries, the records as bf16 (16-bit caches: two tiles, one being filled; FP8: one
-// tile and the next raw records), and the weights, which FP8 has four times, each times the scale of 128
-// latents. Sums are float32; FP8 scores are added up per 128 latents and multiplied by the scale there.
+// Shared memory holds the queries, the records as bf16 and the weights. 16-bit caches have two tiles of
+// records, one of which is being filled; FP8 caches have one tile and a buffer for the next raw records. With
+// FP8 there are four copies of the weights, each multiplied by the scale of 128 latents. Sums are float32;
+// FP8 scores are added up per 128 latents, and each such sum is multiplied by its scale.
 //
 // | barrier, per chunk     | orders                                                                       |
 // |------------------------|------------------------------------------------------------------------------|
@@ -17,7 +18,7 @@
 // | 3                      | maxima of all key ranges are written                                         |
 // | 4                      | weights and factors are written; maxima are free                             |
 //
-// Behind the last chunk two more hand over the sums of the rows and their reciprocals.
+// After the last chunk, two more barriers hand over the sums of the rows and their reciprocals.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -40,7 +41,7 @@ inline constexpr int kWarps = kThreads / 32;
 template <KvFormat kFormat, int kHeads>
 struct Layout {
   static constexpr bool kFp8 = kFormat == KvFormat::kFp8E4M3;
-  static constexpr int kTiles = kHeads / 16;          // of 16 heads
+  static constexpr int kTiles = kHeads / 16;          // tiles of 16 heads
   static constexpr int kKeyRanges = kWarps / kTiles;  // warps that share 16 heads
   static constexpr int kTileBytes = kSparseChunk * kKvRowDim * 2;
   static constexpr int kWeightsBytes = kHeads * kSparseChunk * 2;
@@ -59,8 +60,8 @@ struct Layout {
   static_assert(kWeights % 128 == 0 && kRaw % 128 == 0);
 };
 
-// Computes one item. Rows of heads g and g + 8 of a product are those of a lane: g = lane / 4, and its
-// columns are 2 (lane mod 4) and the next one.
+// Computes one item. In a product, a lane has the rows of heads g and g + 8, where g = lane / 4, and the
+// columns 2 (lane mod 4) and 2 (lane mod 4) + 1.
 template <KvFormat kFormat, int kHeads>
 class Item {
   using L = Layout<kFormat, kHeads>;
@@ -68,7 +69,7 @@ class Item {
  public:
   __device__ __forceinline__ explicit Item(std::byte* shared) : shared_(shared) {}
 
-  // Multiplies a chunk whose records lie in `tile`; places from num_keys on do not exist.
+  // Adds a chunk whose records lie in `tile` to the output. Records from num_keys on do not exist.
   __device__ __forceinline__ void add_chunk(uint32_t tile, int num_keys, float scale_log2) {
     float scores[L::kTiles][4];
     score(tile, scores);
@@ -76,7 +77,7 @@ class Item {
     add_values(tile);
   }
 
-  // Makes outputs and log-sum-exps of the rows; called once after the last chunk.
+  // Stores outputs and log-sum-exps of the rows. It is called once after the last chunk.
   __device__ __forceinline__ void finish(const SparseArgs& args, int row, int first_head, bool is_whole,
                                          int64_t partial_row) {
     float* sums = at<float>(L::kMaxima);
@@ -145,7 +146,7 @@ class Item {
   static __device__ __forceinline__ int column() {
     return lane() % 4;
   }
-  // For scores:
+  // These give the warp's and the lane's places in the scores.
   static __device__ __forceinline__ int key_range() {
     return warp() / L::kTiles;
   }
@@ -208,7 +209,8 @@ class Item {
     }
   }
 
-  // Turns scores into weights 2^(score − maximum), and rescales what was summed before.
+  // Turns scores into weights 2^(score − maximum), rescales the row sums so far, and stores the factors by
+  // which add_values rescales the output.
   __device__ __forceinline__ void weigh(float (&scores)[L::kTiles][4], int num_keys, float scale_log2) {
     float* maxima = at<float>(L::kMaxima);
     float most[2] = {-INFINITY, -INFINITY};
@@ -359,7 +361,7 @@ __global__ void __launch_bounds__(kThreads, 1) mla_sparse_kernel(const __grid_co
       }
       work.add_chunk(here, count - chunk * kSparseChunk, args.scale_log2);
     }
-    copy_async_wait_all();  // queries of an item without chunks
+    copy_async_wait_all();  // an item without chunks has not waited for its queries yet
     const int64_t partial_row =
         (int64_t{selected} * num_splits + split) * args.num_heads + int64_t{tile} * kHeads;
     work.finish(args, row, tile * kHeads, num_splits == 1, partial_row);

@@ -1,7 +1,8 @@
 // Joins the splits of selected rows.
 //
-// Grid: resident blocks of eight warps; a warp has one row and head at a time, and its lanes have four
-// columns of each 128. Blocks end at once where nothing is split. The splits are added in ascending order.
+// Grid: it has two resident blocks of eight warps per multiprocessor. A warp joins one head of one row at a
+// time; each lane has four of every 128 columns. Blocks end at once if no row is split. The splits are added
+// in ascending order.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/common/launch.cuh"

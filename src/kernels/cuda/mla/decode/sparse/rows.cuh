@@ -1,4 +1,4 @@
-// Counts and finds the rows that attend to a selection. Their number is known on the device alone.
+// Counts and finds the selected rows, which attend to a selection. Only the device has their number.
 #pragma once
 
 #include "kernels/cuda/mla/decode/sparse/sparse.h"
@@ -17,10 +17,11 @@ __device__ __forceinline__ int count_selected(const SparseArgs& args) {
   return count;
 }
 
-// Finds selected rows by their number, in ascending order of calls. All functions are called by whole warps.
+// Finds selected rows by their number among the selected rows. All functions are called by whole warps.
 class SelectedRows {
  public:
-  // Returns the row that is selected as number `wanted`, which exists and is not below an earlier one.
+  // Returns the selected row with number `wanted`. It must exist, and `wanted` must not decrease from call to
+  // call.
   __device__ __forceinline__ int find(const SparseArgs& args, int wanted) {
     while (true) {
       uint32_t mask =
@@ -36,7 +37,7 @@ class SelectedRows {
   }
 
  private:
-  int begin_ = 0;   // rows below it are counted
+  int begin_ = 0;   // rows below begin_ are counted
   int before_ = 0;  // selected rows below begin_
 };
 

@@ -26,11 +26,11 @@ struct SparseArgs {
   SparseGeometry geometry;
 };
 
-// Supports bf16 and fp8_e4m3 with any four scales. The instantiations are generated
-// (src/kernels/cuda/CMakeLists.txt).
+// Launches the sparse kernel, which supports bf16 and fp8_e4m3 with any four scales. The instantiations are
+// generated (src/kernels/cuda/CMakeLists.txt).
 template <KvFormat kFormat>
 void mla_decode_sparse(const SparseArgs& args, const Launch& launch);
-// Joins the splits of the selected rows; not needed with fixed splits.
+// Joins the splits of the selected rows. With fixed splits it is not launched, because rows have one split.
 void mla_merge_sparse(const SparseArgs& args, const Launch& launch);
 
 }  // namespace hadal::cuda

@@ -34,8 +34,8 @@ struct Format16 {
     return kN * 128;
   }
 
-  // The dimensions are {columns, records of a page, pages}. The op does not get the number of pages; the size
-  // here is more than any memory holds.
+  // Makes the tensor map, with dimensions {columns, records of a page, pages}. The number of pages is not a
+  // parameter of the op, so the map's size is more pages than any memory holds.
   static Maps maps(const DecodeArgs& args) {
     return {make_record_map<3>(reinterpret_cast<const T*>(args.pool),
                                {kKvRowDim, kPageSize, int64_t{1} << 24},
@@ -71,7 +71,7 @@ struct Format16 {
                                                        : make_uint4(0, 0, 0, 0);
       }
     }
-    // Columns from 512 on, the last ones of a row, are tile 0.
+    // The columns from 512 on, which are the last of a row (rope), go to tile 0.
     std::byte* target = queries + swizzle_128(own_row, own_chunk % 8);
     std::byte* latents = target + (1 + own_chunk / 8) * (kN * 128);
 #pragma unroll
@@ -92,14 +92,14 @@ struct Format16 {
     return {};
   }
 
-  // Holds the newest records of a sequence in pieces of 16 bytes; thread t of a warpgroup has pieces t and t
-  // + 128.
+  // Holds the newest records of a sequence in chunks of 16 bytes. Thread t of a warpgroup has chunks t and
+  // t + 128.
   static constexpr int kFreshRecords = 3;
   struct Fresh {
     const std::byte* at[2];  // null: there is none
     uint4 chunks[2];
   };
-  // Finds their addresses, with settled inputs.
+  // Computes the addresses of the thread's chunks, with settled inputs.
   static __device__ __forceinline__ void find_fresh(const DecodeArgs& args, const DecodePiece& piece,
                                                     const int32_t (&ids)[2], int first_page, Fresh& fresh) {
 #pragma unroll
@@ -119,7 +119,7 @@ struct Format16 {
       fresh.chunks[i] = fresh.at[i] != nullptr ? load_once(fresh.at[i]) : make_uint4(0, 0, 0, 0);
   }
 
-  // Computes a page alone (`both` false), or one warpgroup's half of a page that both share.
+  // Computes a whole page (`both` false), or one warpgroup's half of a page that both warpgroups share.
   template <int kN>
   static __device__ __forceinline__ void attend_either(State<kN>& state, const Page& page,
                                                        const PageWork<kN>& work, const Fresh& fresh,
@@ -183,7 +183,7 @@ struct Format16 {
   }
 
  private:
-  // Stores the fresh records in a page that was loaded before they were written: the tiles [first, end).
+  // Stores the fresh records in the tiles [first, end) of a page that was loaded before they were written.
   template <int kN>
   static __device__ __forceinline__ void patch(const Page& page, const PageWork<kN>& work, const Fresh& fresh,
                                                int first, int end) {
@@ -202,7 +202,7 @@ struct Format16 {
     named_barrier_sync(work.barrier, 128);
   }
 
-  // Adds the products over the tiles [kFirst, kEnd) to s, and leaves them in flight. The loop is unrolled,
+  // Adds the products over the tiles [kFirst, kEnd) to s, and does not wait for them. The loop is unrolled,
   // because otherwise every product waits for its descriptors.
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void add_scores(float (&s)[kN / 2], const std::byte* queries,
@@ -211,7 +211,7 @@ struct Format16 {
 #pragma unroll
     for (int tile = kFirst; tile < kEnd; ++tile) {
       page.wait(tile);
-      wgmma_fence();  // again after every wait: else the compiler serialises the products
+      wgmma_fence();  // needed after every wait, because otherwise the compiler serialises the products
       const uint64_t k = wgmma_k_major(page.tile(tile));
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
@@ -222,7 +222,7 @@ struct Format16 {
     wgmma_commit();
   }
 
-  // Turns scores into weights, which count `counted` times in the sums.
+  // Turns scores into weights, which are multiplied by `counted` (0 or 1) in the sums.
   template <int kN>
   static __device__ __forceinline__ void softmax(State<kN>& state, float (&s)[kN / 2],
                                                  const PageWork<kN>& work, float counted) {
@@ -247,7 +247,8 @@ struct Format16 {
       s[i] = exp2_fast(s[i] - base[r]);
       state.sum[r] += counted * s[i];
     }
-    // Most pages of a long sequence do not change the maxima, so the factors of the output stay the same.
+    // Most pages of a long sequence do not change the maxima, so all factors are 1 and the output is not
+    // rescaled.
     if (__any_sync(0xffffffffU, grown)) {
 #pragma unroll
       for (int m = 0; m < kMTiles; ++m) {
@@ -274,7 +275,7 @@ struct Format16 {
     }
   }
 
-  // Adds Vᵀ·Pᵀ to one m-tile, and leaves the products in flight.
+  // Adds Vᵀ·Pᵀ to one m-tile, and does not wait for the products.
   template <int kRegisters>
   static __device__ __forceinline__ void add_m_tile(float (&output)[kRegisters], const std::byte* tile,
                                                     uint64_t weights) {
@@ -309,8 +310,8 @@ struct Format16 {
     for (int m = kFirst; m < kEnd; ++m) wgmma_pin(state.output[m]);
   }
 
-  // Does the same for a block's only page, whose values other blocks join: each m-tile is in flight to the
-  // cluster's blocks, or to its split's slot, while the next ones are computed.
+  // Does the same for a block's only page with sender.early: each m-tile is sent to the cluster's blocks, or
+  // to the split's slot, while the next m-tiles are computed.
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void send_values(State<kN>& state, const Page& page,
                                                      const PageWork<kN>& work, const Sender<kN>& sender) {

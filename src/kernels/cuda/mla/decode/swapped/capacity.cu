@@ -1,6 +1,6 @@
-// Asks the device how many clusters of the swapped decode kernel it holds. The kernel over bf16 records is
-// asked about; the answer is the same for every format, because their blocks all fill a multiprocessor's
-// shared memory, and for every device, because a process uses GPUs of one kind.
+// Queries how many clusters of the swapped decode kernel the device runs at once. The query is for the kernel
+// over bf16 records. The result is the same for every format, because the blocks of all formats fill a
+// multiprocessor's shared memory, and for every device, because a process uses GPUs of one kind.
 #include <atomic>
 
 #include "kernels/cuda/mla/decode/swapped/launch.cuh"

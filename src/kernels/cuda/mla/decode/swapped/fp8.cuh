@@ -1,22 +1,22 @@
 // Implements the FP8 formats of the swapped decode kernel (mla/decode/swapped/kernel.cuh; page.cuh has the
-// contract). Both products read the codes directly, so nothing is converted. The layout of the data, and the
-// queries in two terms hi and lo, are in mla/decode/swapped/fp8_load.cuh.
+// contract). Both products use the cache's codes directly. mla/decode/swapped/fp8_load.cuh describes the
+// layout of the data, and the queries in two terms hi and lo.
 //
 //   scores   S^T[64 keys, rows] = K · Q^T: A is the tile as it lies, B the queries' terms. The tensor cores
-//            keep about 14 bits of an FP8 sum, so after every 64 of k the sum goes to float32, where the
-//            group's scale is multiplied in.
-//   softmax  with scales, a weight is p · scale: the running maximum is taken over score + log2(largest scale
-//            of the record), so that weights stay in [0, 1], and the row sum divides the scale out again.
-//            Weights are written as 256 · p in two terms like the queries, in four sets (one for each 128
-//            latents); where each of a warp's sixteen records has four equal scales, the sets are equal and
-//            made once.
-//   output   O^T[512, rows] += V^T · P^T: FP8 products support K-major operands alone, so V^T comes as the
-//            register operand. ldmatrix.trans moves 16-bit units: a lane gets, for the eight keys of a
-//            matrix, dims (2g, 2g + 1) of keys 2c and 2c + 1 (g = lane / 4, c = lane % 4). One prmt takes the
-//            even bytes of two such words (dim 2g of four keys), another the odd ones (dim 2g + 1): rows g
+//            keep about 14 bits of an FP8 sum, so after every 64 of k the sum is multiplied by the group's
+//            scale and added to a float32 sum.
+//   softmax  With scales, a weight is p · scale. The running maximum is taken over score + log2(largest scale
+//            of the record), so that weights stay in [0, 1]; the row sum divides the scale out again. Weights
+//            are stored multiplied by 256, in two terms like the queries, and in four sets (one for each 128
+//            latents). If each of a warp's sixteen records has four equal scales, the sets are equal and are
+//            computed only once.
+//   output   O^T[512, rows] += V^T · P^T: FP8 products support only K-major operands, so V^T is the register
+//            operand. ldmatrix.trans moves 16-bit units: for the eight keys of a matrix, a lane receives dims
+//            (2g, 2g + 1) of keys 2c and 2c + 1 (g = lane / 4, c = lane % 4). One prmt selects the even bytes
+//            of two such words (dim 2g of four keys), another the odd bytes (dim 2g + 1); these are rows g
 //            and g + 8 of the fragment. So a thread's two accumulator rows are neighbouring dims, and byte
 //            4c + i of sixteen keys is key 2c + (i >> 1) + 8 · (i & 1), which is the order in which
-//            stmatrix.trans stores the weights. A page's sums go to float32 with the rescaling folded in.
+//            stmatrix.trans stores the weights. A page's sums are added in float32 to the rescaled output.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -85,7 +85,8 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
                                                             s[4 * q + 3]};
     }
     named_barrier_sync(kAllConsumers, kConsumers);
-    if (warpgroup == (kIsE4M3 ? 0 : 1)) page.free(0);  // both have read the scales
+    // Only this warpgroup reads the rope tile; both have read the scales, which are freed with it.
+    if (warpgroup == (kIsE4M3 ? 0 : 1)) page.free(0);
 #pragma unroll
     for (int q = 0; q < kN / 8; ++q) {
       const float4 other = reinterpret_cast<const float4*>(taken)[q * 128 + thread];
@@ -95,8 +96,8 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
       s[4 * q + 3] += other.w;
     }
     softmax<kN>(state, s, factor, scales, work, warpgroup == 0 ? 1.0F : 0.0F);
-    // This warpgroup's m-tiles of the other half, which hold earlier pages, are also rescaled to the new
-    // maximum.
+    // This warpgroup's values of the other m-tiles, which come from earlier pages, are only rescaled to the
+    // new maximum.
     if (warpgroup == 0) {
       rescale<kN, kMTiles / 2, kMTiles>(state, factor);
       if (work.valid < kPageSize) Load::template zero_beyond<0, 2>(page, work.valid);
@@ -132,14 +133,14 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
   }
 
   static constexpr int kSteps = kIsE4M3 ? 16 : 18;  // FP8 products of 32 k; the last two of e5m2 are rope
-  // The tensor cores sum this many products, which are 64 of k.
+  // The tensor cores sum this many products (64 of k) before the sum is added in float32.
   static constexpr int kStepsAtOnce = 2;
-  // This many sums are in flight at once; 32 rows leave registers for one.
+  // This many sums are in flight at once; 32 rows leave registers for only one.
   template <int kN>
   static constexpr int kInFlight = kN == 16 ? 4 : 1;
 
-  // Computes scores in units of the query's scale, over the products of 32 k [kFirst, kEnd). `scales` is
-  // filled here, after the first products have been issued.
+  // Computes scores, not yet multiplied by the query's scale, over the products [kFirst, kEnd) of 32 k. It
+  // also loads `scales`, after it has issued the first products.
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void scores(float (&s)[kN / 2], Scales& scales, const Page& page,
                                                 uint32_t queries, int valid) {
@@ -193,8 +194,8 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
     }
   }
 
-  // Turns scores into weights in shared memory; updates the running maximum and sum, and computes the factors
-  // of the output so far. The weights count `counted` times in the sums.
+  // Turns scores into weights in shared memory, updates the running maximum and sum, and computes the factors
+  // for the output so far. The weights are multiplied by `counted` (0 or 1) in the sums.
   template <int kN>
   static __device__ __forceinline__ void softmax(State<kN>& state, float (&s)[kN / 2],
                                                  float (&factor)[kN / 4], const Scales& scales,
@@ -305,7 +306,7 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
     }
   }
 
-  // Computes the m-tiles [kFirst, kEnd).
+  // Adds the page's values to the m-tiles [kFirst, kEnd), which are first multiplied by `factor`.
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void values(State<kN>& state, const float (&factor)[kN / 4],
                                                 const Page& page, uint32_t weights,

@@ -1,13 +1,13 @@
 // Loads the inputs of the FP8 formats of the swapped decode kernel: tiles of a page, scales and queries.
 // mla/decode/swapped/fp8.cuh computes with them.
 //
-// Tile 0 of a page is rope (e4m3: 64 bf16; e5m2: 64 codes, then 64 unused bytes), tiles 1 … 4 are 128 latent
-// codes each; e4m3 also has 64 × 16 bytes of scales.
+// Tile 0 of a page is rope (e4m3: 64 bf16; e5m2: 64 codes, then 64 unused bytes). Tiles 1 … 4 are 128 latent
+// codes each. e4m3 also has 64 × 16 bytes of scales.
 //
-// Queries are split in two e4m3 terms, hi and lo = 16 · (q/s − hi), where the row's scale s is a power of
-// two. They keep 8 significant bits, as many as bf16 has, so the query is not rounded. The terms lie one
-// after the other along N (hi of all rows, lo of all rows); they enlarge only operand B, and the product is
-// bound by A.
+// A query value q is split into two e4m3 terms, hi and lo = 16 · (q/s − hi), where the row's scale s is a
+// power of two. Together they keep 8 significant bits, as many as bf16 has, so the query is not rounded. The
+// terms lie one after the other along N (hi of all rows, lo of all rows). They enlarge only operand B, which
+// costs little because the product is bound by reading A.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,7 +22,7 @@
 
 namespace hadal::cuda::swapped {
 
-// Returns the value in a form that the compiler cannot see through, so that values derived from it are
+// Returns the value unchanged, in a form that is opaque to the compiler. Values derived from it are then
 // computed again for each page instead of being kept in registers, of which there are too few.
 __device__ __forceinline__ uint32_t opaque(uint32_t value) {
   asm volatile("" : "+r"(value));
@@ -51,8 +51,8 @@ __device__ __forceinline__ float4 load_shared_float4(uint32_t address) {
   return v;
 }
 
-// Describes the queries in shared memory: four groups of 128 latents [hi of kN rows, lo of kN rows][128
-// bytes], then rope (e4m3: kN rows of bf16; e5m2: like a group), then the factor of each row's scores.
+// These describe the queries in shared memory: four groups of 128 latents [hi of kN rows, lo of kN rows][128
+// bytes], then rope (e4m3: kN rows of bf16; e5m2: like a group), then the factor for each row's scores.
 template <int kN>
 inline constexpr int kGroupBytes = 2 * kN * 128;
 template <bool kIsE4M3, int kN>
@@ -72,7 +72,7 @@ struct FormatFp8Load {
   static constexpr int query_bytes() {
     return kRowScaleOffset<kIsE4M3, kN> + 1024;
   }
-  // The dimensions are {bytes of a record, records of a page, pages}.
+  // Makes the tensor maps, with dimensions {bytes of a record, records of a page, pages}.
   static Maps maps(const DecodeArgs& args) {
     const auto* pool = reinterpret_cast<const uint8_t*>(args.pool);
     const int64_t sizes[3] = {kIsE4M3 ? kKvRowBytesFp8E4M3 : kKvRowBytesFp8E5M2, kPageSize, int64_t{1} << 24};
@@ -128,8 +128,8 @@ struct FormatFp8Load {
       for (uint32_t w : words) top = __vmaxu2(top, w & 0x7fff7fffU);
       if constexpr (!kIsE4M3) top = __vmaxu2(top, rope[i] & 0x7fff7fffU);
       top = __reduce_max_sync(0xffffffffU, max(top >> 16, top & 0xffffU));
-      // The scale is the smallest power of two that leaves at most 448 = 1.75 · 2^8, the largest e4m3, and is
-      // at least 2^-60.
+      // The scale is the smallest power of two, but at least 2^-60, by which the largest magnitude can be
+      // divided to give at most 448 = 1.75 · 2^8, the largest e4m3.
       const uint32_t exponent = ((top << 16) + 0x1fffffU) & 0x7f800000U;
       const float scale = __uint_as_float(max(exponent, (127U - 60U + 8U) << 23) - (8U << 23));
       const float inverse = __uint_as_float(0x7f000000U - __float_as_uint(scale));  // exact: a power of two
@@ -168,7 +168,7 @@ struct FormatFp8Load {
   struct Scales {
     float group[2][4];
   };
-  // This is used with e4m3 only.
+  // Loads the scales of the thread's two keys; used only with e4m3.
   static __device__ __forceinline__ void load_scales(Scales& scales, const Page& page, int valid) {
     const uint32_t at = page.scales();
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -184,7 +184,8 @@ struct FormatFp8Load {
     }
   }
 
-  // Records from `valid` on may hold anything: a warp zeroes the codes that it will read, after softmax().
+  // Zeroes the codes of records from `valid` on, which may hold anything. Each warp calls it after softmax()
+  // and zeroes the codes that it will read.
   template <int kFirst, int kEnd>
   static __device__ __forceinline__ void zero_beyond(const Page& page, int valid) {
     const int lane = static_cast<int>(threadIdx.x) % 32;

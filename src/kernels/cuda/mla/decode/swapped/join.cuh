@@ -1,28 +1,30 @@
-// Ends a piece in the swapped decode kernel: the two warpgroups of a block join their results in scratch
-// tiles of the ring, the blocks of a cluster theirs over distributed shared memory, and the result goes to
-// `out` or to the piece's slot.
+// Ends a piece in the swapped decode kernel. The two warpgroups of a block join their results in scratch
+// tiles of the ring, and the blocks of a cluster join theirs over distributed shared memory. The result goes
+// to `out` or to the piece's slot.
 //
-// Warpgroup w keeps the m-tiles 4·w … 4·w + 3 and hands over the others, so each writes half of the output.
-// The eight m-tiles with two halves of rows each are sixteen units; a unit is 128 threads' values as they lie
-// in registers, unnormalised float32. In a cluster of C blocks, block b gets the units from 16 / C · b on
-// from all blocks, with the blocks' maxima and sums, by stores that complete bytes on its barrier, and adds
-// them. The slot of a split that this kernel merges (mla/decode/swapped/merge.cuh) holds units too, then its
-// rows' maxima and sums.
+// Warpgroup w keeps the m-tiles 4·w … 4·w + 3 and hands over the others, so each warpgroup writes half of the
+// output. Each of the eight m-tiles has two halves of rows, which gives sixteen units. A unit is the values
+// of 128 threads as they lie in registers, unnormalised float32. In a cluster of C blocks, block b receives
+// the 16 / C units from unit 16 / C · b on from all blocks, and the blocks' maxima and sums, by stores that
+// complete bytes on its barriers. Block b adds these units. The slot of a split that this kernel merges
+// (mla/decode/swapped/merge.cuh) holds units as well, followed by the rows' maxima and sums.
 //
-// If a block has one page, which both warpgroups share, there is nothing to join in the block, and units are
-// sent while the next m-tiles are being computed (`early`). Meanwhile two of the loading warpgroup's idle
-// warps exchange the cluster's maxima and sums and compute weights from them.
+// If a block has one page, which both warpgroups share, the warpgroups have nothing to join, and units are
+// sent while the next m-tiles are being computed (`early`). Meanwhile two idle warps of the loading warpgroup
+// exchange the cluster's maxima and sums and compute weights from them.
 //
 // A piece that belongs to one block (is_for_one_block) needs none of these barriers.
 //
 // barrier         arrivals     guards                                                 phase
 // summed          256          the block's maxima and sums are in shared memory       each piece
 // facts_received  1 + bytes    all blocks' maxima and sums                            each piece
-// weighed         64           the weights made of them                               each piece
+// weighed         64           the weights computed from them                         each piece
 // received        1 + bytes    all blocks' units for this block                       each piece
-// released        C            all blocks have read theirs; they may be overwritten   each piece but the last
+// released        C            all blocks have read their units, which may be         each piece but the last
+//                              overwritten
 //
-// `released` is sent when a block begins its next piece, so that no block signals one that has ended.
+// A block arrives at `released` when it begins its next piece, so no block arrives at the barrier of a block
+// that has ended.
 #pragma once
 
 #include <type_traits>
@@ -34,8 +36,8 @@
 
 namespace hadal::cuda::swapped {
 
-// Adds the kCluster blocks' values of this block's units. Warpgroup h has the dims of half h: a thread makes
-// sixteen reads for any cluster, all of them in flight at once.
+// Adds the kCluster blocks' values of this block's units. Warpgroup h has the dims of half h. A thread makes
+// sixteen reads with any cluster size, all of them in flight at once.
 template <typename Format, int kN, int kCluster>
 __device__ __forceinline__ void add_units(const DecodeArgs& args, const DecodePiece& piece,
                                           const Member& member, JoinShared<kN>& shared,
@@ -100,7 +102,8 @@ __device__ __forceinline__ void add_units(const DecodeArgs& args, const DecodePi
   }
 }
 
-// Sleeps until the barrier's phase is done: these warps wait for a whole piece while other warps are busy.
+// Waits until the barrier's phase is done, by try_wait with a long suspend time, because these warps wait for
+// a whole piece while the other warps are busy.
 __device__ __forceinline__ void sleep_until(Mbarrier* barrier, uint32_t parity) {
   const SpinDeadline deadline;
   uint32_t done = 0;
@@ -116,8 +119,8 @@ __device__ __forceinline__ void sleep_until(Mbarrier* barrier, uint32_t parity) 
   }
 }
 
-// This is called by the kFactThreads threads of the idle warps: it sends the block's maxima and sums to the
-// cluster, and computes the blocks' weights from those received, while the values are on their way.
+// Sends the block's maxima and sums to the cluster, and computes the blocks' weights from the received maxima
+// and sums while the values are being sent. It is called by the kFactThreads threads of the idle warps.
 inline constexpr int kFactThreads = 64;
 template <typename Format, int kN>
 __device__ __forceinline__ void exchange_facts(const DecodeArgs& args, const DecodePiece& piece,
@@ -125,7 +128,8 @@ __device__ __forceinline__ void exchange_facts(const DecodeArgs& args, const Dec
                                                int thread) {
   sleep_until(&shared.summed, joins & 1U);
   __syncwarp();
-  // The wait comes no earlier, because it empties the L1, from which others read the plan and page ids.
+  // The wait comes only here, because it invalidates the L1, from which other warps read the plan and page
+  // ids.
   if (joins == 0) {
     wait_for_cluster();
   } else {
@@ -165,7 +169,7 @@ __device__ __forceinline__ void exchange_facts(const DecodeArgs& args, const Dec
   }
 #pragma unroll
   for (int d = kLanes / 2; d > 0; d /= 2) total += __shfl_xor_sync(0xffffffffU, total, d);
-  const bool merged = piece.slot >= 0 && args.merge_inside;  // with other splits, by total
+  const bool merged = piece.slot >= 0 && args.merge_inside;  // the merge divides by the total of all splits
   const float inverse = merged ? 1.0F : total > 0.0F ? __fdividef(1.0F, total) : 0.0F;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
@@ -182,7 +186,7 @@ __device__ __forceinline__ void exchange_facts(const DecodeArgs& args, const Dec
   mbarrier_arrive(&shared.weighed);
 }
 
-// Joins the units of this block, from all blocks of the cluster.
+// Adds this block's units from all blocks of the cluster.
 template <typename Format, int kN>
 __device__ __forceinline__ void join_cluster(const DecodeArgs& args, const DecodePiece& piece,
                                              const Sender<kN>& sender) {
@@ -209,7 +213,7 @@ __device__ __forceinline__ void join_cluster(const DecodeArgs& args, const Decod
 template <int kN>
 inline constexpr int kScratchTiles = kN / 4;
 
-// Frees the tiles that the other warpgroup wrote, which have been read.
+// Frees the tiles that the other warpgroup wrote, after this warpgroup has read them.
 template <int kN>
 __device__ __forceinline__ void free_read_scratch(const TileRing& ring, const TileCursor& scratch) {
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
@@ -218,8 +222,8 @@ __device__ __forceinline__ void free_read_scratch(const TileRing& ring, const Ti
   ring.free(scratch, (warpgroup ^ 1) * (kScratchTiles<kN> / 2), kScratchTiles<kN> / 2);
 }
 
-// This is called by all consumers. `scratch` is the first of their kScratchTiles tiles of the ring. `mixed`
-// means that each warpgroup has values of the other's m-tiles.
+// Ends a piece; called by all consumers. `scratch` is the first of their kScratchTiles tiles of the ring.
+// `mixed` means that each warpgroup has values of the other warpgroup's m-tiles.
 template <typename Format, int kN>
 __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& piece,
                                      const Sender<kN>& sender, const TileRing& ring,
@@ -239,7 +243,7 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
       store_partial_facts<kN>(sender.partial, thread, joined_facts(shared, thread, factors));
     }
   };
-  if (sender.early) {  // its scratch is freed by the next piece
+  if (sender.early) {  // the next piece frees this piece's scratch tiles
     if (sender.num_blocks == 1) {
       named_barrier_sync(kAllConsumers, kConsumers);
       store_facts();
@@ -278,7 +282,7 @@ __device__ __forceinline__ void join(const DecodeArgs& args, const DecodePiece& 
     sender.open();
     store_facts();
     BlockFacts facts[kN / 4];
-    if (mixed || !to_units) {  // else both warpgroups' values have one maximum
+    if (mixed || !to_units) {  // otherwise both warpgroups' values are relative to the same maximum
       float own_factor[kN / 4], other_factor[kN / 4];
 #pragma unroll
       for (int r = 0; r < kN / 4; ++r) {

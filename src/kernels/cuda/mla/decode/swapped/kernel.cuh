@@ -1,29 +1,29 @@
 // Computes MLA decode with the keys on the M side of wgmma, in tiles of 16 or 32 query rows, for any cache
-// format (a Format, see mla/decode/swapped/page.cuh). It is memory-bound, or latency-bound at small batches;
-// few rows waste little, because N is a multiple of 8.
+// format (a Format, see mla/decode/swapped/page.cuh). It is memory-bound, or latency-bound at small batches.
+// Query rows are the N side, where wgmma allows any multiple of 8, so few rows waste little of a product.
 //
 // Grid: it has num_parts × num_tiles × cluster blocks of two consuming warpgroups and a loading warp. The
 // blocks of a cluster share the pages of each piece of their part: block r has the pages r, r + cluster, ….
-// In a block the two warpgroups have pages in turn, each with an output of its own in registers, so that the
-// softmax of one runs during the products of the other and no barrier joins them before the piece's end
-// (mla/decode/swapped/join.cuh). Splits of a sequence over parts are merged at the end by all blocks that
-// hold one (mla/decode/swapped/merge.cuh).
+// The two warpgroups of a block process its pages alternately, each with its own output in registers. So the
+// softmax of one runs during the products of the other, and they are joined only at the end of the piece
+// (mla/decode/swapped/join.cuh). If a sequence is split over parts, all blocks with one of its splits merge
+// the splits at the end (mla/decode/swapped/merge.cuh).
 //
-// Warp 8 keeps the ring of tiles filled, as far ahead as there are free slots, also across the ends of
-// pieces. At the end of a piece it hands over kScratchTiles empty tiles for the join. With settled inputs it
-// loads everything that is settled before pdl_wait(). Warps 9 and 10 exchange a cluster's maxima and sums at
-// a piece's end (mla/decode/swapped/join.cuh); warp 11 has nothing to do.
+// Warp 8 loads tiles into the ring as soon as slots are free, also across the ends of pieces. At the end of a
+// piece it hands over kScratchTiles empty tiles for the join. With settled inputs it loads all settled
+// records before pdl_wait(). Warps 9 and 10 exchange a cluster's maxima and sums at a piece's end
+// (mla/decode/swapped/join.cuh); warp 11 is idle.
 //
 // barrier        arrivals                 guards                                       phase
 // full[slot]     1 + bytes                a tile has arrived                           each use of the slot
-// empty[slot]    4, a warpgroup's warps   its tile has been read                       each use of the slot
+// empty[slot]    4, a warpgroup's warps   the slot's tile has been read                each use of the slot
 // five more                               mla/decode/swapped/join.cuh                      each piece
 // named 1        256                      queries written; join
 // named 2, 3     128                      within a warpgroup: maxima, weights          each page
 //
-// Shared memory holds 9 KB of queries per eight rows, 128 bytes of weights per row and warpgroup, and with
-// clusters 2 KB per row to receive results; the ring has the rest, 14 to 25 tiles. A thread has kN · 4
-// registers of output and kN / 2 of scores.
+// With 16-bit caches, shared memory holds 9 KB of queries per eight rows and 128 bytes of weights per row and
+// warpgroup. With clusters it also has 2 KB per row to receive results. The ring uses the rest, which is 14
+// to 25 tiles. A thread has kN · 4 registers of output and kN / 2 of scores.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -37,7 +37,7 @@
 namespace hadal::cuda::swapped {
 
 inline constexpr int kThreads =
-    kConsumers + 128;  // one warpgroup more for its registers; one of its warps loads
+    kConsumers + 128;  // a third warpgroup, whose registers go to the consumers; one of its warps loads
 inline constexpr int kMaxSlots = 32;
 
 template <int kN>
@@ -50,7 +50,7 @@ struct SmallShared {
   uint32_t issued;
 };
 
-// Describes shared memory: ring | weights | received values | queries | small | aux.
+// Describes the layout of shared memory: ring | weights | received values | queries | small | aux.
 template <typename Format, int kN>
 struct SharedLayout {
   static constexpr int kQueryBytes = Format::template query_bytes<kN>();
@@ -113,9 +113,9 @@ __device__ __forceinline__ int pages_of_member(const DecodePiece& piece, const M
   return (piece.end_page - piece.begin_page - member.rank + member.cluster - 1) >> member.cluster_log2;
 }
 
-// Reads the plan ahead of its use. It is called by the loading warp, with settled inputs. A part needs three
-// round trips to memory to reach its first page ids. They run while the block's barriers are initialised, and
-// leave the words in the L1.
+// Reads the plan ahead of its use, to bring it into the L1. It is called by the loading warp, with settled
+// inputs. The first page ids of a part are reached by three dependent reads, which run here while the block's
+// barriers are initialised.
 __device__ __forceinline__ void touch_plan(const DecodeArgs& args, const Member& member) {
   const DecodePart& range = args.plan.parts[member.part];
   if (range.begin_seq >= args.num_seqs || range.num_keys <= 0) return;
@@ -131,7 +131,7 @@ template <typename Format, int kN>
 __device__ __forceinline__ void produce(const DecodeArgs& args, const typename Format::Maps& maps,
                                         const Member& member, const TileRing& ring) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  // Records are read once, or also by the blocks of the other tiles.
+  // With one tile records are read once; with several, the blocks of the other tiles read them as well.
   const L2Policy policy = args.num_tiles > 1 ? L2Policy::kNormal : L2Policy::kEvictFirst;
   if (lane == 0) tma_prefetch_map(reinterpret_cast<const CUtensorMap*>(&maps));
   bool waited = !args.settled || args.q_len <= fresh_records<Format>();
@@ -207,7 +207,8 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     std::byte* partial =
         piece.slot >= 0 && args.merge_inside ? partial_of<kN>(args, piece.slot, member.tile) : nullptr;
     const int count = pages_of_member(piece, member);
-    // With settled inputs, pages are in flight already and lack the records that the previous kernel writes.
+    // With settled inputs, pages are already being loaded, and lack the records that the previous kernel
+    // writes.
     const int fresh_from = piece.num_keys - args.q_len;
     const bool patched = args.settled && args.q_len <= fresh_records<Format>();
     const int fresh_page = max(fresh_from, 0) / kPageSize;
@@ -232,8 +233,8 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     if (thread == 0 && partial != nullptr) before = read_arrivals(args, piece, member.tile);
     if constexpr (fresh_records<Format>() > 0) Format::load_fresh(fresh);
     if (count > 0) {
-      // The results of the previous piece's join have been read, because the join has ended or there has been
-      // another barrier since.
+      // The queries may be overwritten here, because the join of the previous piece has synchronised all
+      // consumers after their last read of its queries.
       Format::template prepare_queries<kN>(args, piece.seq, member.first_row, queries, thread);
       fence_proxy_async_shared();
     }
@@ -288,8 +289,8 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
           if constexpr (kSanitized) ring.wait_full(at);
           return ring.tiles + at.slot * kTileBytes;
         };
-        // A warpgroup hands its scores over in tiles that the other one writes in the join, after it has read
-        // them.
+        // A warpgroup writes its scores to the tiles that the other warpgroup will write in the join, after
+        // reading the scores.
         if constexpr (fresh_records<Format>() > 0) {
           std::byte* given = both ? half_of(warpgroup ^ 1) : nullptr;
           std::byte* taken = both ? half_of(warpgroup) : nullptr;
@@ -365,7 +366,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (cluster > 1) {
       mbarrier_init_fence();
     } else {
-      fence_proxy_async_shared();  // only the copy engine must see them, and this costs less
+      fence_proxy_async_shared();  // without a cluster this suffices for the copy engine, and costs less
     }
   } else if (threadIdx.x >= kConsumers && threadIdx.x < kConsumers + 32 && args.settled) {
     touch_plan(args, member);
@@ -413,8 +414,8 @@ void launch_swapped(const DecodeArgs& args, const DecodeGeometry& geometry, cons
   }
 }
 
-// Returns the number of clusters of this many blocks that the device holds at once. Every format's blocks
-// fill a multiprocessor's shared memory.
+// Returns how many clusters of `cluster` blocks the device runs at once. The result is the same for every
+// format, because the blocks of all formats fill a multiprocessor's shared memory.
 template <typename Format>
 int capacity(int cluster) {
   return resident_clusters<mla_decode_swapped_kernel<Format, 16>>(

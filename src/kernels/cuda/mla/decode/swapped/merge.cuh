@@ -1,15 +1,16 @@
-// Joins the splits of a sequence inside the swapped decode kernel, by all blocks that hold one. The blocks of
-// one tile of the sequence (its splits times the blocks of a cluster) synchronise at a counter in the plan,
-// which is a multiple of their number between launches. A block that has written its share of a split's slot
-// calls arrive_split and, when it has no piece left, merge_splits_noted: it waits until all blocks of the
-// tile have arrived and merges its share of the tile. Waiting is safe, because the whole grid is resident and
-// every block finishes all its pieces before it waits.
+// Joins the splits of a sequence inside the swapped decode kernel. All blocks with a split of the sequence
+// take part. The blocks of one tile of the sequence (its splits times the blocks of a cluster) synchronise at
+// a counter in the plan, which is a multiple of their number between launches. A block calls arrive_split
+// after it has written its share of a split's slot. After its last piece it calls merge_splits_noted, which
+// waits until all blocks of the tile have arrived and merges the block's share of the tile. Waiting is safe,
+// because the whole grid is resident and every block finishes all its pieces before it waits.
 //
-// A split's results lie in its slot as threads have them in registers (mla/decode/swapped/send.cuh): float32,
+// A split's results lie in its slot as they lie in registers (mla/decode/swapped/send.cuh): float32,
 // unnormalised, with each row's maximum and sum. A block merges a run of the tile's chunks of 32 bytes, which
-// are two dims of four rows. Latency decides, so all loads of a thread are in flight at once, each split's
-// facts together with its values, and weights are relative to what the thread has seen so far: no pass over
-// the facts comes first. The order of additions depends only on the numbers of splits, blocks and rows.
+// are two dims of four rows. The merge is latency-bound, so a thread loads the maxima and sums of several
+// splits together with their values. There is no first pass over the maxima: weights are relative to the
+// running maximum of the splits that the thread has read. The order of additions depends only on the numbers
+// of splits, blocks and rows.
 #pragma once
 
 #include "kernels/cuda/common/spin.cuh"
@@ -22,11 +23,11 @@ namespace hadal::cuda::swapped {
 struct MergeShare {
   int seq, num_splits, first_slot;
   int tile, first_row, num_rows;  // the tile has rows [first_row, first_row + num_rows) of the sequence
-  int member, num_members;        // this block, and the number of blocks that synchronise
-  uint32_t complete;              // the counter when all have arrived
+  int member, num_members;        // this block's number, and the number of blocks that synchronise
+  uint32_t complete;              // value of the counter after all of them have arrived
 };
 // Holds, in shared memory, the splits that a block has finished. Thread 0 of the consumers sets `count` to 0
-// before its first arrive_split.
+// before the first arrive_split.
 struct MergeNotes {
   MergeShare shares[2];  // a part ends one split sequence and begins another, at most
   int count;
@@ -46,11 +47,11 @@ __device__ __forceinline__ void await_members(const int32_t* arrived, uint32_t c
   } while (static_cast<int32_t>(count - complete) < 0);
 }
 
-// Holds a chunk of four rows, joined over some splits.
+// Holds a thread's chunk, two dims of four rows, joined over the splits that the thread has read.
 struct PartialChunk {
   float maximum[4];
   float sum[4];
-  float2 values[4];  // weighted by 2^(a split's maximum − maximum)
+  float2 values[4];  // sums over splits, weighted by 2^(the split's maximum − maximum)
 };
 __device__ __forceinline__ void add_split(PartialChunk& chunk, int row, float base, float maximum, float sum,
                                           const float2& values) {
@@ -59,7 +60,7 @@ __device__ __forceinline__ void add_split(PartialChunk& chunk, int row, float ba
   chunk.values[row].x += weight * values.x;
   chunk.values[row].y += weight * values.y;
 }
-// Rescales the chunk to a new maximum, which is returned, with −∞ as 0.
+// Rescales a row of the chunk to a new maximum. Returns this maximum, with −∞ as 0.
 __device__ __forceinline__ float raise(PartialChunk& chunk, int row, float maximum) {
   const float base = maximum == -INFINITY ? 0.0F : maximum;
   const float factor = exp2_fast(chunk.maximum[row] - base);
@@ -69,7 +70,7 @@ __device__ __forceinline__ float raise(PartialChunk& chunk, int row, float maxim
   return base;
 }
 
-// Says what chunk `number` of a tile holds: rows row[0], row[0] + 1, row[1] and row[1] + 1, with two dims.
+// Gives the place of chunk `number` of a tile: rows row[0], row[0] + 1, row[1] and row[1] + 1, and two dims.
 template <typename Format, int kN>
 struct ChunkPlace {
   int row[2];
@@ -108,8 +109,8 @@ __device__ __forceinline__ void store_merged_row(const DecodeArgs& args, const M
   }
 }
 
-// Merges the chunks begin … begin + apart − 1 (below `end`): thread t has chunk t % apart of the splits t /
-// apart, + kConsumers / apart, ….
+// Merges the chunks begin … begin + apart − 1 that are below `end`. Thread t has chunk begin + t % apart of
+// the splits t / apart, t / apart + kConsumers / apart, ….
 template <typename Format, int kN>
 __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const MergeShare& share, int begin,
                                              int end, int apart_log2, int thread, MergeShared& shared,
@@ -123,7 +124,7 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
   const int64_t split_bytes = int64_t{args.num_tiles} * kN * kDecodePartialRowBytes;
   const std::byte* values = partials + own * 32;
   const std::byte* facts = partials + kPartialValues<kN>;
-  // All addresses are computed before the wait; the members' results are read after it.
+  // All addresses are computed before the wait; the other blocks' results are read only after it.
   if (wait) {
     if (thread == 0) {
       await_members(args.plan.arrivals + (int64_t{share.seq} * args.num_tiles + share.tile) * 2,
@@ -164,7 +165,8 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
       const float base = raise(chunk, r, top);
 #pragma unroll
       for (int i = 0; i < kSplits; ++i) {
-        // The pairs of values (rows, dim) lie as 00, 01, 10, 11 with kN 16, and as 00, 10, 01, 11 with kN 32.
+        // The order of the four pairs of values, each named by (pair of rows, dim), is 00, 01, 10, 11 with
+        // kN 16, and 00, 10, 01, 11 with kN 32.
         const auto value = [&](int dim) {
           const float4& pairs = v[i][kN == 16 ? r / 2 : dim];
           const bool back = (kN == 16 ? dim : r / 2) != 0;
@@ -228,8 +230,9 @@ __device__ __forceinline__ void merge_chunks(const DecodeArgs& args, const Merge
   named_barrier_sync(kAllConsumers, kConsumers);  // `shared` is free again
 }
 
-// Reads the counter of the tile. It is called by thread 0, when the previous launch has ended and before this
-// block arrives. The counter cannot reach this launch's multiple of the number of members without this block.
+// Reads the counter of the tile. It is called by thread 0, after the previous launch has ended and before
+// this block arrives. The value read lies below the next multiple of the number of members, because the
+// counter cannot reach that multiple before this block arrives.
 __device__ __forceinline__ uint32_t read_arrivals(const DecodeArgs& args, const DecodePiece& piece,
                                                   int tile) {
   const int32_t* arrivals = args.plan.arrivals + (int64_t{piece.seq} * args.num_tiles + tile) * 2;
@@ -238,9 +241,9 @@ __device__ __forceinline__ uint32_t read_arrivals(const DecodeArgs& args, const 
   return count;
 }
 
-// Announces that this block's share of the split `piece` is in its slot, and notes that it is to be merged.
-// This is called by the consumers. Nothing waits for the counter's answer, because read_arrivals has read it
-// before.
+// Signals that this block's share of the split `piece` is in its slot, and notes the split for the merge. It
+// is called by the consumers. The counter is increased without a result to wait for, because read_arrivals
+// has read it before.
 __device__ __forceinline__ void arrive_split(const DecodeArgs& args, const DecodePiece& piece,
                                              const Member& member, int tile_rows, uint32_t before,
                                              MergeNotes& notes) {
@@ -278,7 +281,7 @@ __device__ __forceinline__ void merge_splits_noted(const DecodeArgs& args, int t
     // If there are few chunks, groups of threads share their splits.
     int apart_log2 = 8;
     while (apart_log2 > 3 && 1 << (apart_log2 - 1) >= end - begin) --apart_log2;
-    // The loop runs at least once, because it also waits.
+    // The loop runs at least once, even without chunks, because merge_chunks also has the wait.
     int first = begin;
     do {
       merge_chunks<Format, kN>(args, share, first, end, apart_log2, thread, shared, first == begin);

@@ -1,51 +1,54 @@
 // Defines the interface between the swapped decode kernel (mla/decode/swapped/kernel.cuh) and its cache
 // formats: the ring of tiles, and the contract of a Format.
 //
-// All data of a page comes as tiles of [64 keys][128 bytes], one key per row, 128-byte swizzle, in one ring
-// of 8 KB tiles: tile 0 the rope part, tiles 1 … kTiles − 1 the latents in order. A warpgroup works on whole
-// pages: scores Sᵀ[64 keys × kN rows] = K·Qᵀ, weights, Oᵀ[512 × kN] += Vᵀ·Pᵀ. kN (16 or 32) is the number of
-// rows of the tile; both products are of shape m64, their accumulators as wgmma.cuh says: register
-// 4·j + 2·h + c of thread (warp w, lane l) is
+// The data of a page is loaded as tiles of [64 keys][128 bytes], one key per row, with the 128-byte swizzle,
+// to one ring of 8 KB tiles. Tile 0 is the rope part, and tiles 1 … kTiles − 1 are the latents in order. A
+// warpgroup works on whole pages: scores Sᵀ[64 keys × kN rows] = K·Qᵀ, weights, Oᵀ[512 × kN] += Vᵀ·Pᵀ. kN (16
+// or 32) is the number of query rows. Both products have shape m64, and wgmma.cuh gives the layout of their
+// accumulators: register 4·j + 2·h + c of thread (warp w, lane l) is
 //   scores   key 16·w + 8·h + l / 4 of the page                             of row 8·j + 2·(l % 4) + c
 //   output   dim 64·m + 16·w + 8·h + l / 4 (kPairedDims: + 2·(l / 4) + h)   of the same row
 //
 // A Format is a struct of constants and static functions; it does all work on a page, from scores to output:
 //   kTiles               ring tiles of a page
-//   kAuxBytes            more bytes of a page (0, or a multiple of 128), in a buffer of the page's own
+//   kAuxBytes            additional bytes of a page (0, or a multiple of 128), in a separate buffer per page
 //   kPairedDims          see above: how the rows of an m-tile of the output are permuted
 //   kWeightLog2          weights, row sums and outputs are 2^kWeightLog2 times the true ones
-//   Out                  bf16 or f16: of the queries and the output
+//   Out                  bf16 or f16: the type of the queries and the output
 //   Maps                 plain struct of CUtensorMap, a kernel parameter
-//   query_bytes<kN>()    of the queries in shared memory with whatever belongs to them, a multiple of 1024
-//   weight_bytes<kN>()   of one warpgroup's weights, a multiple of 1024
-//   maps(args)           host: the tensor maps
+//   query_bytes<kN>()    bytes of the queries and their scales in shared memory, a multiple of 1024
+//   weight_bytes<kN>()   bytes of one warpgroup's weights, a multiple of 1024
+//   maps(args)           makes the tensor maps, on the host
 //   load(maps, tile, page_id, target, aux, barrier, policy)
-//                        one thread: barrier's one arrival with the bytes of the tile (tile 0: and of aux),
-//                        then the copies
+//                        called by one thread: arrives once at the barrier with the bytes of the tile (tile
+//                        0: and of aux), then issues the copies
 //   prepare_queries<kN>(args, seq, first_row, queries, thread)
-//                        all kConsumers threads: rows first_row … + kN − 1 of a sequence, those from
-//                        args.rows on zero. The caller fences (fence_proxy_async_shared) and joins them.
-//   RowFacts<kN>         what a thread keeps of its rows for a piece; row_facts<kN>(args, queries) after that
+//                        called by all kConsumers threads: stores rows first_row … + kN − 1 of a sequence;
+//                        rows from args.rows on are zeros. The caller fences (fence_proxy_async_shared) and
+//                        synchronises the threads.
+//   RowFacts<kN>         data on its rows that a thread keeps for a piece; after prepare_queries,
+//                        row_facts<kN>(args, queries) returns it
 //   attend<kN>(state, facts, page, work)
-//                        a warpgroup, one page: updates the state. It waits for the tiles that it reads and
-//                        frees every one of them, tile 0 too, as soon as it has read it; no product is in
-//                        flight at its end. Keys from work.valid on may hold anything, NaN too, and count
-//                        for nothing. It has the named barrier work.barrier (128 threads) for itself.
-//   kPairs               it has attend_pair<kN>(state, facts, page, work, warpgroup, given, taken, sender):
-//                        both warpgroups, one page, the last of a piece's odd number. Warpgroup w makes the
-//                        scores of half of k, gives them to the other, and adds to the m-tiles 4·w … alone;
-//                        it frees the tiles that it reads. Warpgroup 0 counts the weights in its sums.
-//                        `given`: kN · 256 bytes to write, `taken`: those that the other one gave, after
-//                        kAllConsumers. With sender.early it puts the facts, opens `sender` and sends each
-//                        m-tile when it is done (mla/decode/swapped/send.cuh).
-//   kFreshRecords        (with attend_either) settled inputs of up to this many queries: all pages may be
-//                        loaded before the previous kernel has ended. find_fresh(args, piece, ids,
-//                        first_page, fresh) finds the records that it may still write, those of the last
-//                        q_len positions (ids: of the pages first_page and first_page + 1, which hold them);
-//                        load_fresh(fresh) reads them
+//                        called by a warpgroup for one page: updates the state. It waits for the tiles that
+//                        it reads and frees each of them, also tile 0, as soon as it has read it; no product
+//                        is in flight at its end. Keys from work.valid on may hold anything, also NaN, and
+//                        are ignored. No other code uses the named barrier work.barrier (128 threads).
+//   kPairs               true: there is attend_pair<kN>(state, facts, page, work, warpgroup, given, taken,
+//                        sender), called by both warpgroups for one page, the last of an odd number of pages
+//                        of a piece. Warpgroup w computes the scores over half of k, writes them to `given`
+//                        (kN · 256 bytes), synchronises at kAllConsumers and reads the other warpgroup's
+//                        scores from `taken`. It then adds only to the m-tiles 4·w … 4·w + 3, and frees the
+//                        tiles that it reads. Only warpgroup 0 adds the weights to its sums. With
+//                        sender.early it calls sender.facts and sender.open, and sends each m-tile when it
+//                        is complete (mla/decode/swapped/send.cuh).
+//   kFreshRecords        (with attend_either) with settled inputs of up to this many queries, all pages may
+//                        be loaded before the previous kernel has ended. find_fresh(args, piece, ids,
+//                        first_page, fresh) finds the records that the previous kernel may still write,
+//                        which are those of the last q_len positions (ids are the ids of the pages
+//                        first_page and first_page + 1, which hold them); load_fresh(fresh) reads them
 //   attend_either<kN>(state, page, work, fresh, both, warpgroup, given, taken, sender)
-//                        in place of attend and attend_pair, one code for both. Records of the page from
-//                        work.fresh_begin on (if < 64) are taken from `fresh`.
+//                        replaces attend and attend_pair by one function. Records of the page from
+//                        work.fresh_begin on (if < 64) are read from `fresh`.
 #pragma once
 
 #include "kernels/cuda/common/mbarrier.cuh"
@@ -56,14 +59,15 @@
 
 namespace hadal::cuda::swapped {
 
-inline constexpr int kWarpgroups = 2;  // that consume pages, in turn
+inline constexpr int kWarpgroups = 2;  // warpgroups that process pages alternately
 inline constexpr int kConsumers = kWarpgroups * 128;
 inline constexpr int kAllConsumers = 1;  // named barriers; 2 and 3: within a warpgroup
 inline constexpr int kTileBytes = kPageSize * 128;
 inline constexpr int kMTiles = kKvLatentDim / 64;
 
-// Waits until every block of the cluster has begun. racecheck runs the cluster's wait as a barrier of all the
-// block's threads, which do not come to it together, so a sanitizing build waits where the kernel begins.
+// Waits until every block of the cluster has begun. racecheck treats the cluster's wait as a barrier of all
+// the block's threads, but the threads do not call this function together. So a sanitizing build waits at the
+// beginning of the kernel instead.
 __device__ __forceinline__ void wait_for_cluster() {
   if constexpr (!kSanitized) cluster_wait();
 }
@@ -75,12 +79,15 @@ struct TileCursor {
   uint32_t number = 0;  // the tile's number, over all laps
 };
 
+// Holds the ring of tiles.
+//
 // barrier   arrivals                       guards
 // full[s]   1 + bytes                      the tile in slot s
 // empty[s]  4 warps of a warpgroup         slot s may be written again
-// The warpgroups have pages in turn, so a slot's tile of the previous lap may be the other warpgroup's and
-// still be in flight; its barrier then shows the parity of the lap that is waited for. So a waiter first
-// checks that its tile has been issued, which happens after the previous lap was consumed.
+// The warpgroups process pages alternately, so the tile that a slot held in the previous lap may belong to
+// the other warpgroup and still be in flight. The slot's barrier then has the parity for which a waiter of
+// this lap waits. So a waiter first checks that its tile has been issued, which happens only after the
+// previous lap's tile was consumed.
 struct TileRing {
   std::byte* tiles;  // [slots] of kTileBytes
   std::byte* aux;    // [num_aux] of Format::kAuxBytes
@@ -107,8 +114,8 @@ struct TileRing {
     }
     return __shfl_sync(0xffffffffU, count, 0);
   }
-  // Waits until the tile is issued; a tile that is handed over empty belongs to the consumers from then on.
-  // Returns how many tiles are issued.
+  // Waits until the tile is issued, and returns the number of issued tiles. If the tile is handed over empty,
+  // the consumers may use it from then on.
   __device__ __forceinline__ uint32_t wait_issued(const TileCursor& at) const {
     uint32_t count;
     do {
@@ -116,12 +123,12 @@ struct TileRing {
     } while (static_cast<int32_t>(count - at.number) <= 0);
     return count;
   }
-  // Does what mbarrier_wait does in fewer instructions, because the kernel contains many such waits.
+  // Waits like mbarrier_wait, but with fewer instructions, because the kernel contains many such waits.
   __device__ __forceinline__ void wait_full(const TileCursor& at) const {
     spin_until_in_tries([&] { return mbarrier_try_wait(&full[at.slot], at.phase); }, [] { __trap(); });
   }
-  // Arrives for a warp, whose lanes have read the `count` tiles from the `first`-th after `at` on and have
-  // synchronised. count ≤ 32.
+  // Arrives, for one warp, at the `empty` barriers of the `count` ≤ 32 tiles from the `first`-th after `at`
+  // on. The warp's lanes have read these tiles and have synchronised.
   __device__ __forceinline__ void free(const TileCursor& at, int first, int count) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (kSanitized) {
@@ -133,12 +140,13 @@ struct TileRing {
   // Waits until `count` tiles from `at` on are handed over empty.
   __device__ __forceinline__ void wait_scratch(const TileCursor& at, uint32_t count) const {
     wait_issued(ahead(at, count - 1));
-    // racecheck does not follow the counter of issued tiles, but their barriers.
+    // racecheck follows the tiles' barriers, but not the counter of issued tiles.
     if constexpr (kSanitized) {
       for (uint32_t i = 0; i < count; ++i) wait_full(ahead(at, i));
     }
   }
-  // This is called by the loading thread when the next tile is in flight.
+  // Counts one more issued tile. It is called by the loading thread after it has issued the tile's copies, or
+  // has handed the tile over empty.
   __device__ __forceinline__ void note_issued() const {
     asm volatile("red.release.cta.shared::cta.add.u32 [%0], 1;" ::"r"(shared_address(issued)) : "memory");
   }
@@ -160,7 +168,7 @@ struct Page {
     if (static_cast<int32_t>(issued - at.number) <= 0) issued = ring.wait_issued(at);
     ring.wait_full(at);
   }
-  // These wait for a tile, by its name, and return its address in shared memory.
+  // These wait for the rope tile, the scales or latent tile i, and return the address in shared memory.
   __device__ __forceinline__ uint32_t rope() const {
     wait(0);
     return shared_address(tile(0));
@@ -190,7 +198,7 @@ template <int kN>
 struct State {
   float output[kMTiles][kN / 2];
   // Entry 2·j + c belongs to the thread's row 8·j + 2·(l % 4) + c.
-  float maximum[kN / 4];  // base 2, of score · scale_log2 (+ log2 of a key's scale), over all keys
+  float maximum[kN / 4];  // maximum of score · scale_log2 (+ log2 of a key's scale), over all keys
   float sum[kN / 4];      // sum of exp2(score − maximum), over the thread's own keys
 };
 
@@ -202,17 +210,17 @@ struct PageWork {
   float* exchange;     // this warpgroup's: [4 warps][kN]
   float scale_log2;    // softmax_scale · log2 e
   int barrier;         // named barrier of this warpgroup
-  int valid;           // keys that the page has, or more
-  int fresh_begin;     // the record of this page from which on records are fresh (see kFreshRecords)
+  int valid;           // keys from the page's first key to the sequence's end; may be > 64
+  int fresh_begin;     // the first record of this page that is fresh (see kFreshRecords)
   bool masked;         // some row of the tile may not see all 64 keys
   int seen[kN / 4];    // if masked: keys of this page that the thread's row sees (may be < 0 or > 64)
 };
 
-// Begins a page's softmax: it updates the running maxima of a thread's rows over the warpgroup's 64 keys.
-// `top` is the largest score of each row over the thread's own keys, `base` receives the new maxima, with −∞
-// as 0, and `factor` the factors of older sums and outputs; state.sum is multiplied here, state.output by the
-// caller. Returns whether a maximum of the thread's rows has grown. The four warps exchange their maxima
-// through work.exchange; all 128 threads call.
+// Begins a page's softmax: it updates the running maxima of a thread's rows over the warpgroup's 64 keys. All
+// 128 threads call it; the four warps exchange their maxima through work.exchange. `top` is the largest score
+// of each row over the thread's own keys. `base` receives the new maxima, with −∞ as 0, and `factor` the
+// factors for older sums and outputs. This function multiplies state.sum by them, the caller state.output.
+// Returns true if a maximum of the thread's rows has grown.
 template <int kN>
 __device__ __forceinline__ bool renew_maxima(State<kN>& state, float (&top)[kN / 4], const PageWork<kN>& work,
                                              float (&base)[kN / 4], float (&factor)[kN / 4]) {

@@ -1,6 +1,6 @@
 // Sends the results of a block of the swapped decode kernel at the end of a piece: its values as units of
-// float32, and its rows' maxima and sums. They go to the blocks of its cluster or to the slot of its split
-// (mla/decode/swapped/join.cuh says when).
+// float32, and its rows' maxima and sums. They go to the blocks of the cluster or to the slot of the split
+// (mla/decode/swapped/join.cuh describes when).
 #pragma once
 
 #include "kernels/cuda/common/cluster.cuh"
@@ -22,8 +22,8 @@ struct Member {
   int cluster_log2;
 };
 
-// Returns true for a whole sequence of at most one page. It is the work of its cluster's first block alone,
-// and the others skip the piece, because they would have no keys.
+// Returns true for a whole sequence of at most one page. Only the cluster's first block works on it, and the
+// other blocks skip the piece, because they would have no keys.
 __device__ __forceinline__ bool is_for_one_block(const DecodePiece& piece, const Member& member) {
   return member.cluster > 1 && piece.slot < 0 && piece.end_page <= 1;
 }
@@ -36,7 +36,7 @@ template <int kN>
 struct alignas(16) JoinShared {
   alignas(16) float maximum[kWarpgroups][kN];
   float sums[kWarpgroups][4][kN];
-  BlockFacts blocks[kMaxCluster][kN];  // `sum` becomes the block's weight
+  BlockFacts blocks[kMaxCluster][kN];  // exchange_facts replaces `sum` by the block's weight
   Mbarrier summed;
   Mbarrier weighed;
   Mbarrier received;
@@ -44,8 +44,8 @@ struct alignas(16) JoinShared {
   Mbarrier released;
 };
 
-// The slot of a split that this kernel merges holds kPartialValues bytes of values, as units in the order in
-// which a cluster sends them, and then each row's maximum and sum.
+// The slot of a split that this kernel merges holds kPartialValues bytes of values, as units in ascending
+// order, and then each row's maximum and sum.
 template <int kN>
 inline constexpr int kPartialValues = kN* kKvLatentDim * 4;
 template <int kN>
@@ -59,7 +59,7 @@ __device__ __forceinline__ uint32_t address_in_block(uint32_t address, uint32_t 
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(block));
   return remote;
 }
-// Stores four values of a thread in another block's shared memory.
+// Stores four values of a thread in the shared memory of a block of the cluster.
 __device__ __forceinline__ void store_async(uint32_t address, const float4& v, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
@@ -80,7 +80,7 @@ __device__ __forceinline__ void store_partial_facts(std::byte* partial, int n, c
   reinterpret_cast<BlockFacts*>(partial + kPartialValues<kN>)[n] = facts;
 }
 
-// Joins both warpgroups' facts of row n, and computes the factor of each one's values.
+// Joins the maxima and sums of row n of both warpgroups, and computes the factor for each warpgroup's values.
 template <int kN>
 __device__ __forceinline__ BlockFacts joined_facts(const JoinShared<kN>& shared, int n,
                                                    float (&factors)[kWarpgroups]) {
@@ -96,24 +96,23 @@ __device__ __forceinline__ BlockFacts joined_facts(const JoinShared<kN>& shared,
   return {top, total};
 }
 
-// Sends a block's results at the end of a piece: to the cluster, as the `joins`-th piece that all its blocks
-// work on, or to its split's slot.
+// Sends a block's results at the end of a piece, to the cluster or to the split's slot. `joins` is the number
+// of earlier pieces on which all blocks of the cluster worked.
 template <int kN>
 struct Sender {
   static constexpr int kQuads = kN / 16;  // quads of a unit: four values per thread
   static constexpr int kThreadBytes = 16 * kQuads;
   static constexpr int kUnitBytes = 128 * kThreadBytes;
   const Member& member;
-  int num_blocks;  // which work on the piece: the cluster's, or this one alone
+  int num_blocks;  // blocks that work on the piece: the whole cluster, or 1
   JoinShared<kN>& shared;
   std::byte* receive;
-  std::byte* partial;  // null: the result is not a split's, or the kernel does not merge it
+  std::byte* partial;  // null: the piece is not a split, or this kernel does not merge it
   uint32_t joins;
-  bool
-      early;  // values are sent while the last page's are being computed: the warpgroups have nothing to join
+  bool early;  // m-tiles are sent while the next ones are being computed, because there is nothing to join
 
-  // A thread's values of a unit are two halves, one for each of its dims. In half of the threads they lie the
-  // other way round, so that threads which read one half together read all banks.
+  // A thread's values of a unit are two halves, one for each of its dims. In half of the threads the halves
+  // are swapped, so that threads that read the same half at once read from all banks.
   static __device__ __forceinline__ bool turned() { return (threadIdx.x / (8 / kQuads)) % 2 != 0; }
 
   // Stores the sums of a warp's threads and the maxima of the warpgroup, for joined_facts.
@@ -139,7 +138,8 @@ struct Sender {
     }
     if (num_blocks > 1) mbarrier_arrive(&shared.summed);
   }
-  // This is called by all consumers, after facts() and before the first call of the following functions.
+  // Waits until the cluster's blocks can receive values. It is called by all consumers, after facts() and
+  // before the first call of values().
   __device__ __forceinline__ void open() const {
     if (num_blocks == 1) return;
     __syncwarp();
@@ -160,7 +160,7 @@ struct Sender {
       const int unit = 2 * m + half;
       const int target = unit >> units_log2;
       const int place = (member.rank << units_log2) + (unit & ((1 << units_log2) - 1));
-      // Registers 0 and 1 of a quad are of the first dim, 2 and 3 of the second.
+      // Registers 0 and 1 of a quad belong to the first dim, 2 and 3 to the second.
       const auto pair = [&](bool second, int q) {
         const float* from = v + 4 * (half * kQuads + q);
         return second ? make_float2(from[2], from[3]) : make_float2(from[0], from[1]);

@@ -1,5 +1,5 @@
-// Stores the results of the swapped decode kernel that no block joins further: in `out` with its
-// log-sum-exps, or as float32 rows in a slot for the merge kernel.
+// Stores the joined results of the swapped decode kernel: in `out`, with log-sum-exps in `lse`, or as float32
+// rows in a slot for the merge kernel.
 #pragma once
 
 #include "kernels/cuda/common/matrix.cuh"
@@ -19,7 +19,8 @@ __device__ __forceinline__ void* result_at(const DecodeArgs& args, const DecodeP
                  : static_cast<void*>(static_cast<Out*>(args.out) + at);
 }
 
-// Stores a thread's values of the m-tiles from `m` on and of the rows from 8 · j on that exist.
+// Stores a thread's values of the m-tiles from `m` on and of the rows from 8 · j on. Rows that do not exist
+// are skipped.
 template <typename Format>
 class ResultStore {
  public:
@@ -39,8 +40,8 @@ class ResultStore {
     rows_left_ = args.rows - row;
     target_ = result_at<typename Format::Out>(args, piece, row, dim);
   }
-  // Stores registers 4·j … 4·j + 3 of m-tile m, normalised; both are counted from the first. It is called by
-  // whole warps.
+  // Stores the normalised registers 4·j … 4·j + 3 of m-tile m, where j and m count from the constructor's. It
+  // is called by whole warps.
   __device__ __forceinline__ void store(int m, int j, const float4& v) const {
     const int offset = 8 * j * kKvLatentDim + 64 * m;
     const bool first = rows_left_ > 8 * j;

@@ -1,8 +1,9 @@
 // Ends a piece in mla/decode/tiles/kernel.cuh: it joins the row sums of both sides and stores log-sum-exps
-// and each side's columns of the output, in the output's type in `out` or in the slot of a split: as scaled
-// float16 (HalfPartials) if the output is bf16, as float32 if it is float16. A quad of lanes has a row's
-// columns in words of two; they are exchanged so that each lane stores 16 bytes and a quad 64 contiguous
-// ones, because a store touches eight rows and is as slow with 16 bytes of each as with 64.
+// and each side's columns of the output. The output goes to `out` in its own type, or to the slot of a split:
+// as scaled float16 (HalfPartials) if the output is bf16, as float32 if it is float16. A quad of lanes has a
+// row's columns as words of two values. The lanes exchange words so that each lane stores 16 bytes and a quad
+// stores 64 contiguous bytes, because a warp's store touches eight rows and takes as long with 16 bytes per
+// row as with 64.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -29,9 +30,9 @@ __device__ __forceinline__ uint4 transpose_quad(const uint32_t (&w)[4]) {
   return high ? make_uint4(far0, far1, up[0], up[1]) : make_uint4(low[0], low[1], far0, far1);
 }
 
-// This is called by both computing warpgroups, after the products of the piece's last page. `out` and `sum`
-// are the thread's accumulators; `pieces` counts the pieces with pages, because in the others nothing is
-// handed over and a side could be two pieces ahead.
+// Ends a piece; called by both computing warpgroups after the products of the piece's last page. `out` has
+// the thread's accumulators. `pieces` is the number of pieces with pages so far. It selects the buffer of row
+// sums; pieces without pages do not count, because they have no hand-over that keeps the sides in step.
 template <bool kIsLeft, typename Out>
 __device__ __forceinline__ void end_piece(const DecodeArgs& args, const DecodePiece& piece, int first_row,
                                           const float (&out)[128], uint32_t pieces, Shared& shared) {

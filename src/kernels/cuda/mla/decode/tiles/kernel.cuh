@@ -1,38 +1,39 @@
-// Computes MLA decode for many query rows (64 per tile) by wgmma over whole pages; it is bound by the tensor
-// cores.
+// Computes MLA decode for many query rows (64 per tile) by wgmma over whole pages.
 //
-// Grid: it has num_parts × num_tiles persistent blocks of three warpgroups. The tiles of a part are next to
-// each other, because they read the same pages; with 16-bit caches, two of them are a cluster, and each loads
-// half of every tile for both. Warpgroup 2 loads (16-bit: a thread for pages and one for queries, tensor
-// maps; FP8: all 128 threads widen codes to float16, the scale multiplied in, and everything downstream is
-// float16, which keeps 11 bits where bf16 keeps 8); warpgroups 0 ("left") and 1 ("right") compute. Pages are
-// processed in pairs: the first of a pair is scored by left, the second by right, and each warpgroup keeps
-// half of the output's columns (left 0…255, right 256…511), so each needs the other's weights:
+// Grid: it has num_parts × num_tiles persistent blocks of three warpgroups. The blocks of a part's tiles have
+// consecutive numbers, because they read the same pages. With 16-bit caches and an even number of tiles, two
+// of these blocks are a cluster, and each loads half of every page's tile for both. Warpgroup 2 loads. With
+// 16-bit caches one thread loads pages and one loads queries, by tensor maps. With FP8 caches all 128 threads
+// widen codes, multiplied by their scales, to float16, which keeps 11 bits where bf16 keeps 8; all products
+// are then float16. Warpgroups 0 ("left") and 1 ("right") compute. Pages are processed in pairs: left scores
+// the first page of a pair, right the second. Each warpgroup accumulates half of the output's columns (left
+// 0…255, right 256…511), and so needs the weights that the other warpgroup computes:
 //   left                                          right
 //   S = Q·K₀ᵀ (after P₁·V₁ of the previous pair)  S = Q·K₁ᵀ, its rows' largest
 //   m₀, P₀, a₀ = 2^(m−m₀)             ──(1)──►    O = a₀·O + P₀·V₀ right, in flight
 //   O = a₀·O + P₀·V₀ left                         m₁, P₁, a₁ = 2^(m₀−m₁) (P₁ into the rope tile of K₁,
-//                                     ◄──(2)──    which is read no more)
+//                                     ◄──(2)──    which is not read again)
 //   O = a₁·O + P₁·V₁ left                         O = a₁·O + P₁·V₁ right
-// Both sides have finished the first page while the second one's softmax runs, so its successor is loaded
-// while P₁·V₁ is computed and is scored while the second page's successor is loaded: left is about half a
-// pair ahead of right, and one side's softmax runs during the other's products. The last pair of a piece may
-// lack its second page. A block without a cluster is bound by the loads of its pages, so there left's scores
-// stay at the beginning of the pair, which saves a copy of their code.
+// Both sides have finished the first page when the softmax of the second page runs. So the next pair's first
+// page is loaded while P₁·V₁ is computed, and it is scored while the next pair's second page is loaded. Left
+// is about half a pair ahead of right, and one side's softmax runs during the other side's products. The last
+// pair of a piece may lack its second page. A block without a cluster is bound by the loads of its pages, so
+// it scores the first page at the beginning of the pair, which saves a copy of the code of left's scores.
 //
 // A running maximum (m) is renewed only when it grows by more than 8 (base 2). So weights stay below 2^8, and
-// a is nearly always 1: the output is rarely rescaled, and on most pages a vote of the warp is the only
-// exchange about maxima.
+// a₀ and a₁ are nearly always 1: the output is rarely rescaled, and for most pages a vote of the warp is the
+// only exchange of maxima.
 //
-// The kernel is bound by the tensor cores and by the shared memory: in 64 × 64 × 16 products of scores both
-// operands use all of its 128 bytes per clock, and a softmax's exchanges there wait for them. So the last
-// tile of the queries is held in registers, and values are computed in products of 256 columns.
+// The kernel is bound by the tensor cores and by the bandwidth of shared memory: in the 64 × 64 × 16 products
+// of scores both operands use all of its 128 bytes per clock, and the exchanges of a softmax through shared
+// memory wait for these reads. So the last tile of the queries is held in registers, and values are computed
+// in products of 256 columns.
 //
-// A page is nine tiles of 64 keys × 64 columns (128-byte swizzle, 8 KB; tile 8 is the rope part). Each has
-// its own wait, in the order in which the tiles become free and are loaded: the rope tile, 0…3, 4…7 of a
-// first page, and 4…7, 0…3, rope of a second one. Records beyond the length may hold anything: with 16 bits
-// the page's scorer zeroes them before use, with FP8 the loading warpgroup writes zeros. Meanwhile the next
-// pair is prefetched into the L2.
+// A page is nine tiles of 64 keys × 64 columns (128-byte swizzle, 8 KB; tile 8 is the rope part). Each tile
+// is waited for separately, in the order in which the tiles become free and are loaded: rope, 0…3, 4…7 for
+// the first page of a pair, and 4…7, 0…3, rope for the second. Records beyond the length may hold anything:
+// with 16-bit caches the warpgroup that scores the page zeroes them before use, and with FP8 caches the
+// loading warpgroup writes zeros. Meanwhile the next pair is prefetched into the L2.
 //
 // barrier         arrivals              guards                                         phase
 // q_full          1 + bytes             the queries of a piece                         pieces with pages
@@ -49,8 +50,8 @@
 // q_widened       256                   FP8: the queries are float16                   pieces with pages
 // named 1, 2      128                   within left; within right
 //
-// A compute thread has 232 registers, of which the output needs 128, scores 32, weights 16 and queries 16; a
-// loading thread has 40. With FP8 they have 208 and 88.
+// A compute thread has 232 registers, of which the output uses 128, scores 32, weights 16 and queries 16; a
+// loading thread has 40. With FP8 caches these numbers are 208 and 88.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -66,7 +67,7 @@ template <bool kIsLeft, KvFormat kFormat, int kCluster>
 __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int first_row, Shared& shared) {
   constexpr bool kF16 = kFormat != KvFormat::kBF16;
   constexpr bool kWidened = kFormat == KvFormat::kFp8E4M3 || kFormat == KvFormat::kFp8E5M2;
-  constexpr bool kAhead = kCluster > 1;  // left scores the next first page after P₁·V₁
+  constexpr bool kAhead = kCluster > 1;  // left scores the next pair's first page after P₁·V₁
   using Out = std::conditional_t<kFormat == KvFormat::kF16, f16, bf16>;
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int lane = thread % 32;
@@ -105,8 +106,8 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
     float maximum[2] = {-INFINITY, -INFINITY};
     uint32_t held[kHeld * 16];
     if (!kWidened && piece.begin_page < piece.end_page) hold_queries(held, shared.queries);
-    // Left computes the scores of a first page: first those of the rope tile, which arrives long before the
-    // others, then the rest.
+    // Left computes the scores of a pair's first page: first over the rope tile, which arrives long before
+    // the other tiles, then over the others.
     const auto begin_first_scores = [&](int page, uint32_t parity) {
       const int valid = piece.num_keys - page * kPageSize;
       if (!kWidened && valid < kPageSize)
@@ -169,7 +170,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           rescale(out, later);
           add_values<kF16>(out, shared.keys[1] + 8 * kTileBytes, shared.keys[1]);
         }
-        if (kAhead && !is_last) {  // the next first page's scores, after P₁·V₁
+        if (kAhead && !is_last) {  // scores of the next pair's first page, after P₁·V₁
           const uint32_t parity = uses[0]++ & 1U;
           begin_first_scores(page + 2, parity);
           wgmma_wait<1>();
@@ -185,7 +186,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           mbarrier_arrive_cluster<kCluster>(&shared.empty[1][1], lane);
         }
       } else {
-        const auto begin_first_values = [&] {  // P₀·V₀, half of the keys; left in flight
+        const auto begin_first_values = [&] {  // issues P₀·V₀ of half the keys and does not wait for it
           mbarrier_wait(&shared.first_weights, pairs & 1U);
           const float2 factors = {shared.rescale[0][own_row], shared.rescale[0][own_row + 8]};
           sum[0] *= factors.x;
@@ -275,8 +276,8 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     tma_prefetch_map(&pool);
   }
   __syncthreads();
-  // The other block's barriers must exist before anything is sent to them: each thread waits just before it
-  // could be the first to send, and the loading thread after it has read its page ids.
+  // The other block's barriers must be initialised before any thread arrives at them. Each computing thread
+  // waits for this before its work, and the loading thread only after it has read its first page ids.
   if constexpr (kCluster > 1) cluster_arrive_unaligned();
   // Widening needs registers in the loading warpgroup.
   constexpr int kComputeRegisters = kWidened ? 208 : 232;

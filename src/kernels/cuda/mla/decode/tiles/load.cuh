@@ -1,5 +1,5 @@
-// Implements the loading warpgroup of mla/decode/tiles/kernel.cuh: it loads pages of 16-bit caches by tensor
-// maps, and those of FP8 caches through registers, where they are widened to float16.
+// Implements the loading warpgroup of mla/decode/tiles/kernel.cuh. It loads pages of 16-bit caches by tensor
+// maps, and pages of FP8 caches through registers, where they are widened to float16.
 #pragma once
 
 #include "kernels/cuda/common/cluster.cuh"
@@ -8,9 +8,9 @@
 
 namespace hadal::cuda::tiles {
 
-// Loads tiles kBegin…kEnd − 1 of a page in their order, once step `step` of its predecessor's tiles is free.
-// Each block of a cluster loads half of the records for both. `once` means that no other block reads the
-// page.
+// Loads the tiles kBegin…kEnd − 1, counted in loading order, of a page, after step `step` of the previous
+// page's tiles is free. Each block of a cluster loads half of the records for both. `once` means that no
+// other block reads the page.
 template <bool kIsFirst, int kCluster, int kBegin, int kEnd>
 __device__ __forceinline__ void load_tiles(Shared& shared, const CUtensorMap* pool, int step, uint32_t parity,
                                            int32_t page, bool once) {
@@ -18,7 +18,7 @@ __device__ __forceinline__ void load_tiles(Shared& shared, const CUtensorMap* po
   constexpr int kRecords = kPageSize / kCluster;
   const int record = kCluster > 1 ? static_cast<int>(cluster_rank()) * kRecords : 0;
   mbarrier_wait(&shared.empty[kPage][step], parity);
-#pragma unroll 1  // code that a block runs first comes from memory
+#pragma unroll 1  // short code, because the first execution in a block fetches it from memory
   for (int i = kBegin; i < kEnd; ++i) {
     const int tile = tile_in_order<kIsFirst>(i);
     Mbarrier* barrier = &shared.full[kPage][tile];
@@ -34,7 +34,7 @@ __device__ __forceinline__ void load_tiles(Shared& shared, const CUtensorMap* po
 
 // Prefetches a page into the L2.
 __device__ __forceinline__ void prefetch_page(const DecodeArgs& args, int32_t page) {
-  if (args.page_stride != kPageSize * args.record_stride) return;  // the memory in between is not ours
+  if (args.page_stride != kPageSize * args.record_stride) return;  // other data lies between the records
   bulk_prefetch_l2(args.pool + page * args.page_stride, static_cast<uint32_t>(args.page_stride));
 }
 
@@ -47,8 +47,8 @@ __device__ __forceinline__ void load_queries(Shared& shared, const CUtensorMap* 
   }
 }
 
-// Makes the threads that widen wait for earlier kernels. With settled inputs (mla.h) they prefetch the first
-// pages into the L2 before they wait.
+// Makes the widening threads wait for earlier kernels. With settled inputs (mla.h) they first prefetch the
+// first pages into the L2.
 struct SettledInputs {
   bool waited;
 
@@ -88,8 +88,8 @@ template <int kCluster>
 __device__ __forceinline__ void produce_pages(const DecodeArgs& args, const CUtensorMap* pool, int part,
                                               int first_row, Shared& shared) {
   uint32_t uses[2] = {0, 0};
-  // If there is only one tile per sequence, it reads a page once and is memory-bound: prefetches would
-  // compete with its loads. Several tiles of a part share the prefetches.
+  // If there is only one tile per sequence, each page is read once and the block is memory-bound, so
+  // prefetches would compete with its loads. Several tiles of a part divide the prefetches among themselves.
   const bool is_only_tile = args.num_tiles == 1;
   const bool once = kCluster == 1 && is_only_tile;
   const bool prefetch_first = first_row == 0 && !is_only_tile;
@@ -105,9 +105,9 @@ __device__ __forceinline__ void produce_pages(const DecodeArgs& args, const CUte
     int32_t second_id = id_of(piece.begin_page + 1);
     if (!cluster_ready) cluster_wait_unaligned();
     cluster_ready = true;
-    // With settled inputs the block's first pair is loaded before the wait, except for pages that hold one of
-    // the newest records. Nothing else is loaded before it, because the queries, which another thread loads,
-    // go through the same copy engine, and prefetches of the next pages made them 3 µs late.
+    // With settled inputs the block's first pair is loaded before pdl_wait, except for pages that hold one of
+    // the newest records. No other pages are loaded or prefetched before it. The queries, which another
+    // thread loads, go through the same copy engine, and prefetches made them 3 µs late.
     const auto wait = [&] {
       if (!waited) pdl_wait();
       waited = true;
@@ -137,7 +137,8 @@ __device__ __forceinline__ void produce_pages(const DecodeArgs& args, const CUte
   if (!cluster_ready) cluster_wait_unaligned();
 }
 
-// Converts sixteen codes, multiplied by the scale, to two times eight float16.
+// Converts sixteen codes, multiplied by the scale, to float16: the first eight go to `low`, the others to
+// `high`.
 template <bool kIsE4M3>
 __device__ __forceinline__ void widen(const uint4& codes, float scale, uint4& low, uint4& high) {
   const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
@@ -178,9 +179,9 @@ __device__ __forceinline__ uint4 bf16_to_f16(const uint4& values) {
   return make_uint4(out[0], out[1], out[2], out[3]);
 }
 
-// Widens four column tiles of a page from `first` on, and the rope tile; called by 128 threads. Codes go from
-// global memory (the L2, if the prefetch was in time) to registers, and as float16 to shared memory. Records
-// from `valid` on become zeros.
+// Widens four column tiles of a page from tile `first` on, and with `rope` also the rope tile; called by 128
+// threads. Codes go from global memory (or the L2, if the prefetch has completed) to registers, and as
+// float16 to shared memory. Records from `valid` on become zeros.
 template <bool kIsE4M3>
 __device__ __forceinline__ void widen_tiles(const DecodeArgs& args, Shared& shared, int page_of_pair,
                                             int group, int first, bool rope, int32_t page, int valid,
@@ -189,7 +190,7 @@ __device__ __forceinline__ void widen_tiles(const DecodeArgs& args, Shared& shar
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const std::byte* records = args.pool + page * args.page_stride;
   std::byte* tiles = shared.keys[page_of_pair];
-  const int own_key = thread / 16;  // and every eighth after it
+  const int own_key = thread / 16;  // the thread has this key and every eighth key after it
   const int column = first * 64 + thread % 16 * 16;
   uint4 codes[8];
   float scales[8];
@@ -205,7 +206,7 @@ __device__ __forceinline__ void widen_tiles(const DecodeArgs& args, Shared& shar
               : 0.0F;
     }
   }
-  // This is the last of the steps in which these tiles become free.
+  // These tiles become free in one or more steps, of which this is the last.
   const int step = page_of_pair == 0 ? group + 1 : group;
   mbarrier_wait(&shared.empty[page_of_pair][step], parity);
 #pragma unroll

@@ -21,7 +21,7 @@ constexpr int kThreads = 384;
 constexpr int kComputeThreads = 256;
 constexpr int kTiles = kKvRowDim / 64;
 constexpr int kTileBytes = kPageSize * 128;
-constexpr int kHalfTiles = 4;          // column tiles of the output of one warpgroup
+constexpr int kHalfTiles = 4;          // column tiles in one warpgroup's half of the output
 constexpr float kMaximumSlack = 8.0F;  // base 2
 
 constexpr int kHeld = 1;   // tiles of queries that the computing threads hold in registers
@@ -35,16 +35,17 @@ struct Shared {
   std::byte weights[kTileBytes];  // P₀
   float maximum[kRows];           // base 2
   float rescale[2][kRows];        // a₀, a₁
-  float sums[2][2][kRows];        // row sums of a piece: left, right; the next piece uses the other half
+  float sums[2][2][kRows];        // row sums [piece mod 2][left, right]
   Mbarrier q_full, q_empty;
   Mbarrier full[2][kTiles], empty[2][kFreed];
   Mbarrier first_weights, second_weights;  // hand-overs between left and right
-  Mbarrier q_widened;                      // where both sides synchronise
+  Mbarrier q_widened;                      // both sides have widened the queries
 };
 constexpr size_t kSharedBytes = (sizeof(Shared) + 1023) / 1024 * 1024;
 static_assert(kSharedBytes <= kMaxSharedBytes, "the shared memory of a block");
 
-// Returns the barrier of a tile's arrival. Widened tiles arrive in two groups, 0…3 with 8 and 4…7.
+// Returns the barrier of a tile's arrival. Widened tiles arrive in two groups: tiles 0…3 and 8, and tiles
+// 4…7.
 template <bool kWidened>
 __device__ __forceinline__ Mbarrier* full_of(Mbarrier (&full)[kTiles], int tile) {
   return &full[!kWidened ? tile : tile / kHalfTiles == 1 ? kHalfTiles : 0];
@@ -67,20 +68,20 @@ __device__ __forceinline__ void zero_records(std::byte* tiles, Mbarrier (&full)[
   named_barrier_sync(named_barrier, 128);
 }
 
-// Returns the descriptor `bytes` further on. Its address never leaves the lower word, so one addition
-// suffices between any two products instead of two with a carry.
+// Returns the descriptor of the address `bytes` further on. The address part never overflows the lower word,
+// so one 32-bit addition suffices instead of two with a carry.
 __device__ __forceinline__ uint64_t advance(uint64_t descriptor, uint32_t bytes) {
   const uint32_t low = static_cast<uint32_t>(descriptor) + (bytes >> 4);
   return (descriptor & 0xFFFFFFFF00000000U) | low;
 }
 
-// Returns the order in which a page's tiles become free, are loaded and are scored.
+// Returns the i-th tile in the order in which a page's tiles become free, are loaded and are scored.
 template <bool kIsLeft>
 __device__ constexpr int tile_in_order(int i) {
   return kIsLeft ? (i == 0 ? kTiles - 1 : i - 1) : (i == kTiles - 1 ? i : (i + kHalfTiles) % (kTiles - 1));
 }
 
-// Holds the last tiles of the queries as operand A, sixteen words each.
+// Loads the last tiles of the queries into registers as operand A, sixteen words for each tile.
 template <int kWords>
 __device__ __forceinline__ void hold_queries(uint32_t (&held)[kWords], const std::byte* queries) {
   const uint32_t warp = threadIdx.x / 32 % 4;
@@ -93,8 +94,8 @@ __device__ __forceinline__ void hold_queries(uint32_t (&held)[kWords], const std
   }
 }
 
-// Computes S = Q · Kᵀ over the tiles kBegin…kEnd − 1 in that order, each as soon as it has arrived, and
-// leaves the products in flight.
+// Computes S = Q · Kᵀ over the tiles kBegin…kEnd − 1, counted in the order of tile_in_order, each as soon as
+// it has arrived. It does not wait for the products.
 template <bool kIsLeft, bool kF16, bool kWidened, int kBegin, int kEnd>
 __device__ __forceinline__ void make_scores(float (&s)[32], const std::byte* queries,
                                             const uint32_t (&held)[kHeld * 16], const std::byte* keys,
@@ -146,11 +147,11 @@ __device__ __forceinline__ void mask(float (&s)[32], const int (&visible)[2], in
   }
 }
 
-// Returns the largest scores of the thread's two rows, of its own columns.
+// Returns the largest scores of the thread's two rows over the thread's own columns.
 __device__ __forceinline__ float2 largest(const float (&s)[32]) {
   float top[2];
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {  // trees: the thread has few other instructions in between
+  for (int h = 0; h < 2; ++h) {  // a tree, because a chain of maxima would expose its latency
     float tops[8];
 #pragma unroll
     for (int j = 0; j < 8; ++j) tops[j] = fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]);
@@ -164,9 +165,9 @@ __device__ __forceinline__ float2 largest(const float (&s)[32]) {
   return {top[0], top[1]};
 }
 
-// Renews `maximum` (of the thread's two rows) where a row's largest score exceeds it by more than the slack.
-// Returns the factors of the earlier sums. Most pages renew no maximum; then the four lanes of a row need not
-// even exchange their maxima through the shared memory, which the products keep busy.
+// Renews `maximum` (of the thread's two rows) if a row's largest score exceeds it by more than the slack.
+// Returns the factors for the earlier sums. Most pages renew no maximum. The four lanes of a row then need no
+// shuffles, which would compete with the products for shared memory.
 __device__ __forceinline__ float2 renew(float2 top, float (&maximum)[2], float scale_log2) {
   float own[2] = {top.x * scale_log2, top.y * scale_log2};
   const bool grows = own[0] > maximum[0] + kMaximumSlack || own[1] > maximum[1] + kMaximumSlack;
@@ -183,8 +184,8 @@ __device__ __forceinline__ float2 renew(float2 top, float (&maximum)[2], float s
   return {factors[0], factors[1]};
 }
 
-// Turns scores into weights, 2^(score · scale_log2 − maximum); adds the row sums of the thread's columns to
-// `sum`, which has been rescaled before.
+// Turns scores into weights, 2^(score · scale_log2 − maximum). It multiplies `sum` by `factors` and adds the
+// row sums of the thread's columns.
 __device__ __forceinline__ void make_weights(float (&s)[32], const float (&maximum)[2], float2 factors,
                                              float (&sum)[2], float scale_log2) {
   const float base[2] = {maximum[0] == -INFINITY ? 0.0F : maximum[0],
@@ -211,7 +212,7 @@ __device__ __forceinline__ void publish_sums(const float (&sum)[2], float* sums,
 }
 
 // Rescales the accumulators. Factors are 1 unless a row's maximum has grown, so most pages of a long sequence
-// skip this.
+// skip the multiplications.
 __device__ __forceinline__ void rescale(float (&values)[128], float2 factors) {
   if (__all_sync(0xffffffffU, factors.x == 1.0F && factors.y == 1.0F)) return;
 #pragma unroll
@@ -223,7 +224,7 @@ __device__ __forceinline__ void rescale(float (&values)[128], float2 factors) {
   }
 }
 
-// Holds weights as operand A, four words for each 16 keys.
+// Converts weights to operand A, four words for each 16 keys.
 template <bool kF16>
 __device__ __forceinline__ void pack(uint32_t (&a)[16], const float (&s)[32]) {
 #pragma unroll
@@ -241,8 +242,8 @@ __device__ __forceinline__ void store_weights(std::byte* tile, const uint32_t (&
   fence_proxy_async_shared();
 }
 
-// Adds P · V over a page to O, and leaves the products in flight. P comes from registers (which must stay
-// unchanged until the wait), or from a tile of shared memory. `values` is the first of four column tiles.
+// Adds P · V over a page to O, and does not wait for the products. P comes from registers (which must stay
+// unchanged until the wait) or from a tile in shared memory. `values` is the first of four column tiles.
 template <bool kF16>
 __device__ __forceinline__ void add_values(float (&out)[128], const uint32_t (&a)[16],
                                            const std::byte* values) {
@@ -276,7 +277,7 @@ __device__ __forceinline__ void add_values(float (&out)[128], const std::byte* w
   wgmma_commit();
 }
 
-// Synchronises both sides, which both call this. `before` is the number of earlier calls at this barrier.
+// Synchronises left and right; both call it. `before` is the number of earlier calls at this barrier.
 __device__ __forceinline__ void synchronise(Mbarrier* barrier, uint32_t before) {
   mbarrier_arrive(barrier);
   mbarrier_wait(barrier, before & 1U);
