@@ -1,11 +1,11 @@
 // PagePool manages KV pages by host-side ids; the bytes belong to the model. Only the engine thread uses it.
 //
-// While its count is 0 a page belongs to the pool (it is on the free list), otherwise to all holders of a
-// reference together. The generation increases each time a page is handed out, so that a stale id can be told
-// from a live one.
+// A page whose count is 0 belongs to the pool: it is on the free list. Any other page belongs to all holders
+// of a reference together. The generation increases each time a page is allocated, so that a stale id can be
+// told from a live one.
 //
 // The prefix cache (at most one per pool) has its own kind of reference, and pins for pages that must not be
-// evicted. Both are counted here, so that num_evictable() stays exact whichever side adds or drops a
+// evicted. The pool counts both, so num_evictable() is exact whether the cache or a request adds or drops a
 // reference.
 #pragma once
 
@@ -33,15 +33,15 @@ class PagePool {
   // Drops one reference; dropping the last one frees the page.
   void release(PageId page);
 
-  // Adds a reference of the cache. It is part of ref_count(); release() never drops one.
+  // Adds a reference of the cache. ref_count() includes it, and release() never drops it.
   void add_cache_ref(PageId page);
   void release_cache_ref(PageId page);
   // Adds one pin for each cache reference that must not be dropped now.
   void pin(PageId page);
   void unpin(PageId page);
 
-  // Counts the pages to which only the cache refers, without a pin: they would be free if the cache dropped
-  // everything it may.
+  // Counts the pages to which only the cache refers and which have no pin. They would be free if the cache
+  // dropped every reference that it may drop.
   int64_t num_evictable() const { return num_evictable_; }
 
   int32_t ref_count(PageId page) const;

@@ -58,7 +58,7 @@ PrefixMatch RadixCache::match(std::span<const int32_t> tokens, int32_t priority,
   }
   result.told_tokens = std::min(told_tokens(found, result.shared_tokens, owner.client), num_usable);
   result.node = node_ending_at(found.node, result.shared_tokens);
-  // This comes after the split, because the part after the match was not used.
+  // The use is recorded after the split, because the part after the match was not used.
   touch(result.partial_tokens > 0 ? found.node : result.node, priority, /*is_match=*/true);
 
   int64_t num_missing = block_of(result.shared_tokens);
@@ -205,13 +205,13 @@ int64_t RadixCache::told_tokens(const Walk& found, int64_t shared_tokens, uint64
     const auto own = std::find_if(node.writers.begin(), node.writers.end(),
                                   [client](const Writer& writer) { return writer.client == client; });
     const int64_t end = own == node.writers.end() ? node.begin : own->end;
-    // Matched tokens after such a gap are not told either.
+    // The client must not be told any token after a gap in the tokens that it has inserted itself.
     if (end < std::min(node.end(), found.num_matched)) told = end;
   }
   return std::max(told, shared_tokens);
 }
 
-// Notes that `client` has inserted the path to `deepest` up to the position `end`.
+// Records that `client` has inserted the path to `deepest` up to the position `end`.
 void RadixCache::note_writer(CacheNodeId deepest, int64_t end, uint64_t client) {
   for (CacheNodeId id = deepest; id != kRootNode; id = nodes_[id].parent) {
     Node& node = nodes_[id];
@@ -241,8 +241,8 @@ void RadixCache::touch(CacheNodeId deepest, int32_t priority, bool is_match) {
   }
 }
 
-// Returns the node on the path to `node` (inclusive) that ends at `position` ≤ its end; splits one if
-// necessary.
+// Returns the node that ends at `position`, which is at most the end of `node`: `node` or one of its
+// ancestors. It splits a node if necessary.
 CacheNodeId RadixCache::node_ending_at(CacheNodeId node, int64_t position) {
   while (node != kRootNode && nodes_[node].begin >= position) node = nodes_[node].parent;
   return nodes_[node].end() == position ? node : split(node, position);
@@ -307,8 +307,8 @@ CacheNodeId RadixCache::add_child(CacheNodeId parent, TreeIdx tree, std::span<co
   order_.insert(order_key(id));
 
   // If ancestors touch the same block, its new page also contains their rows. Where no other path needs their
-  // page, they adopt the new one: a conversation that continues inside a page keeps one page for it,
-  // not two.
+  // page, these ancestors adopt the new page, so that a conversation that continues inside a page keeps one
+  // page, not two.
   const int64_t block_begin = round_down(node.begin);
   for (CacheNodeId up = parent; nodes_[up].end() > block_begin && nodes_[up].num_children == 1;
        up = nodes_[up].parent) {

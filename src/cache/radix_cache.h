@@ -23,15 +23,15 @@
 // clang-format on
 //
 // `shared` is the largest multiple of 64 up to `matched`: whole pages are shared, and a partly matched page
-// is copied by the step that first writes to it. A copy runs before the writes of its step and steps run in
-// order, so its source needs no lock: it may be evicted, and even handed out as the target, between match and
-// copy. `whole` is the largest multiple of 64 up to the number of inserted tokens. The page after it is T and
-// R without L while the request continues writing in it, to rows that the tree does not claim; evicting it
-// frees nothing yet, so it counts as evictable only after the release.
+// is copied by the step that first writes to it. A copy runs before the writes of its step, and steps run in
+// order. So the source of a copy needs no lock: between match and copy it may be evicted, and may even be
+// allocated as the target. `whole` is the largest multiple of 64 up to the number of inserted tokens. The
+// page after it is T and R without L while the request continues to write rows of it that the tree does not
+// claim. Evicting that page frees nothing before the release, so it counts as evictable only from then on.
 //
 // Salts: sequences of different salts share nothing, as if they began with different tokens. Each salt that
-// has nodes is a tree of its own below the one root, which has no tokens, so that locks and eviction know
-// nothing of salts.
+// has nodes is a tree of its own below the one root, which has no tokens, so that locks and eviction need not
+// distinguish salts.
 #pragma once
 
 #include <compare>
@@ -84,8 +84,9 @@ struct PrefixMatch {
   PageId partial_page = -1;      // its first rows hold partial_tokens further matching records; -1: none
   int32_t partial_tokens = 0;    // [0, 64)
   // The number of tokens that the client may be told: shared_tokens, and those tokens of the partial page
-  // that the client has inserted itself. If every client were told the exact number, it could guess another's
-  // prompt token by token; whole pages must be guessed at once.
+  // that the client has inserted itself. If every client were told the exact number, a client could guess
+  // another client's prompt token by token. Whole pages may be told, because all 64 tokens of a page must be
+  // guessed at once.
   int64_t told_tokens = 0;
   int64_t num_tokens() const { return shared_tokens + partial_tokens; }
 };
@@ -94,8 +95,8 @@ class RadixCache {
  public:
   // `pool` must outlive the cache. A disabled cache never matches and never stores anything
   // (--disable-radix-cache). The records of a token depend on the `lookahead` tokens after it, too, so the
-  // last `lookahead` tokens of a cached prefix may not be used. The last records of a page are an exception:
-  // where the tree branches after a whole page, they are those of one branch.
+  // last `lookahead` tokens of a cached prefix may not be used. The last records of a whole page are an
+  // exception: where the tree branches after the page, they belong to only one of the branches.
   RadixCache(PagePool& pool, EvictionPolicy policy, bool enabled = true, int64_t lookahead = 0);
   RadixCache(const RadixCache&) = delete;
   RadixCache& operator=(const RadixCache&) = delete;
@@ -106,24 +107,25 @@ class RadixCache {
   // Returns only the length of that prefix; this does not count as a use and changes nothing.
   int64_t match_length(std::span<const int32_t> tokens, const CacheSalt& salt = {}) const;
 
-  // Locks the node and its ancestors against eviction. Locks are counted; unlock undoes one. The root may be
-  // locked, but need not be.
+  // Locks the node and its ancestors against eviction. Locks are counted, and unlock removes one. The root
+  // may be locked, but need not be.
   void lock(CacheNodeId node);
   void unlock(CacheNodeId node);
 
-  // Makes `tokens` findable. Their records are in `pages` ([ceil(n / 64)], the last may be partly used). The
-  // tree adds its own references to the pages of what is new; the caller keeps its own. Returns the node
-  // whose path covers the whole pages of `tokens`; a caller that continues running must lock it.
+  // Inserts `tokens`, so that match finds them. Their records are in `pages` ([ceil(n / 64)], the last may be
+  // partly used). The tree adds references of its own to the pages of the new tokens, and the caller keeps
+  // its references. Returns the node whose path covers the whole pages of `tokens`; a caller that continues
+  // running must lock it.
   CacheNodeId insert(std::span<const int32_t> tokens, std::span<const PageId> pages, int32_t priority = 0,
                      const CacheOwner& owner = {});
 
   // Evicts unlocked leaves, in order of the policy, until the pool has gained at least `num_pages` free pages
   // or nothing evictable is left. Returns the pages gained. A leaf whose pages have other holders is evicted
-  // in its turn too, though it frees nothing.
+  // in its turn too, although evicting it frees nothing.
   int64_t evict(int64_t num_pages);
 
-  // Counts the pages that evict could free: those that only unlocked nodes of the tree hold. It is exact and
-  // takes O(1).
+  // Counts the pages that evict could free, which are held only by unlocked nodes of the tree. The count is
+  // exact and takes O(1).
   int64_t evictable_pages() const { return pool_.num_evictable(); }
   int64_t num_nodes() const { return num_nodes_; }                    // without the root
   int64_t num_tokens() const { return num_tokens_; }                  // sum of the nodes' lengths
@@ -145,7 +147,7 @@ class RadixCache {
     uint64_t client = 0;
     int64_t end = 0;
   };
-  static constexpr size_t kMaxWriters = 8;  // of a node; the one that inserted longest ago is forgotten
+  static constexpr size_t kMaxWriters = 8;  // per node; the client that inserted longest ago is forgotten
   struct Node {
     CacheNodeId parent = -1;  // -1: the root, or not in use
     TreeIdx tree = 0;
@@ -166,7 +168,8 @@ class RadixCache {
     CacheNodeId node = kRootNode;
     int64_t num_matched = 0;
   };
-  // Node ids and tokens are small consecutive numbers; without mixing they would collide in few buckets.
+  // Node ids and tokens are small consecutive numbers; without mixing, most of them would share a few
+  // buckets.
   struct KeyHash {
     size_t operator()(uint64_t key) const {
       key = (key ^ (key >> 32)) * 0x9e3779b97f4a7c15ULL;
@@ -187,7 +190,7 @@ class RadixCache {
     auto operator<=>(const OrderKey&) const = default;
   };
 
-  // Node ids are not negative, so that the upper half of the parents stands for trees.
+  // Node ids are not negative, so a parent's number with the top bit set can stand for a tree.
   static uint64_t child_key(CacheNodeId parent, TreeIdx tree, int32_t first_token) {
     const uint32_t above = parent == kRootNode ? uint32_t{1} << 31 | tree : static_cast<uint32_t>(parent);
     return uint64_t{above} << 32 | static_cast<uint32_t>(first_token);

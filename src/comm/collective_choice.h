@@ -1,6 +1,6 @@
-// Decides which algorithm a collective of ranks on GPUs uses, from its size and the number of ranks, and
-// says what it moves and costs. These are pure functions of numbers that all ranks know, so that all ranks
-// decide alike; every build has them.
+// Chooses the algorithm of a collective of ranks on GPUs from its size and the number of ranks, and computes
+// the bytes that it moves and its modelled time. These are pure functions of numbers that all ranks have, so
+// that all ranks decide alike. Every build has them.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace hadal {
 enum class CollectiveOp : uint8_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll };
 const char* to_string(CollectiveOp op);
 
-// kOneShot is one exchange, after which each rank reads all that it needs from all others. Two-shot: each
-// rank adds one slice over all ranks, and a second exchange gathers the sums.
+// With kOneShot there is one exchange, after which each rank reads all that it needs from all others. With
+// kTwoShot each rank sums one slice over all ranks, and a second exchange gathers the sums.
 enum class CollectiveAlgorithm : uint8_t { kNothing, kOneShot, kTwoShot };
 const char* to_string(CollectiveAlgorithm algorithm);
 
@@ -38,11 +38,13 @@ struct CollectiveChoice {
 // each of the others: a + (T − 1) · bytes_from_each / b; 0 for one rank.
 double exchange_us(int64_t bytes_from_each, int ranks, const LinkFigures& link = {});
 
-// Returns the algorithm that the model makes faster; the one-shot if both are equal. `bytes` is S: the size
-// of the rows that are summed (all-reduce, reduce-scatter), what each rank contributes (all-gather), or what
-// each rank sends to all ranks together (all-to-all). One-shot all-reduce: a + (T − 1) · S / b; two-shot: 2a
-// + 2 · (T − 1) / T · S / b; reduce-scatter and all-to-all: a + (T − 1) / T · S / b; all-gather: a + (T − 1)
-// · S / b. Throws for a negative size, or ranks out of 1 to 8.
+// Returns the algorithm that is faster in the model, or one-shot if both are equally fast. `bytes` is S: the
+// size of the rows that are summed (all-reduce, reduce-scatter), what each rank contributes (all-gather), or
+// what each rank sends to all ranks together (all-to-all). Throws if `bytes` is negative or `ranks` is not in
+// 1 to 8. The modelled times are
+// - one-shot all-reduce, and all-gather: a + (T − 1) · S / b;
+// - two-shot all-reduce: 2a + 2 · (T − 1) / T · S / b;
+// - reduce-scatter, and all-to-all: a + (T − 1) / T · S / b.
 CollectiveChoice choose_collective(CollectiveOp op, int64_t bytes, int ranks, const LinkFigures& link = {});
 
 // Returns one line: "all_reduce of 14336 bytes over 2 ranks: one-shot, 14336 bytes received, 3.34 us".

@@ -6,8 +6,8 @@
 // Sums are float32, added in ascending order of rank: ((p0 + p1) + p2) + …. Every rank gets the same bits, in
 // every run, whatever the sizes.
 //
-// A forward pass on CPU ranks uses all_reduce alone, because these ranks share the buffer of the logits; the
-// other calls are what ranks without common memory exchange.
+// A forward pass on CPU ranks uses all_reduce alone, because these ranks share the buffer of the logits. The
+// other calls serve ranks that have no common memory.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@
 
 namespace hadal {
 
-// RankFailed is thrown by the calls of all other ranks once one rank has failed. The message is the first
-// failure's, with its rank.
+// RankFailed is thrown by the calls of all other ranks once one rank has failed. Its message is that of the
+// first failure and names the rank.
 class RankFailed : public Error {
  public:
   using Error::Error;
@@ -47,12 +47,13 @@ class Communicator {
   virtual void reduce_scatter(std::span<float> data, std::span<float> mine) = 0;
 
   // Stores the ranks' `mine` one after another in `all`, in order of rank. Sizes may differ between ranks,
-  // and be 0; they add up to all.size(). `mine` may be its own place in `all`, and does not overlap it
-  // otherwise.
+  // and be 0; they add up to all.size(). `mine` may be this rank's own part of `all`; otherwise the two must
+  // not overlap.
   virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
 
-  // Sends send[r] to rank r and receives what rank r sends to this one into receive[r]; both have num_ranks()
-  // parts, of which any may be empty. Rank a's send[b] and rank b's receive[a] have the same size.
+  // Sends send[r] to rank r, and stores the data that rank r sends to this rank in receive[r]. Both have
+  // num_ranks() parts, any of which may be empty. Rank a's send[b] and rank b's receive[a] have the same
+  // size.
   virtual void all_to_all(std::span<const std::span<const std::byte>> send,
                           std::span<const std::span<std::byte>> receive) = 0;
 

@@ -129,7 +129,7 @@ void gather_columns(DeviceCommunicator& comm, int64_t num_rows, std::span<const 
   check_sizes(widths, static_cast<size_t>(comm.num_ranks()), "gather_columns");
   HADAL_CHECK(sum(widths) >= row_bytes, "rows of {} bytes are joined from columns of {}", row_bytes,
               sum(widths));
-  // A rank reads all rows, or about as many as each of the others does.
+  // Without owners a rank reads all rows; with owners it reads about as many as every other rank does.
   const int64_t rows_read = owners == nullptr ? num_rows : slice_of_rows(num_rows, comm.num_ranks(), 0).count;
   const int64_t widest = *std::max_element(widths.begin(), widths.end());
   cuda::CopyPartsParams copy{.parts = comm.exchange(launch, rows_read * widest),

@@ -1,7 +1,7 @@
 // Declares the collectives of ranks on GPUs. Each is one or two exchanges of a DeviceCommunicator and the
-// kernels that read the parts. Like these, they are launched by the rank's thread, on all ranks in the same
-// order, and can be captured where comm.graphs(). Only builds with CUDA have them. Sizes and offsets are in
-// bytes unless a name says otherwise.
+// kernels that read the parts. Like exchanges, collectives are launched by the rank's thread, on all ranks in
+// the same order, and a graph can capture them if comm.graphs() is true. Only builds with CUDA have them.
+// Sizes and offsets are in bytes unless a name says otherwise.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ struct PartialRows {
   bool f16 = false;  // otherwise bf16
 };
 
-// Each rank has written its rows to comm.partial(m · n · 2). These add them over ranks in float32, in order
-// of rank, and round each sum once to 16 bits.
+// Before these calls each rank has written its rows to comm.partial(m · n · 2). The calls add the rows over
+// ranks in float32, in order of rank, and round each sum once to 16 bits.
 // - The one-shot all-reduce reads all parts and writes the sums to `sums` [m, n].
-// - The small all-reduce is one kernel, which exchanges parts of up to cuda::kMaxLinesBytes itself, and has
-// the bits of
-//   the one-shot all-reduce. Where that is not possible (DeviceCommunicator::small_exchange) it is the
-//   one-shot.
-// - The two-shot all-reduce has each rank add a slice of the rows, and gathers the slices into `sums` [m, n].
+// - The small all-reduce is one kernel, which itself exchanges parts of up to cuda::kMaxLinesBytes. Its sums
+//   have the same bits as those of the one-shot all-reduce, which it calls where
+//   DeviceCommunicator::small_exchange returns null.
+// - In the two-shot all-reduce each rank adds a slice of the rows, and then gathers the slices into `sums`
+//   [m, n].
 // - The reduce-scatter writes this rank's slice, which is rows [first, first + count) of slice_of_rows, to
 //   `sums` [count, n].
 void all_reduce_one_shot(DeviceCommunicator& comm, const PartialRows& rows, void* sums,
@@ -48,8 +48,9 @@ RowSlice slice_of_rows(int64_t m, int num_ranks, int rank);
 void all_gather(DeviceCommunicator& comm, const void* mine, std::span<const int64_t> sizes, void* all,
                 const cuda::Launch& launch);
 
-// Rank a sends sizes[a · num_ranks + b] bytes to rank b. `send` has what this rank sends, in order of
-// receiver, one after another; `receive` gets what it receives, in order of sender. All ranks know all sizes.
+// Rank a sends sizes[a · num_ranks + b] bytes to rank b. `send` holds the data that this rank sends, one part
+// after another in order of receiver, and `receive` gets the parts for this rank in order of sender. All
+// ranks know all sizes.
 void all_to_all(DeviceCommunicator& comm, const void* send, std::span<const int64_t> sizes, void* receive,
                 const cuda::Launch& launch);
 
@@ -60,9 +61,9 @@ void all_to_all(DeviceCommunicator& comm, const void* send, std::span<const int6
 void gather_columns(DeviceCommunicator& comm, int64_t num_rows, std::span<const int64_t> widths,
                     const int32_t* owners, void* rows, int64_t row_bytes, const cuda::Launch& launch);
 
-// Row i of `rows` [num_rows, row_bytes] is what rank owners[i] has in row i of `mine`, of the same shape on
-// all ranks: for example the sampled tokens. Rows without an owner (< 0) are left as they are. `mine` may be
-// `rows`.
+// Sets row i of `rows` [num_rows, row_bytes] to row i of the `mine` of rank owners[i], for example to the
+// sampled token. `mine` has this shape on all ranks, and may be `rows`. Rows without an owner (< 0) are left
+// as they are.
 void gather_rows(DeviceCommunicator& comm, const void* mine, int64_t num_rows, int64_t row_bytes,
                  const int32_t* owners, void* rows, const cuda::Launch& launch);
 

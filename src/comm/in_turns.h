@@ -1,11 +1,12 @@
 // InTurns is the end of a rank that shares one GPU with the other ranks of its group: one rank computes at a
 // time, because kernels whose blocks wait for each other must not share a GPU. A rank has the turn from one
-// exchange to the next and waits for its stream before it hands the turn over; so exchanges need no flags on
-// the device, and cannot be captured in graphs. It shows that several ranks compute the right thing, not how
-// fast.
+// exchange to the next and waits for its stream before it passes the turn on. Exchanges therefore need no
+// flags on the device, and graphs cannot capture them. InTurns serves to check that several ranks compute the
+// right results, not to measure their speed.
 //
-// Turns are made of barriers of the ranks' threads alone. Between two exchanges all ranks pass the barrier
-// num_ranks times: rank r computes after r of them and before the others.
+// Turns use only barriers between the ranks' threads. Between two exchanges all ranks pass the barrier
+// num_ranks times, and rank r computes after it has passed r of these barriers and before it passes the next
+// one.
 //
 // Each rank has its own thread, which alone uses its end.
 #pragma once
@@ -20,10 +21,10 @@ namespace hadal {
 
 class InTurns final : public DeviceCommunicator {
  public:
-  // `host` is this rank's end among the threads, and outlives this object. Its failures are the failures of
-  // exchanges: when a rank throws, or keeps its turn longer than the deadline of `host`, the others get
-  // RankFailed or RankLost from begin_step(), exchange() or end_step(). `synchronize` returns when all work
-  // on a stream has ended, and throws if that has failed.
+  // `host` is this rank's end among the threads, and outlives this object. When a rank throws, or keeps its
+  // turn longer than the deadline of `host`, the other ranks get RankFailed or RankLost from begin_step(),
+  // exchange() or end_step(). `synchronize` returns when all work on a stream has ended, and throws if that
+  // work has failed.
   InTurns(Communicator& host, const DevicePlaces& places, std::function<void(StreamHandle)> synchronize);
 
   bool graphs() const override { return false; }

@@ -14,8 +14,8 @@ class LoneCommunicator final : public DeviceCommunicator {
   // `memory` has 2 · place_bytes bytes on the device; this rank's part stands for the parts of all ranks.
   LoneCommunicator(int rank, int num_ranks, std::byte* memory, int64_t place_bytes);
 
-  // Returns an end without memory for measuring what a step needs (most_part_bytes()): it gives addresses
-  // that must not be used, for parts of any size.
+  // Returns an end without memory, which measures what a step needs (most_part_bytes()): for parts of any
+  // size it returns addresses that must not be used.
   static LoneCommunicator measuring(int rank, int num_ranks);
 
   bool graphs() const override { return true; }

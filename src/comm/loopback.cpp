@@ -22,10 +22,11 @@ constexpr std::chrono::milliseconds kMaxDeadline = std::chrono::hours(24);
 
 }  // namespace
 
-// A call has up to two gates, which all ranks pass together. Whether a call succeeds is decided when the last
-// rank arrives at the first gate: a failure or the deadline can only keep a gate shut that some rank has not
-// reached. After it, each rank does its part on memory of all ranks and goes to the second gate, where it
-// waits as long as it takes, because a rank that left early would free memory that another one still reads.
+// A call has up to two gates, which are barriers of all ranks. Whether a call succeeds is decided when the
+// last rank arrives at the first gate: a failure or the deadline can only close a gate that some rank has not
+// yet reached. After the first gate each rank does its part, for which it reads and writes memory of all
+// ranks. It then waits at the second gate without a deadline, because a rank that left early would free
+// memory that another still reads.
 struct LoopbackGroup::Shared {
   Shared(int ranks, std::chrono::milliseconds limit);
 
@@ -41,7 +42,7 @@ struct LoopbackGroup::Shared {
 
   void enter(int rank, const LoopbackCall& call);
   void leave() noexcept;
-  // The caller of these holds the mutex.
+  // The caller of these functions holds the mutex.
   [[noreturn]] void throw_failure() const;
   void lose_missing(int waiting, CallKind kind) noexcept;
   void lose(int rank, int num_lost, std::string_view done) noexcept;
@@ -55,7 +56,7 @@ struct LoopbackGroup::Shared {
   Reason reason;  // of a state other than kWorking
   Gate first_gate;
   Gate second_gate;
-  // Between the gates nothing writes these two, and all ranks read them without the mutex.
+  // Between the gates nothing writes `calls` or `misfit`, and all ranks read them without the mutex.
   LoopbackCalls calls;     // [num_ranks]
   Misfit misfit;           // of the last call that all ranks have entered
   std::vector<Seen> seen;  // [num_ranks]
@@ -116,7 +117,8 @@ LoopbackGroup::Shared::Shared(int ranks, std::chrono::milliseconds limit)
   for (int rank = 0; rank < ranks; ++rank) ends.emplace_back(*this, rank);
 }
 
-// Publishes the rank's call and returns once all ranks have published theirs, and these fit together.
+// Publishes the rank's call and returns once all ranks have published theirs. Throws if the calls do not fit
+// together, or if the group has failed.
 void LoopbackGroup::Shared::enter(int rank, const LoopbackCall& call) {
   std::unique_lock lock(mutex);
   if (state.load(std::memory_order_relaxed) != State::kWorking) throw_failure();
@@ -152,7 +154,7 @@ void LoopbackGroup::Shared::enter(int rank, const LoopbackCall& call) {
   HADAL_CHECK(misfit.pattern == nullptr, "{}", describe(misfit));
 }
 
-// Returns once all ranks are done with each other's memory.
+// Returns once no rank uses the memory of another rank any more.
 void LoopbackGroup::Shared::leave() noexcept {
   std::unique_lock lock(mutex);
   const uint64_t number = second_gate.num_passed.load(std::memory_order_relaxed) + 1;
@@ -234,7 +236,8 @@ void LoopbackGroup::lose(int rank, int num_lost, std::string_view done) noexcept
 void LoopbackGroup::recover() {
   std::lock_guard lock(shared_->mutex);
   if (shared_->state.load(std::memory_order_relaxed) == Shared::State::kLost) shared_->throw_failure();
-  // A call that some ranks have entered keeps its number, so that the next call's is new to all of them.
+  // A call that only some ranks have entered keeps its number, so that the number of the next call is new to
+  // all ranks.
   if (shared_->first_gate.num_arrived > 0) shared_->first_gate.num_passed.fetch_add(1);
   shared_->first_gate.num_arrived = 0;
   shared_->state.store(Shared::State::kWorking, std::memory_order_release);

@@ -1,5 +1,6 @@
-// LoopbackCall is what a rank publishes when it enters a call: what it calls and where its memory is. The
-// functions here move data between the calls of all ranks, and know nothing of threads.
+// LoopbackCall is what a rank publishes when it enters a call: the kind of call and the addresses of its
+// memory. The functions here move data between the calls of all ranks, and do not depend on how the ranks'
+// threads wait.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@ namespace hadal {
 enum class CallKind : uint8_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll, kBarrier };
 const char* to_string(CallKind kind);
 
-// A kind uses the fields that its arguments in communicator.h name; the others are empty.
+// Each kind uses the fields that hold its arguments (communicator.h); the others are empty.
 struct LoopbackCall {
   CallKind kind = CallKind::kBarrier;
   std::span<float> data;                             // all_reduce, reduce_scatter
@@ -43,7 +44,7 @@ Misfit find_misfit(const LoopbackCalls& calls) noexcept;
 std::string describe(const Misfit& misfit);
 
 // Each of these does the part of `rank` in the calls of all ranks. The parts of a call may run at the same
-// time, because none writes what another one reads or writes.
+// time, because no part writes memory that another part reads or writes.
 void do_all_reduce(const LoopbackCalls& calls, int rank) noexcept;
 void do_reduce_scatter(const LoopbackCalls& calls, int rank) noexcept;
 void do_all_gather(const LoopbackCalls& calls, int rank) noexcept;

@@ -21,12 +21,13 @@ namespace {
 
 constexpr std::chrono::milliseconds kMaxDeadline = std::chrono::hours(24);
 
-// A rank's memory begins with its flags, which fill this much; memory for lines and its two places follow.
+// A rank's memory begins with its flags, which occupy this many bytes. The memory for lines and two places
+// follows.
 constexpr int64_t kFlagBytes = 4096;
 static_assert(sizeof(cuda::ExchangeFlags) <= kFlagBytes &&
               (kFlagBytes + cuda::kLinesMemory) % kPlaceAlignment == 0);
 
-// Holds what the host and the devices tell each other, in page-locked memory.
+// Holds the words through which the host and the devices communicate, in page-locked memory.
 struct HostWords {
   uint32_t stop = 0;
   cuda::LateReport reports[cuda::kMaxRanks] = {};

@@ -1,7 +1,7 @@
 // PeerGroup connects ranks on GPUs of one machine that read each other's memory (NVLink, or PCIe where the
-// driver allows it). Several ranks may share a GPU, each on a stream of its own, as long as no kernel between
-// their exchanges waits for blocks that find no room: that is for tests. docs/kernels/cuda-comm.md explains
-// the protocol. Only builds with CUDA have it.
+// driver allows it). Tests may put several ranks on one GPU, each on a stream of its own. Then no kernel
+// between their exchanges may wait for blocks that do not fit on the GPU at the same time.
+// docs/kernels/cuda-comm.md explains the protocol. Only builds with CUDA have it.
 //
 // The group is made and destroyed by one thread, while nothing that uses it runs on the devices. Each end is
 // used by the thread that launches its rank's work, with the rank's device current.
@@ -21,8 +21,8 @@ class PeerGroup {
  public:
   // devices [num_ranks] has each rank's GPU. A part may have up to `place_bytes` bytes, a multiple of
   // kPlaceAlignment. An exchange waits for at most `deadline` (at most 24 hours), counted on the device. All
-  // memory is reserved and all code is loaded here, so that later nothing on a device waits for anything but
-  // the exchanges. Throws hadal::Error if GPUs are missing, do not reach each other, or have too little
+  // memory is reserved and all code is loaded here, so that later the exchanges are the only waits on a
+  // device. Throws hadal::Error if GPUs are missing, cannot access each other's memory, or have too little
   // memory.
   PeerGroup(std::span<const int> devices, int64_t place_bytes, std::chrono::milliseconds deadline);
   ~PeerGroup();
@@ -34,10 +34,10 @@ class PeerGroup {
 
   int num_ranks() const;
   // Returns the end of a rank, which lives as long as the group. `host` is the rank's end among the ranks'
-  // threads; null: one thread launches the work of all ranks. With it, ranks launch an exchange together,
-  // unless a graph captures it: none before all have launched what precedes it, and none goes on before all
-  // have launched it. Otherwise a call that waits for all devices (a library that loads a kernel, memory that
-  // is reserved) could wait for a device that waits for the caller's next exchange.
+  // threads, or null if one thread launches the work of all ranks. With `host`, the ranks' threads have a
+  // barrier before and after the launch of each exchange, unless a graph captures it. Without these barriers,
+  // a call that waits for all devices (a library that loads a kernel, or a memory allocation) could wait for
+  // a device that itself waits for the caller's next exchange.
   DeviceCommunicator& end(int rank, Communicator* host = nullptr);
 
  private:

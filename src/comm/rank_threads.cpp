@@ -17,9 +17,9 @@
 
 namespace hadal {
 
-// The state that the caller and the rank threads share. Each thread keeps a reference, so that a lost rank
-// finds everything alive that it may still use. The members are destroyed from the last to the first, so
-// `owner` outlives the body and the group; if a rank is lost, its thread may be the one that destroys them.
+// The state that the caller and the rank threads share. Each thread keeps a reference, so that everything
+// that a lost rank may still use stays alive. The members are destroyed from the last to the first, so
+// `owner` outlives the body and the group. If a rank is lost, its thread may be the one that destroys them.
 struct RankThreads::Shared {
   Shared(int num_ranks, std::chrono::milliseconds limit, std::shared_ptr<void> everything)
       : owner(std::move(everything)),
@@ -72,7 +72,8 @@ void RankThreads::Shared::work(std::shared_ptr<Shared> reference, int rank) {
 }
 
 void RankThreads::Shared::call_body(int rank) noexcept {
-  // The failure is stored before the group fails, so that what follows from it on other ranks comes later.
+  // The failure is stored before the group fails, so that failures on other ranks that follow from it are
+  // stored later.
   const auto store = [&](std::string_view why) {
     {
       std::lock_guard lock(mutex);
@@ -89,7 +90,8 @@ void RankThreads::Shared::call_body(int rank) noexcept {
   }
 }
 
-// Returns once all ranks have returned; throws RankLost when some have and the others do not follow.
+// Returns once all ranks have returned. Throws RankLost if only some of them return and the others exceed the
+// deadline.
 void RankThreads::Shared::wait_for_all() {
   const auto returned = [&] { return num_running.load(std::memory_order_acquire) == 0; };
   if (spin_until(spins, returned)) return;
@@ -161,7 +163,7 @@ void RankThreads::run(std::function<void(int rank, Communicator& comm)> body) {
   shared.wait_for_all();
   shared.body = nullptr;
   const std::exception_ptr failure = std::exchange(shared.failure, nullptr);
-  shared.group.recover();  // throws if a rank was lost in a call, even though it has returned since
+  shared.group.recover();  // throws if a rank was lost in a call, even if it has returned since
   if (failure) std::rethrow_exception(failure);
 }
 

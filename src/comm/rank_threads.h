@@ -1,5 +1,5 @@
 // RankThreads runs one function on a thread for each rank of a LoopbackGroup, a step at a time. It is the
-// only place that turns what happens on ranks into what the caller of a step sees.
+// only place that turns the failures of ranks into the exception that the caller of a step receives.
 #pragma once
 
 #include <chrono>
@@ -14,11 +14,11 @@ namespace hadal {
 
 class RankThreads {
  public:
-  // Each rank's thread keeps its own reference to `owner`, which owns everything that `run`'s bodies use, so
-  // that a rank that never returns finds it alive. The last reference may be released on a lost rank's
-  // thread. `owner` must not own this object, which would then own itself.
+  // Each rank's thread keeps its own reference to `owner`, which owns everything that the bodies of `run`
+  // use, so that `owner` stays alive for a rank that never returns. The last reference may be released on a
+  // lost rank's thread. `owner` must not own this object, which would then own itself.
   RankThreads(int num_ranks, std::chrono::milliseconds deadline, std::shared_ptr<void> owner);
-  // Joins the threads; a lost rank's thread is left to itself.
+  // Joins the threads, except that a lost rank's thread is detached.
   ~RankThreads();
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
@@ -30,9 +30,10 @@ class RankThreads {
 
   // Calls body(rank, its communicator) on every rank's thread and returns when all have returned. If some
   // throw, the others' collectives fail (LoopbackGroup::fail); then the first failure is rethrown, with its
-  // own type, and the group is usable again. When no rank returns for `deadline` after some have, those that
-  // have not are lost: this call and all later ones throw RankLost, and the body is kept for the lost ranks.
-  // The same follows from a call over its deadline. One thread at a time calls it.
+  // own type, and the group is usable again. If some ranks have returned, and then no other rank returns for
+  // `deadline`, the missing ranks are lost: this call and all later ones throw RankLost, and the body is kept
+  // for the lost ranks. The same happens if a collective call exceeds its deadline. One thread at a time
+  // calls run().
   void run(std::function<void(int rank, Communicator& comm)> body);
 
  private:

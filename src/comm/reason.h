@@ -1,5 +1,5 @@
-// Reason is one line of text that is written without allocating, and cut if it is too long: what made a group
-// of ranks unusable has to be kept even when memory has run out.
+// Reason is one line of text that is written without allocating, and is cut if it is too long. The reason why
+// a group of ranks became unusable must be kept even when no memory is left.
 #pragma once
 
 #include <fmt/format.h>

@@ -11,8 +11,9 @@ namespace hadal {
 // A deadline is counted in slices; a slice that took longer, because the process was stopped, counts as one.
 inline constexpr std::chrono::milliseconds kWaitSlice{1000};
 
-// Returns how often one of `num_threads` threads that wait for each other looks before it sleeps. It does not
-// spin when there are fewer cores, because it would take the core of a thread that it waits for.
+// Returns how many times one of `num_threads` threads that wait for each other checks its condition before it
+// sleeps. It is 0 if there are fewer cores than threads, because spinning would occupy a core that another
+// thread needs.
 inline int spin_limit(int num_threads) {
   return num_threads <= available_cores() ? kSpinIterations : 0;
 }

@@ -135,8 +135,8 @@ bool is_float(DType dtype) {
 constexpr std::string_view kInverseFrequencies = ".rotary_emb.inv_freq";
 constexpr std::string_view kInputScale = ".input_scale";
 
-// Returns the sizes without trailing ones: one scale per row is published as [n, 1] and as [n], a single
-// scale as [1] and [].
+// Returns the sizes without trailing ones, because published files store one scale per row as [n, 1] or as
+// [n], and a single scale as [1] or [].
 std::vector<int64_t> without_last_ones(std::vector<int64_t> shape) {
   while (!shape.empty() && shape.back() == 1) shape.pop_back();
   return shape;

@@ -35,8 +35,8 @@ class Checkpoint {
   const std::vector<Entry>& entries() const { return entries_; }
   const std::vector<MappedFile>& shards() const { return shards_; }
   const std::filesystem::path& dir() const { return dir_; }
-  // Returns the mappings to the caller that keeps the tensors' data in use. The checkpoint's spans stay valid
-  // as long as these mappings live.
+  // Passes the mappings to the caller, which keeps the tensors' data in use. The checkpoint's spans stay
+  // valid as long as these mappings live.
   std::vector<MappedFile> take_shards() && { return std::move(shards_); }
 
  private:
@@ -48,7 +48,7 @@ class Checkpoint {
   std::unordered_map<std::string_view, size_t> by_name_;  // keys point into entries_, so it is filled last
 };
 
-// TensorMatch says how a checkpoint compares with what is expected.
+// TensorMatch says how a checkpoint compares with the expected tensors.
 struct TensorMatch {
   std::vector<const Checkpoint::Entry*> entries;  // one per expected tensor; null: optional and absent
   bool has_nextn = false;                         // true if all of the NextN layer's tensors exist
@@ -56,11 +56,11 @@ struct TensorMatch {
 
 // Reports all differences in one error: missing tensors, unexpected ones, wrong shapes and types. Extra
 // tensors that no computation needs (rotary_emb.inv_freq, input_scale of a quantised linear) are ignored with
-// one log line. Float types may differ from the expected one (F32, F16, BF16); a linear that the config
-// quantises may also be stored unquantised, then without its scale. The trailing ones of a scale's shape may
-// be absent. If none of the NextN layer's tensors exists, the layer counts as absent, not as missing. Where
-// only a part of the checkpoint is expected, `within` is how the names of that part begin, and tensors
-// outside it are ignored.
+// one log line. Float types may differ from the expected one (F32, F16, BF16). A linear that the config
+// quantises may also be stored unquantised, and then has no scale. The trailing ones of a scale's shape may
+// be absent. If none of the NextN layer's tensors exists, the layer counts as absent, not as missing. If only
+// a part of the checkpoint is expected, the names of that part begin with `within`, and tensors with other
+// names are ignored.
 Result<TensorMatch> match_tensors(const Checkpoint& checkpoint, const std::vector<TensorSpec>& expected,
                                   std::string_view within = {});
 

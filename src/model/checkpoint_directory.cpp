@@ -23,7 +23,7 @@ UnfinishedFiles::~UnfinishedFiles() {
 
 bool UnfinishedFiles::lock(const fs::path& dir) {
   lock_ = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  // If a file system has no locks, only the contents of the directory keep two writers apart.
+  // On a file system without locks, only the check of the directory's contents keeps two writers apart.
   return lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 

@@ -1,5 +1,5 @@
-// Serves the writers of checkpoint directories: a fresh directory that is cleared again on failure, the split
-// into shards, and the index. Only they include it; one thread uses it.
+// Contains what writers of checkpoint directories share: a fresh directory that is cleared again on failure,
+// the split into shards, and the index. Only these writers include it; one thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -36,13 +36,14 @@ class UnfinishedFiles {
   int lock_ = -1;
 };
 
-// Creates `dir` if it is absent and locks it. The errors are kInvalidArgument when another process is writing
-// to it, when it already contains safetensors files, their index, config.json or generation_config.json, or
-// when it is not a directory; kResourceExhausted when its disk has less than num_bytes left; and kInternal.
+// Creates `dir` if it is absent and locks it. The error is kInvalidArgument if another process is writing to
+// it, if it already contains safetensors files, their index, config.json or generation_config.json, or if it
+// is not a directory. It is kResourceExhausted if its disk has less than num_bytes left, and otherwise
+// kInternal.
 Result<void> prepare_directory(const std::filesystem::path& dir, int64_t num_bytes, UnfinishedFiles& files);
 
 // Splits tensors, in their order, into shards of up to max_shard_bytes; a larger tensor gets a shard of its
-// own. A scale stays with its linear.
+// own. A scale is in the same shard as its linear.
 std::vector<std::vector<TensorSpec>> split_into_shards(std::vector<TensorSpec> specs,
                                                        int64_t max_shard_bytes);
 

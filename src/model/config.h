@@ -45,7 +45,7 @@ struct WeightQuantization {
   WeightType type = WeightType::kFp8Block;  // one of the four with scales
   bool one_scale = false;     // channel types: the file has one scale per matrix, which is repeated at load
   bool ue8m0_scales = false;  // scale_fmt "ue8m0": scales are powers of two
-  // This suffix turns a weight's name into its scale's: "_scale_inv" or "_scale".
+  // This suffix turns the name of a weight into the name of its scale: "_scale_inv" or "_scale".
   std::string_view scale_suffix = "_scale_inv";
   ModuleList targets;      // empty: every linear
   ModuleList unquantised;  // linears that are stored in torch_dtype
@@ -92,9 +92,9 @@ struct ModelConfig {
   bool is_moe_layer(int64_t layer_idx) const {
     return n_routed_experts > 0 && layer_idx >= first_k_dense_replace && layer_idx % moe_layer_freq == 0;
   }
-  // Tells whether each layer has an indexer, which selects keys for attention (kernels/params/indexer.h).
+  // Returns true if each layer has an indexer, which selects keys for attention (kernels/params/indexer.h).
   bool has_indexer() const { return index_topk > 0; }
-  // Tells whether a token that sees kv_len keys attends to some of them alone.
+  // Returns true if a token that sees kv_len keys attends only to some of them.
   bool selects_keys(int64_t kv_len) const { return has_indexer() && kv_len > index_topk; }
   bool has_score_correction_bias() const { return topk_method == TopkMethod::kNoauxTc; }
   // Returns 192^-0.5 · m(factor, mscale_all_dim)² with m(f, s) = 0.1·s·ln f + 1 (1 for f ≤ 1 or no scaling).

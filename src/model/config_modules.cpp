@@ -14,10 +14,10 @@ namespace {
 
 constexpr std::string_view kPatternPrefix = "re:";
 constexpr uint32_t kMaxHeapKib = 4096;
-// At most this many are cached; the largest published model has 45,000 linears.
+// At most this many answers are cached; the largest published model has 45,000 linears.
 constexpr size_t kMaxAnswers = 262'144;
 
-// These are the longest names of each kind of module, and a name that is longer than all of them.
+// These are the longest names of each kind of module, and one name that is longer than all of these.
 constexpr std::string_view kUsualModules[] = {
     "model.layers.61.mlp.experts.255.down_proj",
     "model.layers.61.self_attn.kv_a_proj_with_mqa",

@@ -1,5 +1,5 @@
-// ModuleList lists module names in quantisation configs, which tell the quantised linears from the others. It
-// is immutable once parsed; any thread may call it.
+// ModuleList lists module names in quantisation configs; the lists say which linears are quantised. It is
+// immutable once parsed; any thread may call it.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,11 @@ namespace hadal {
 class ModuleList {
  public:
   static constexpr size_t kMaxEntries = 65536;  // published lists name each module of each layer at most
-  // This limits "re:" entries, each of which is tried on each linear; lists have few.
+  // This limits the number of "re:" entries, because each one is tried on each linear. Published lists have
+  // few.
   static constexpr size_t kMaxPatterns = 32;
   static constexpr size_t kMaxEntryBytes = 512;
-  // This limits the steps of PCRE2's matcher: it is some 100 µs, and reasonable patterns need hundreds.
+  // This limits the steps of PCRE2's matcher to some 100 µs; reasonable patterns need hundreds of steps.
   static constexpr uint32_t kMaxSteps = 4000;
 
   // An entry "re:PATTERN" selects the modules whose names the regular expression matches from the start, like
@@ -29,8 +30,8 @@ class ModuleList {
   static Result<ModuleList> parse(std::vector<std::string> entries);
 
   // `module` is a name without ".weight". For lists with patterns the answers are cached, so each pattern is
-  // tried on a name once. It throws hadal::Error, which names both, if a pattern needs more than kMaxSteps on
-  // the name.
+  // tried once on a name. If a pattern needs more than kMaxSteps on the name, it throws hadal::Error, which
+  // names the pattern and the module.
   bool contains(std::string_view module) const;
 
   bool empty() const { return entries_.empty(); }

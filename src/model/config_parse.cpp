@@ -17,14 +17,15 @@ using config_json::ConfigReader;
 using config_json::describe;
 using config_json::Json;
 
-// The bounds are generous: a few times the largest published model, but small enough that no product of them
-// overflows and that listing the tensors of a hostile config stays cheap.
+// The bounds are generous: a few times the sizes of the largest published model. They are small enough that
+// no product of them overflows, and that listing the tensors of a hostile config stays cheap.
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxVocab = int64_t{1} << 22;
 constexpr int64_t kMaxPositions = int64_t{1} << 26;
 constexpr int64_t kMaxLayers = 512;
 constexpr int64_t kMaxExperts = 1024;
-// Limits the experts per token, and the groups they come from, to the capacity of the gate's lists.
+// Limits the experts per token, and the groups from which they are chosen, to the capacity of the gate's
+// lists.
 constexpr int64_t kMaxChosen = 64;
 constexpr int64_t kMaxExpertsInAll = 65536;
 constexpr double kMinTheta = 1.001;  // YaRN divides by its logarithm
@@ -67,7 +68,7 @@ void read_sizes(ConfigReader& in, ModelConfig& config) {
   if (!in.boolean("rope_interleave", true)) in.fail("rope_interleave", "is false; only true is supported");
 }
 
-// Reads the fields of V3.2's indexer, which reads the query's low-rank latent.
+// Reads the fields of V3.2's indexer, whose input is the query's low-rank latent.
 void read_indexer(ConfigReader& in, ModelConfig& config) {
   if (config.architecture != Architecture::kDeepseekV32) return;
   if (in.ok() && config.q_lora_rank == 0) {
@@ -108,7 +109,7 @@ void read_experts(ConfigReader& in, ModelConfig& config) {
   config.topk_group = in.integer("topk_group", 1, std::min(config.n_group, kMaxChosen), 1);
   config.first_k_dense_replace = in.integer("first_k_dense_replace", 0, kMaxLayers, 0);
   config.moe_layer_freq = in.integer("moe_layer_freq", 1, kMaxLayers, 1);
-  // If these fields are absent, the published modelling code fixes them for the architecture.
+  // If these fields are absent, the architecture's published modelling code determines their values.
   config.norm_topk_prob = in.boolean("norm_topk_prob", !v2);
   config.routed_scaling_factor = in.number("routed_scaling_factor", 1e-6, 1e6, v2 ? 1.0 : 2.5);
   config.scoring_func =
@@ -180,7 +181,7 @@ void read_dtype(ConfigReader& in, ModelConfig& config) {
   constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
   const bool has_torch_dtype = in.find("torch_dtype") != nullptr;
   const bool has_dtype = in.find("dtype") != nullptr;
-  // Files without either come from tools that strip it; the family is published in bfloat16.
+  // Config files without either field come from tools that remove it; the family is published in bfloat16.
   config.torch_dtype =
       kTypes[in.one_of(has_dtype ? "dtype" : "torch_dtype", {"float32", "float16", "bfloat16"}, 2)];
   if (has_dtype && has_torch_dtype &&
@@ -190,7 +191,7 @@ void read_dtype(ConfigReader& in, ModelConfig& config) {
 }
 
 void read_token_ids(ConfigReader& in, ModelConfig& config) {
-  constexpr int64_t kMaxId = INT32_MAX;  // not vocab_size, because an override may cut the vocabulary
+  constexpr int64_t kMaxId = INT32_MAX;  // not vocab_size, because an override may reduce the vocabulary
   if (in.find("bos_token_id") != nullptr) config.bos_token_id = in.integer("bos_token_id", 0, kMaxId);
   const Json* eos = in.find("eos_token_id");
   if (eos == nullptr) return;
@@ -207,7 +208,8 @@ void read_token_ids(ConfigReader& in, ModelConfig& config) {
   }
 }
 
-// Top-level fields of `override` replace those of `json`; of two spellings of one field the other is removed.
+// Top-level fields of `override` replace those of `json`. If `override` has one of two spellings of a field,
+// the other spelling is removed.
 void apply_override(Json& json, Json override_json) {
   for (auto& [key, value] : override_json.items()) {
     if (key == "rope_scaling") json.erase("rope_parameters");

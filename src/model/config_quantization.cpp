@@ -51,7 +51,7 @@ void check_block_size(ConfigReader& in, const char* name) {
   in.fail(name, "is {}; supported: [128, 128]", size == nullptr ? std::string("missing") : describe(*size));
 }
 
-// Reads the modules that are left out, under the names that writers of these configs use.
+// Reads the modules that are not quantised, under each of the names that writers of these configs use.
 void read_unquantised(ConfigReader& in, WeightQuantization& quantization) {
   std::vector<std::string> names;
   const char* found = "ignore";
@@ -64,7 +64,7 @@ void read_unquantised(ConfigReader& in, WeightQuantization& quantization) {
   quantization.unquantised = to_list(in, found, std::move(names));
 }
 
-// Scales of activations are computed as the model runs, so those of a file (input_scale) are ignored.
+// Scales of activations are computed while the model runs, so those in a file (input_scale) are ignored.
 enum class Activations { kAny, kDynamic };
 void read_activation_scheme(ConfigReader& in, Activations allowed) {
   if (allowed == Activations::kDynamic) {
@@ -131,8 +131,8 @@ void read_scheme(ConfigReader& in, WeightQuantization& quantization) {
   }
 }
 
-// Reads "input_activations": the settings are checked and then left to the backend, which scales each token
-// separately or does not quantise activations at all.
+// Reads "input_activations". The settings are checked and then ignored, because the backend decides: it
+// scales each token separately or does not quantise activations at all.
 void read_activations(ConfigReader& in, const WeightQuantization& quantization) {
   const bool is_int = is_int8(quantization.type);
   in.fixed("num_bits", 8);
@@ -211,7 +211,7 @@ void read_compressed_tensors(ConfigReader& in, std::string_view source, const st
     if (first) quantization = std::move(found);
     first = false;
   }
-  // If a group names module classes, names of single modules add nothing.
+  // If a group names module classes, names of single modules have no further effect.
   for (const std::string& target : targets) {
     if (target == "Linear") return read_unquantised(in, quantization);
   }

@@ -90,7 +90,7 @@ void Deepseek::forward_nextn(const ForwardBatch& batch, const float* hidden, KvC
 Tensor Deepseek::run_layers(const LayerRun& run, const AttentionStep& step, KvCache& cache, Tensor residual,
                             std::optional<std::span<const int32_t>> rows, ExecContext& exec) {
   const auto num_layers = static_cast<int64_t>(run.layers.size());
-  // residual is the stream between layers; x is the next block's input; out is its output.
+  // residual is the residual stream between layers, x is the next block's input, and out is its output.
   Tensor x = exec.workspace.tensor<float>({residual.shape[0], config_.hidden_size});
   Tensor out = exec.workspace.tensor<float>({residual.shape[0], config_.hidden_size});
   rms_norm(residual, run.layers[0].input_norm, step.norm_eps, x, exec);
@@ -98,7 +98,7 @@ Tensor Deepseek::run_layers(const LayerRun& run, const AttentionStep& step, KvCa
     const LayerWeights& layer = run.layers[static_cast<size_t>(i)];
     const bool is_last = i + 1 == num_layers;
     attention_block(layer.attention, x, cache, run.first_cache_layer + i, step, out, exec);
-    if (is_last && rows) {  // from here on only rows whose result is wanted are needed
+    if (is_last && rows) {  // from here on only these rows are computed
       const auto num_rows = static_cast<int64_t>(rows->size());
       x = x.rows(0, num_rows);
       if (num_rows == 0) return x;

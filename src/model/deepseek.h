@@ -1,5 +1,5 @@
 // Deepseek is the base of the family's models: it owns config, weights, RoPE table and router, and implements
-// the small pieces of a forward pass. V2, V3 and V3.2 differ in data alone.
+// the small pieces of a forward pass. V2, V3 and V3.2 differ only in their data.
 #pragma once
 
 #include <span>
@@ -33,9 +33,9 @@ class Deepseek final : public Model {
     int64_t first_cache_layer = 0;
     const float* final_norm = nullptr;  // [hidden]
   };
-  // Runs the layers over `residual` float32 [m, hidden], which it overwrites, and returns what the norm
-  // after the last one gives, in the workspace: all rows, or those of `rows`, where no other row passes the
-  // last feed-forward block. No row passes it if `rows` is empty.
+  // Runs the layers over `residual` float32 [m, hidden], which it overwrites, and returns the output of the
+  // norm after the last layer, in the workspace. With `rows`, only these rows pass the last feed-forward
+  // block and are returned; if `rows` is empty, no row passes it.
   Tensor run_layers(const LayerRun& run, const AttentionStep& step, KvCache& cache, Tensor residual,
                     std::optional<std::span<const int32_t>> rows, ExecContext& exec);
   // Writes the logits of x [num_logits, hidden].

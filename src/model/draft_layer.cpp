@@ -26,7 +26,7 @@ std::string eh_proj_of(int64_t layer_idx) {
 }
 
 // Parses the text of a config.json so that the NextN layer is model.layers.<num_hidden_layers> in both forms.
-// `checkpoint` has the weights; null: they are not read.
+// `checkpoint` contains the weights, or is null if they are not read.
 Result<ModelConfig> parse_draft_config(std::string_view text, const std::string& source,
                                        const Checkpoint* checkpoint) {
   HADAL_RETURN_IF_ERROR(refuse_other_model(text, source));
@@ -51,7 +51,7 @@ Result<ModelConfig> parse_draft_config(std::string_view text, const std::string&
   if (is_alone) {
     config.num_hidden_layers = 0;
     if (config.quantization) {
-      // The lists have the names of the checkpoint that the layer was taken from. What is stored decides.
+      // The lists have the names of the layer's original checkpoint, so the stored tensors decide instead.
       config.quantization->targets = {};
       config.quantization->unquantised = {};
     }
@@ -94,7 +94,7 @@ Result<DraftLayer> read(const DraftRequest& request) {
   return draft;
 }
 
-// Field is one in which a draft layer and its model agree.
+// Field is a value in which a draft layer and its model must agree.
 struct Field {
   const char* name;
   std::string (*text)(const ModelConfig& config);
@@ -172,7 +172,7 @@ Result<void> check_gpu_draft(const DraftLayer& draft, const ModelConfig& model,
                              LoadQuantization quantization) {
   const auto& of_draft = draft.config.quantization;
   const auto& of_model = model.quantization;
-  // Where the files have codes, the plan finds their scales by the model's config.
+  // Where the files have codes, the plan uses the model's config to find the scales of these codes.
   const bool fits = of_draft ? of_model && of_model->type == of_draft->type &&
                                    of_model->scale_suffix == of_draft->scale_suffix
                              : draft.quantization == quantization;

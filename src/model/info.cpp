@@ -13,8 +13,8 @@
 namespace hadal {
 namespace {
 
-// LoadedTypes tells the types of matrices once loaded, for a checkpoint that is stored as its config says.
-// The matrices of an MLP are asked for one after another, so that its types are found once.
+// LoadedTypes returns the types that matrices have once loaded, for a checkpoint that is stored as its config
+// says. Callers query the matrices of an MLP one after another, so that the MLP's types are computed once.
 class LoadedTypes {
  public:
   LoadedTypes(const ModelConfig& config, const WeightLoadOptions& options)
@@ -26,7 +26,7 @@ class LoadedTypes {
     return module.starts_with("down") ? down_ : gate_up_;
   }
 
-  // Returns where the MLP of the matrix may be cut; 1 for other tensors.
+  // Returns the unit at whose multiples the MLP of the matrix may be cut; 1 for other tensors.
   int64_t unit_of(const TensorSpec& spec) {
     return select_mlp(spec) ? mlp_unit(gate_up_, gate_up_, down_) : 1;
   }

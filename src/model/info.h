@@ -14,14 +14,14 @@ namespace hadal {
 
 struct ModelInfo {
   std::string architecture;  // as in config.json, "DeepseekV3ForCausalLM"
-  // Counts the parameters of the model itself, without the NextN layer and without scales; a tied tensor
-  // counts once.
+  // The parameters of the model itself, without the NextN layer and without scales; a tied tensor counts
+  // once.
   int64_t num_parameters = 0;
-  // Counts the parameters that one token uses: the router's top experts instead of all, and no embedding
-  // table, of which one row is read.
+  // The parameters that one token uses: the router's top experts instead of all, and no embedding table,
+  // because only one row of it is read.
   int64_t num_active_parameters = 0;
   int64_t num_nextn_parameters = 0;  // in the NextN layer, without what it shares with the target
-  // Counts the bytes in memory once loaded, including scales and (if it is loaded) the NextN layer.
+  // Bytes in memory once loaded, including scales and (if it is loaded) the NextN layer.
   int64_t weight_bytes = 0;
   int64_t kv_bytes_per_token = 0;     // over all layers, in the given format, with index keys
   int64_t index_bytes_per_token = 0;  // of index keys, over all layers; 0 without an indexer
@@ -43,8 +43,8 @@ struct RankBytes {
 RankBytes rank_bytes(const ModelConfig& config, const WeightLoadOptions& options, ModelSplit split,
                      int64_t rank);
 
-// Returns the same for a rank on a GPU, without the NextN layer: `all` is its block of device
-// memory, with padding and all that is laid out for the kernels (cuda/device_weights.h).
+// Returns the same for a rank on a GPU, without the NextN layer. `all` is its block of device memory,
+// including padding and everything that is laid out for the kernels (cuda/device_weights.h).
 RankBytes gpu_rank_bytes(const ModelConfig& config, const WeightLoadOptions& options, ModelSplit split,
                          int64_t rank);
 

@@ -45,7 +45,7 @@ class EventReader final : public nlohmann::json_sax<Json> {
     event.depth = depth_;
     event.key = key_;
     const bool goes_on = on_value_(event);
-    key_.clear();  // an array's values have none
+    key_.clear();  // values of an array have no keys
     return goes_on;
   }
   bool open(JsonKind kind) {

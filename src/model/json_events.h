@@ -1,5 +1,5 @@
-// Reads JSON as a sequence of events, in time linear in the text, and without memory for what the caller does
-// not keep, however deep the text is nested. Any thread may call it.
+// Reads JSON as a sequence of events, in time linear in the text, however deep the text is nested. It stores
+// nothing that the caller does not keep. Any thread may call it.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct JsonEvent {
 
 enum class JsonEnd { kComplete, kStopped, kNoJson };
 
-// Calls `on_value` for each value, in the order of the text, until that returns false (kStopped) or the text
-// turns out to be no JSON.
+// Calls `on_value` for each value, in the order of the text, until `on_value` returns false (kStopped) or the
+// text turns out not to be JSON.
 JsonEnd read_json_events(std::string_view json, const std::function<bool(const JsonEvent&)>& on_value);
 
 }  // namespace hadal

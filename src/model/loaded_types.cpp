@@ -17,7 +17,7 @@ WeightType loaded_type(const ModelConfig& config, const WeightLoadOptions& optio
   const bool quantises =
       role == TensorRole::kLinear && quantises_at_load(config, options.quantization, weight_name);
   const WeightType codes = linear_type(config, options.quantization);
-  // kv_b_proj with one scale per row would have to be widened again.
+  // A kv_b_proj with one scale per row stays unquantised, because it would have to be widened again.
   if (quantises && !(is_channel_scaled(codes) && is_kv_b(weight_name))) return codes;
   if (stored == DType::kBF16) return WeightType::kBF16;
   return role == TensorRole::kGate ? WeightType::kF32 : compute_type(options.compute_dtype);

@@ -1,5 +1,5 @@
-// Model is a loaded model: weights plus a forward pass over a mixed batch of prefill chunks and decode
-// tokens, and one of the NextN layer. One thread at a time may run them.
+// Model is a loaded model: its weights, a forward pass over a mixed batch of prefill chunks and decode
+// tokens, and a forward pass of the NextN layer. One thread at a time may run these passes.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@
 
 namespace hadal {
 
-// Returns the layout of a model's KV cache in a format: one with index keys has V3.2's scales by default,
-// other models have one scale per token. The error (kUnsupported) is a format that has no room for what a
+// Returns the layout of a model's KV cache in a format. A model with index keys has V3.2's scales by default,
+// and other models have one scale per token. The error (kUnsupported) is a format that cannot store what a
 // model with an indexer needs.
 Result<KvLayout> cache_layout(const ModelConfig& config, KvFormat format,
                               std::optional<KvScales> scales = {});
 
 // KvCache holds the KV pools of all layers, [num_pages, kPageSize, row_bytes] each, and the pools of index
 // keys of a model with an indexer, [num_pages, index_page_bytes] each. A page has the same id in both. The
-// system commits the memory as it is touched.
+// operating system commits memory when it is first touched.
 class KvCache {
  public:
   KvCache(int64_t num_layers, int64_t num_pages, KvLayout layout);
@@ -44,10 +44,10 @@ class KvCache {
   KvLayout layout_;
 };
 
-// ForwardBatch is one step's work on the host. Rows [0, num_prefill_tokens) are prompt tokens, in segments;
-// these use the un-absorbed attention path. The rest use the absorbed one, each with a sequence and a length
-// of its own: decode tokens, and prompt tokens that the plan puts there (WorkKind::kAbsorbedPrefill), which
-// num_prefill_tokens does not count.
+// ForwardBatch is one step's work on the host. Rows [0, num_prefill_tokens) are prompt tokens, in segments,
+// which use the un-absorbed attention path. The other rows use the absorbed path, and each has its own
+// sequence and length. They are decode tokens, and prompt tokens that the plan puts there
+// (WorkKind::kAbsorbedPrefill), which num_prefill_tokens does not count.
 struct ForwardBatch {
   std::vector<int32_t> token_ids;  // [num_tokens]
   std::vector<int32_t> positions;  // [num_tokens]
@@ -90,20 +90,20 @@ class Model {
   // run the same batch at the same time.
   virtual void forward(const ForwardBatch& batch, KvCache& cache, const ForwardOutputs& outputs,
                        ExecContext& exec) = 0;
-  // Runs the NextN layer (MtpWeights, which must be loaded): row r has position t, batch.token_ids[r] is the
-  // token at t + 1, and row r of `hidden` float32 [num_tokens, hidden] is the target's hidden state at t, or
-  // in a further draft step the layer's own. Its logits are those of the token at t + 2. It computes the
-  // logits and the hidden states of the wanted rows alone, and writes the records of all rows to the cache's
-  // layer num_hidden_layers. So the record at t depends on the token at t + 1.
+  // Runs the NextN layer (MtpWeights, which must be loaded). Row r has position t, batch.token_ids[r] is the
+  // token at t + 1, and row r of `hidden` float32 [num_tokens, hidden] is the target's hidden state at t, or,
+  // in a further draft step, the layer's own. The logits are those of the token at t + 2. It computes logits
+  // and hidden states only for the wanted rows, and writes the records of all rows to the cache's layer
+  // num_hidden_layers. So the record at t depends on the token at t + 1.
   virtual void forward_nextn(const ForwardBatch& batch, const float* hidden, KvCache& cache,
                              const ForwardOutputs& outputs, ExecContext& exec) = 0;
   virtual const ExpertStats& expert_stats() const = 0;
 };
 
-// Returns the layers of the model's KV cache: one for each layer, the NextN layer included if it is loaded.
+// Returns the number of layers of the model's KV cache, including the NextN layer if it is loaded.
 int64_t num_cache_layers(const Model& model);
 
-// Makes the family member that config.architecture names.
+// Makes the model of the family that config.architecture names.
 Result<std::unique_ptr<Model>> make_model(ModelConfig config, ModelWeights weights);
 
 }  // namespace hadal

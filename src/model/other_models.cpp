@@ -21,7 +21,7 @@ struct OtherModel {
   std::string_view what;
 };
 
-// The first row that matches counts.
+// The first matching row decides.
 constexpr OtherModel kOtherModels[] = {
     {"kimi",
      "a Kimi model, which has DeepSeek-V3's layers, but a tokenizer (tiktoken.model) and a chat format of "
@@ -75,7 +75,7 @@ Result<void> refuse_other_model(std::string_view config_json, std::string_view s
   using nlohmann::json;
   const json config = json::parse(config_json, nullptr, false);
   if (!config.is_object()) return {};
-  // Kimi's architecture is DeepSeek's, so that its type is what tells.
+  // Kimi has DeepSeek's architecture, so only its model_type distinguishes it.
   if (const auto type = config.find("model_type"); type != config.end() && type->is_string()) {
     const auto& name = type->get_ref<const std::string&>();
     if (const OtherModel* found = find_other_model(name)) return refusal(source, "model_type", name, *found);

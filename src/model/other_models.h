@@ -1,5 +1,6 @@
-// Recognises checkpoints that people try here and that are other models, or in another format, to say what
-// they are and what runs them. It only reads the file system; any thread may call it.
+// Recognises checkpoints that users may try to load and that are another model or in another format, in order
+// to tell the user what they are and which program runs them. It only reads the file system; any thread may
+// call it.
 #pragma once
 
 #include <filesystem>
@@ -9,12 +10,13 @@
 
 namespace hadal {
 
-// The error (kUnsupported) is that `path` is a GGUF file, or a directory of GGUF files without config.json.
+// Returns an error (kUnsupported) if `path` is a GGUF file, or a directory of GGUF files without config.json.
 Result<void> refuse_gguf(const std::filesystem::path& path);
 
-// The error (kUnsupported) is that a config.json belongs to a known model of another family: a Llama or Qwen
-// model, as R1's distilled versions are, one of Kimi or GLM, or one of DeepSeek's that is not supported. It
-// names `source`, the field and its value. All other texts are left to parse_model_config, broken ones too.
+// Returns an error (kUnsupported) if a config.json belongs to a known model of another family: a Llama or
+// Qwen model, such as R1's distilled versions, one of Kimi or GLM, or one of DeepSeek's that is not
+// supported. The error names `source`, the field and its value. All other texts, also broken ones, are left
+// to parse_model_config.
 Result<void> refuse_other_model(std::string_view config_json, std::string_view source);
 
 }  // namespace hadal

@@ -35,8 +35,8 @@ std::vector<const char*> fitting_words(const WeightQuantization& stored) {
   return words;
 }
 
-// Returns the format of a checkpoint's first quantised linear, by its tensors alone; nullopt if none is
-// quantised.
+// Returns the format of a checkpoint's first quantised linear, determined from the tensors alone; nullopt if
+// none is quantised.
 Result<std::optional<WeightQuantization>> stored_format(const Checkpoint& checkpoint) {
   for (const Checkpoint::Entry& entry : checkpoint.entries()) {
     const std::string& name = entry.info.name;
@@ -63,8 +63,8 @@ Result<std::optional<WeightQuantization>> stored_format(const Checkpoint& checkp
   return std::optional<WeightQuantization>();
 }
 
-// `is_said` tells whether config.json states the format; otherwise only the flag does, and cannot be left
-// out.
+// `is_said` is true if config.json states the format. Otherwise only the flag states it, and the flag cannot
+// be left out.
 Status contradiction(std::string_view flag, LoadQuantization word, const WeightQuantization& stored,
                      bool is_said) {
   return invalid_argument("{} {} means {}, but the checkpoint is stored as {}; allowed: {}{}", flag,
@@ -180,7 +180,7 @@ Result<std::optional<WeightQuantization>> undeclared_quantization(const ModelCon
   std::optional<WeightQuantization> none;
   if (config.quantization || model_dir.empty()) return none;
   const auto checkpoint = Checkpoint::open(model_dir);
-  if (!checkpoint.ok()) return none;  // loading reports the error; config.json alone is enough here
+  if (!checkpoint.ok()) return none;  // loading reports the error; here config.json alone is enough
   return stored_format(*checkpoint);
 }
 

@@ -120,7 +120,7 @@ HWY_INLINE void round_bf16(const std::byte* src, int64_t count, uint16_t* dst) {
   });
 }
 
-// Magnitudes of at least 2^-6 are rounded by adding half a unit at bit 20; smaller ones have the fixed step
+// Magnitudes of at least 2^-6 are rounded by adding half a unit at bit 20. Smaller ones have the fixed step
 // 2^-9, which is the last bit of numbers near 2^14, so one addition rounds them.
 template <class DF>
 HWY_INLINE auto e4m3_codes(DF df, hn::Vec<DF> v) {
@@ -168,7 +168,8 @@ HWY_INLINE float tile_amax(const std::byte* src, int64_t num_rows, int64_t k, in
   return hn::GetLane(hn::MaxOfLanes(df, amax));
 }
 
-// Computes the codes of such a tile: `multiplier` is 448 / amax or 127 / amax.
+// Computes the codes of a tile [num_rows, width] of rows `k` values apart: `multiplier` is 448 / amax or 127
+// / amax.
 template <class Loader, bool kInt8>
 HWY_INLINE void tile_codes(const std::byte* src, int64_t num_rows, int64_t k, int64_t width, float multiplier,
                            uint8_t* codes) {

@@ -22,10 +22,10 @@ namespace hadal {
 // included.
 void widen_to_f32(DType dtype, const std::byte* src, int64_t count, float* dst);
 
-// Does the same with rounding to nearest even; BF16 is copied.
+// Rounds such values to bf16, to nearest even; BF16 is copied.
 void round_to_bf16(DType dtype, const std::byte* src, int64_t count, bf16* dst);
 
-// This is the smallest amax by which a block is scaled, so that blocks of zeros have finite scales.
+// A block is scaled by at least this amax, so that blocks of zeros have finite scales.
 inline constexpr float kMinBlockAmax = 0x1p-100F;
 
 // Quantises rows of a matrix [n, k] to codes and scales of one of the four types that have scales. For block
@@ -36,14 +36,14 @@ inline constexpr float kMinBlockAmax = 0x1p-100F;
 void quantize_rows(WeightType type, DType dtype, const std::byte* src, int64_t num_rows, int64_t k,
                    std::byte* codes, float* scales);
 
-// One scale per matrix needs two passes: first the amax of all its pieces (at least kMinBlockAmax; NaN where
-// int8 needs it) and the scale of that, then the codes of each piece.
+// One scale per matrix needs two passes: the first finds the amax of all its pieces (at least kMinBlockAmax;
+// NaN where int8 needs it) and from it the scale; the second computes the codes of each piece.
 float max_abs(WeightType type, DType dtype, const std::byte* src, int64_t count);
 float scale_of(WeightType type, float amax);
 void quantize_values(WeightType type, DType dtype, const std::byte* src, int64_t count, float amax,
                      std::byte* codes);
 
-// Does the inverse for what quantize_rows writes: out [num_rows, k] = code · scale.
+// Does the inverse of quantize_rows: out [num_rows, k] = code · scale.
 void dequantize_rows(WeightType type, const std::byte* codes, int64_t num_rows, int64_t k,
                      const float* scales, float* out);
 

@@ -158,7 +158,7 @@ class Converter {
     const bool copies = is_copied(spec, *source);
     const int64_t total = copies ? static_cast<int64_t>(source->data.size()) : spec.shape[0];
     int64_t step = copies ? kCopyBytes : kStripRows;
-    // The scale of a whole matrix can be computed only from all of it.
+    // The scale of a whole matrix can be computed only from all of its values.
     if (!copies && is_code(spec.dtype) && out_.quantization->one_scale) step = total;
     for (int64_t begin = 0; begin < total; begin += step)
       pieces.push_back({{source, idx}, begin, std::min(step, total - begin)});
@@ -191,8 +191,8 @@ class Converter {
     return written;
   }
 
-  // Tells whether values do not change: those of a float type, or codes whose scales mean the same in the new
-  // format.
+  // Returns true if the values do not change, which holds for those of a float type, and for codes whose
+  // scales mean the same in the new format.
   bool is_copied(const TensorSpec& spec, const Checkpoint::Entry& source) const {
     if (!is_code(spec.dtype)) return spec.dtype == *source.info.dtype;
     return is_code(*source.info.dtype) && in_.quantization->type == out_.quantization->type &&
@@ -296,12 +296,12 @@ class Converter {
   bool copies_all_codes_ = true;  // including their scales
 };
 
-// Copies tokenizer, templates, licence, …: every plain file of the directory that is not written anew, except
-// weights. Files that exist in the target are kept and listed.
+// Copies tokenizer, templates, licence, …: every regular file of the directory, except weights and files that
+// are generated. Files that exist in the target are kept and listed.
 Result<void> copy_other_files(const fs::path& from, const fs::path& to, UnfinishedFiles& files,
                               std::vector<std::string>& kept) {
   std::error_code error;
-  std::error_code ignored;  // an error means that the entry is no plain file
+  std::error_code ignored;  // an error means that the entry is not a regular file
   for (fs::directory_iterator it(from, error); !error && it != fs::directory_iterator();
        it.increment(error)) {
     const fs::directory_entry& entry = *it;
@@ -360,8 +360,8 @@ Result<QuantizedCheckpointSummary> write_quantized_checkpoint(const fs::path& fr
   HADAL_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(from));
   Converter converter(checkpoint, in, out, options, pool);
   HADAL_ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, converter.plan());
-  // Scales that are powers of two stay so only if all of them are copied; those computed here may be any
-  // floats.
+  // Scales that are powers of two remain so only if all of them are copied, because those computed here may
+  // be any floats.
   if (in.quantization && in.quantization->ue8m0_scales && out.quantization && converter.copies_all_codes()) {
     HADAL_ASSIGN_OR_RETURN(new_text, config_text(true));
   }

@@ -1,6 +1,6 @@
 // Rewrites a checkpoint directory with its linears in another format: it reads any checkpoint that the engine
-// reads, and writes any published format or 16 bits. It streams: memory stays at a few strips of 128 rows per
-// thread whatever the size.
+// reads, and writes any published format or 16 bits. It streams, so each thread needs memory for only a few
+// strips of 128 rows, whatever the size of the checkpoint.
 #pragma once
 
 #include <atomic>

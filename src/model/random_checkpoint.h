@@ -1,5 +1,6 @@
 // Writes a Hugging Face checkpoint directory with random weights (model/random_weights.h): shards, index,
-// config.json and generation_config.json. It streams: memory stays at a few MiB per thread whatever the size.
+// config.json and generation_config.json. It streams: each thread needs a few MiB of memory, whatever the
+// size.
 #pragma once
 
 #include <atomic>

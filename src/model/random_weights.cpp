@@ -42,8 +42,8 @@ HWY_INLINE V round_to_bf16(DU du, V bits) {  // the result is in the upper half;
   return hn::Add(bits, hn::Add(tie, hn::Set(du, 0x7fffU)));
 }
 
-// Each function fills as many whole vectors as fit into num_words, starting at `first_word`, and returns how
-// many words.
+// Each function fills as many whole vectors as fit into num_words, starting at word `first_word`, and returns
+// the number of words filled.
 int64_t fill_bf16(uint32_t first_word, int64_t num_words, uint32_t key_low, uint32_t key_high, float scale,
                   float offset, uint16_t* out) {
   const hn::ScalableTag<uint32_t> du;
@@ -204,7 +204,7 @@ constexpr std::string_view kScale = "weight_scale";
 RandomWeightOptions RandomWeightOptions::for_config(const ModelConfig& config, uint64_t seed) {
   RandomWeightOptions options;
   options.seed = seed;
-  // The config of a draft layer's export has no other layer.
+  // In the config of a draft layer's export, num_hidden_layers may be 0.
   options.num_hidden_layers = std::max<int64_t>(config.num_hidden_layers, 1);
   if (config.quantization) {
     options.ue8m0_scales = config.quantization->ue8m0_scales;

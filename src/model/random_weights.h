@@ -1,6 +1,6 @@
 // Makes deterministic random weights: every element of every tensor is a pure function of (seed, tensor name,
 // flat index), so that any part of any tensor can be made anywhere, in any order, on any number of threads.
-// `--load-format dummy`, tools/make_checkpoint and the goldens use it; tools/goldens/random_weights.py is the
+// `--load-format dummy`, tools/make_checkpoint and the goldens use it. tools/goldens/random_weights.py is the
 // same definition in numpy, bit for bit, for the formats that goldens have (no int8, no scales of rows). The
 // functions are pure.
 //
@@ -28,9 +28,10 @@
 //   weight_scale_inv (f32)          b·(1 ± 0.5), b such that code·scale has the linear's mean square, with
 //                                   fan_in = 128 · last dimension
 //   weight_scale (f32)              likewise, with the linear's own fan_in
-// Embeddings of distinct tokens are then independent and stay the larger part of the residual stream in every
-// layer (all layers together add about as much as the embedding), so the gates see nearly independent inputs
-// and every expert is hit equally often: random routing spreads as E·(1−(1−k/E)^B).
+// Embeddings of distinct tokens are then independent and remain the larger part of the residual stream in
+// every layer, because all layers together add about as much as the embedding. So the gates get nearly
+// independent inputs, and every expert is used equally often: the expected number of distinct experts is
+// E·(1−(1−k/E)^B).
 #pragma once
 
 #include <cstddef>
@@ -62,7 +63,7 @@ class RandomTensor {
  public:
   enum class Kind : uint8_t { kReal, kFp8Codes, kPowerOfTwo, kInt8Codes };
 
-  // Recipe has everything on which an element depends besides its index, for generators elsewhere (on the
+  // Recipe has everything on which an element depends except its index, for generators elsewhere (on the
   // GPU).
   struct Recipe {
     Kind kind = Kind::kReal;
@@ -90,8 +91,8 @@ class RandomTensor {
   // Writes elements [begin, begin + count) in the stored type to `out`, aligned to that type.
   void fill(int64_t begin, int64_t count, std::byte* out) const;
 
-  // Returns one element, in float32 after rounding to the stored type, by a literal version of the definition
-  // above.
+  // Returns one element, in float32 after rounding to the stored type. It follows the definition above
+  // literally.
   float at(int64_t index) const;
 
  private:

@@ -10,7 +10,7 @@ namespace {
 constexpr int kPairs = kQkRopeHeadDim / 2;
 constexpr int64_t kGrowth = 4096;  // positions added at a time: computing their sines takes about 5 ms
 
-// Returns the (fractional) pair index whose wave makes `rotations` turns over the original context.
+// Returns the (fractional) pair index whose wave makes `rotations` turns over the original context length.
 double pair_of_rotations(double rotations, double theta, double original_length) {
   return kQkRopeHeadDim * std::log(original_length / (rotations * 2.0 * std::numbers::pi)) /
          (2.0 * std::log(theta));

@@ -1,6 +1,6 @@
 // RopeTable holds cosines and sines of every position, including YaRN's frequency ramp (arXiv 2309.00071
-// §3.2) and magnitude. The table grows on demand, because most requests never come near 163,840 positions and
-// start-up should not compute them.
+// §3.2) and magnitude. The table grows on demand, because most requests are far shorter than 163,840
+// positions, and computing all of them would delay the start.
 #pragma once
 
 #include <cstdint>

@@ -40,8 +40,8 @@ std::string printable(std::string_view name) {
   return text;
 }
 
-// Receives the events of the JSON parser and accepts exactly the format's form, so that a header of any size
-// is read in one pass and never nests deeper than the form allows. Handlers return false to stop.
+// Receives the events of the JSON parser and accepts exactly the structure of the format, so that a header of
+// any size is read in one pass and never nests deeper than the format allows. Handlers return false to stop.
 class HeaderReader {
  public:
   using number_integer_t = int64_t;
@@ -277,7 +277,7 @@ Result<std::vector<SafetensorsTensor>> parse_safetensors_header(std::span<const 
       }
     }
   }
-  // Empty tensors begin where the next one begins, so the end decides.
+  // An empty tensor begins where the next tensor begins, so ties are ordered by their ends.
   std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });

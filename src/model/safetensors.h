@@ -1,7 +1,7 @@
-// Reads the header of a safetensors file and checks it before anything in the file is used. A file has 8
-// bytes of little-endian header length N, N bytes of JSON {"name": {"dtype", "shape", "data_offsets"}},
-// optionally "__metadata__" (strings), then the data. Offsets count from the end of the header. Nothing is
-// assumed about alignment. The function is pure.
+// Reads the header of a safetensors file and checks it before anything in the file is used. A file consists
+// of 8 bytes of little-endian header length N, N bytes of JSON {"name": {"dtype", "shape", "data_offsets"}},
+// optionally with "__metadata__" (strings), and the data. Offsets count from the end of the header. Nothing
+// is assumed about alignment. The function is pure.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ inline constexpr size_t kMaxSafetensorsHeaderBytes = size_t{100} << 20;  // the 
 struct SafetensorsTensor {
   std::string name;
   std::string dtype_name;  // as written, e.g. "BF16"
-  // It is absent for a type that this engine does not use, which is an error only if the tensor is needed.
+  // Absent for a type that this engine does not use, which is an error only if the tensor is needed.
   std::optional<DType> dtype;
   std::vector<int64_t> shape;
   size_t begin = 0;  // bytes from the start of the file, begin ≤ end ≤ file size

@@ -1,7 +1,8 @@
 // Says which part of a model each rank holds when several ranks share it (--tp-size, --ep-size). Heads, dense
-// and shared MLPs and the vocabulary are cut by tp; routed experts are dealt to ep groups of tp / ep ranks,
-// which cut each of their experts. What reads every token in the same way (embedding, norms, router, q_a,
-// kv_a, V3.2's indexer) is on all ranks. The functions are pure; nothing else decides where a model is cut.
+// and shared MLPs and the vocabulary are cut by tp. Routed experts are distributed over ep groups of tp / ep
+// ranks, and the ranks of a group cut each of its experts. Parts that treat every token alike (embedding,
+// norms, router, q_a, kv_a, V3.2's indexer) are on all ranks. The functions are pure; nothing else decides
+// where a model is cut.
 #pragma once
 
 #include <cstdint>
@@ -31,22 +32,22 @@ struct Range {
 // value, the field that it must divide, and the values that are allowed.
 Result<void> check_split(const ModelConfig& config, ModelSplit split);
 
-// Returns part `index` of [0, size) cut into `num_parts` at multiples of `unit`; the first parts have one
-// unit more where they cannot be equal. Parts may be empty; together they are [0, size).
+// Returns part `index` of [0, size), which is cut into `num_parts` at multiples of `unit`. If the parts
+// cannot be equal, the first ones have one unit more. Parts may be empty; together they are [0, size).
 Range part_of(int64_t size, int64_t unit, int64_t num_parts, int64_t index);
 
 // Returns the multiple at which an MLP's intermediate size may be cut on the CPU: whole blocks of scales
 // (128) if one of its matrices has them, otherwise 16.
 int64_t mlp_unit(WeightType gate, WeightType up, WeightType down);
 
-// This is where an MLP may be cut on a GPU, whose kernels need multiples of 128 in any case: smaller units
-// would only add padding.
+// A GPU cuts an MLP at multiples of this unit. Its kernels need multiples of 128 in any case, so smaller
+// units would only add padding.
 inline constexpr int64_t kGpuMlpUnit = 128;
 
-// Returns true if the shared MLP of a layer is a product of its own on a GPU, cut as mlp_width_of says.
-// Otherwise it is n_shared_experts experts after the routed ones, and each of them is cut as those are
-// (expert_width_of). It is apart if ep > 1, because then the routed experts are cut by tp / ep, and if its
-// matrices have block scales (`type`) that its experts' borders would cut.
+// Returns true if the shared MLP of a layer is a product of its own on a GPU, cut by mlp_width_of. Otherwise
+// it is n_shared_experts experts after the routed ones, each of which is cut like a routed expert
+// (expert_width_of). It is separate if ep > 1, because then the routed experts are cut by tp / ep, and also
+// if its matrices have block scales (`type`) and the borders of its experts would cut blocks.
 bool shared_is_apart(const ModelConfig& config, ModelSplit split, WeightType type);
 
 Range heads_of(const ModelConfig& config, ModelSplit split, int64_t rank);
@@ -61,15 +62,15 @@ Range expert_width_of(const ModelConfig& config, ModelSplit split, int64_t unit,
 // Returns the rank's part of the intermediate size of a dense or shared MLP.
 Range mlp_width_of(int64_t intermediate_size, ModelSplit split, int64_t unit, int64_t rank);
 
-// RowWindow is a run of rows of a matrix that begins at a block of scales: rows [first, first + count), of
-// which the first `skip` belong to another rank's head and are computed but not read.
+// RowWindow is a run of rows of a matrix that begins at a block of scales: rows [first, first + count). Its
+// first `skip` rows belong to another rank's head and are computed but not read.
 struct RowWindow {
   int64_t first = 0;
   int64_t count = 0;
   int64_t skip = 0;
 };
-// Returns the rows of q_proj or q_b_proj for the heads. If the type has block scales they begin at a block,
-// as a head of 192 rows does not always do.
+// Returns the rows of q_proj or q_b_proj for the heads. If the type has block scales, the rows begin at a
+// block, because a head of 192 rows does not always begin at one.
 RowWindow q_rows_of(Range heads, WeightType type);
 
 }  // namespace hadal

@@ -24,7 +24,7 @@ int64_t expert_index(std::string_view name) {
   return index;
 }
 
-// Returns the part of an MLP's intermediate size.
+// Returns the rank's part of an MLP's intermediate size.
 int64_t width_of(const ModelConfig& config, const TensorSpec& spec, int64_t width, ModelSplit split,
                  int64_t rank, int64_t unit) {
   if (!spec.expert) return mlp_width_of(width, split, unit, rank).size();

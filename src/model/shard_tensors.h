@@ -1,5 +1,5 @@
-// Says what a rank holds of each tensor of a checkpoint, from the config alone: the sizes of the views that
-// shard_weights.h makes. The functions are pure.
+// Says which part of each tensor of a checkpoint a rank holds, from the config alone. These are the sizes of
+// the views that shard_weights.h makes. The functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,10 @@ struct TensorPart {
   int64_t cols = 0;
 };
 
-// Returns the part of `spec` that `rank` holds, which may be empty. `type` is that of the matrix once loaded.
-// `unit` is where its MLP may be cut (mlp_unit), for matrices of MLPs. Scales have the part of their matrix,
-// so that `spec` is none (kScale). In a NextN layer it says what the rank would hold.
+// Returns the part of `spec` that `rank` holds, which may be empty. `type` is the type of the matrix once
+// loaded. For matrices of MLPs, `unit` is the unit at whose multiples the MLP may be cut (mlp_unit). `spec`
+// must not be a scale (kScale), because a scale has the part of its matrix. For a NextN layer it returns what
+// the rank would hold.
 TensorPart tensor_part(const ModelConfig& config, const TensorSpec& spec, ModelSplit split, int64_t rank,
                        WeightType type, int64_t unit);
 

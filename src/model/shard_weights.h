@@ -1,5 +1,5 @@
 // Makes a rank's weights from the whole model's, for ranks that share the process's memory. Every matrix is a
-// view into the whole one, with its codes and scales, so nothing is copied and nothing rounded again.
+// view into the whole matrix, with its codes and scales, so nothing is copied or rounded again.
 #pragma once
 
 #include "model/config.h"
@@ -9,9 +9,9 @@
 namespace hadal {
 
 // Returns the weights of `rank`, which keep whole.storage alive. The split has been checked (check_split).
-// AttentionWeights::q_skip, MoeWeights::first_expert and empty matrices (n or k 0) say what is this rank's; a
-// shared expert or routed experts of which the rank holds nothing are absent. The NextN layer is divided like
-// the others. mapped_bytes and owned_bytes are 0, because views have no bytes of their own.
+// AttentionWeights::q_skip, MoeWeights::first_expert and empty matrices (n or k 0) describe the rank's part.
+// A shared expert or routed experts of which the rank holds nothing are absent. The NextN layer is divided
+// like the others. mapped_bytes and owned_bytes are 0, because views have no bytes of their own.
 ModelWeights shard_weights(const ModelWeights& whole, const ModelConfig& config, ModelSplit split,
                            int64_t rank);
 

@@ -58,11 +58,11 @@ bool is_quantised(const ModelConfig& config, std::string_view weight_name);
 
 // Returns F8_E4M3 or I8, the stored type of the codes of a type with scales.
 DType code_dtype(WeightType type);
-// Returns true for these two; false also for a stored type without a name here (nullopt).
+// Returns true for F8_E4M3 and I8; false also for nullopt, which stands for stored types that have no DType.
 bool is_code(std::optional<DType> dtype);
 
-// Returns true if the tensor is kv_b_proj's weight or scale. The loader widens it where each row has its own
-// scale, because one half of it is multiplied along its rows.
+// Returns true if the tensor is kv_b_proj's weight or scale. Where each of its rows has a scale of its own,
+// the loader widens kv_b_proj, because one half of it is multiplied along its rows.
 bool is_kv_b(std::string_view tensor_name);
 
 }  // namespace hadal

@@ -32,7 +32,7 @@ Result<std::vector<std::pair<std::string, std::string>>> parse_weight_map(std::s
     if (value.depth == 0) is_object = value.kind == JsonKind::kObject;
     if (value.depth == 1) {
       in_map = value.key == "weight_map" && value.kind == JsonKind::kObject;
-      if (value.key == "weight_map") files.clear();  // of two the last one counts
+      if (value.key == "weight_map") files.clear();  // if there are two, the last one counts
     }
     if (value.depth == 2 && in_map) {
       auto& file = files[std::string(value.key)];

@@ -9,11 +9,11 @@
 //   F16 matrix     widened to f32    rounded to bf16     widened to f32 (the kernels have no f16 weights)
 //   F8_E4M3, I8    as is (mapped) with the scales beside it: weight_scale_inv or weight_scale of 128×128
 //                  blocks, or weight_scale of rows (one of a whole matrix is repeated for its rows)
-//   … of kv_b_proj with scales of rows: code · scale, in float32 or rounded to bf16 like an F32 matrix, since
-//                  the scales of one of its halves lie along the sum, where the matmul cannot apply them
-//   … of a gate_proj or up_proj whose partner has another type (because a config leaves out one of the two,
-//                  or one is stored without scales): code · scale in the same way, and the partner in that
-//                  type too (BF16 is widened for float32 and float16), because the two are read side by side
+//   … of kv_b_proj with scales of rows: code · scale, in float32 or rounded to bf16 like an F32 matrix. The
+//                  scales of one of its halves lie along the sum, where the matmul cannot apply them.
+//   … of a gate_proj or up_proj whose partner has another type, because a config does not quantise one of
+//                  them, or one is stored without scales: code · scale in the same way, and the partner in
+//                  that type too (BF16 is widened for float32 and float16), because both are read together
 // The router (gate) and an indexer's weights_proj are never rounded: F16 is widened to f32. Norms, the gate's
 // bias and scales are float32.
 // --quantization converts the linears stored as BF16, F16 or F32 to codes and scales (quantization.h), in the
@@ -32,7 +32,7 @@
 
 namespace hadal {
 
-// IndexerWeights are V3.2's indexer of one layer (kernels/params/indexer.h). Every rank has all of it.
+// IndexerWeights holds V3.2's indexer of one layer (kernels/params/indexer.h). Every rank has all of it.
 struct IndexerWeights {
   MatrixWeight wq_b;                   // [index_n_heads·128, q_lora_rank]
   MatrixWeight wk;                     // [128, hidden]
@@ -41,8 +41,8 @@ struct IndexerWeights {
   const float* norm_bias = nullptr;    // [128]
 };
 
-// In the shapes below `heads` and `width` are those of the rank: its part of a model that ranks share, else
-// all.
+// In the shapes below, `heads` and `width` are those of the rank if several ranks share the model; otherwise
+// they are those of the whole model.
 struct AttentionWeights {
   MatrixWeight q_proj;               // [q_skip + heads·192, hidden]; data is set only when q_lora_rank is 0
   MatrixWeight q_a;                  // [q_lora_rank, hidden]
@@ -56,7 +56,7 @@ struct AttentionWeights {
   std::optional<IndexerWeights> indexer;  // V3.2
 };
 
-// The experts' width may be 0 for some of them, but the shared expert's is not.
+// The width of some experts may be 0, but not that of the shared expert.
 struct MoeWeights {
   MatrixWeight gate;                       // [n_routed_experts, hidden], f32 or bf16; computed in float32
   const float* correction_bias = nullptr;  // [n_routed_experts]; null unless topk_method is noaux_tc

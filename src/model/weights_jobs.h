@@ -1,4 +1,4 @@
-// Converts tensors before they can be used, in a loop that runs on all threads. Only the loader includes it.
+// Converts tensors before their first use, in a loop that runs on all threads. Only the loader includes it.
 #pragma once
 
 #include <cstddef>
@@ -49,8 +49,8 @@ struct WeightJob {
   TensorSource scale_source;
 };
 
-// Runs all jobs, in pieces of a few MB handed out on demand. Pages of the mapping are dropped from memory
-// once they have been converted, so that the peak is the memory that the weights finally need.
+// Runs all jobs, in pieces of a few MB that threads fetch on demand. Pages of the mapping are dropped from
+// memory once they have been converted, so that the peak is the memory that the weights finally need.
 void run_weight_jobs(std::span<const WeightJob> jobs, ThreadPool& pool, const LoadProgress& progress);
 
 }  // namespace hadal

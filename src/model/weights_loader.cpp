@@ -35,7 +35,7 @@ class WeightsBuilder {
     for (int64_t i = 0; i < config_.num_hidden_layers; ++i) weights.layers.push_back(layer(i));
   }
 
-  // Adds the NextN layer to weights that are built.
+  // Adds the NextN layer to weights that have already been built.
   void build_nextn(ModelWeights& weights) {
     weights_ = &weights;
     weights.mtp = nextn(weights);
@@ -101,7 +101,7 @@ class WeightsBuilder {
     return weight;
   }
 
-  // Computes codes times scales; `type` has no scales.
+  // Computes code · scale for all elements; `type` is a type without scales.
   MatrixWeight multiplied_out(const std::string& name, const TensorSource& from, WeightType type) {
     const bool round = type == WeightType::kBF16;
     const DType to = round ? DType::kBF16 : DType::kF32;
@@ -117,7 +117,7 @@ class WeightsBuilder {
     return weight;
   }
 
-  // Quantises at load; `weight` has its type and sizes.
+  // Quantises at load. The type and the sizes of `weight` are already set.
   MatrixWeight quantised(MatrixWeight weight, const TensorSource& from) {
     const auto blocks = [](int64_t size) { return (size + kFp8BlockSize - 1) / kFp8BlockSize; };
     const bool in_blocks = is_block_scaled(weight.type);
@@ -245,7 +245,7 @@ class WeightsBuilder {
   std::vector<WeightJob>& jobs_;
 };
 
-// Adds the draft layer to weights whose sources are `target`.
+// Adds the draft layer to weights that were built from the sources `target`.
 Result<void> build_draft(const WeightLoadOptions& options, const TensorSources& target,
                          WeightStorage& storage, std::vector<WeightJob>& jobs, ModelWeights& weights) {
   const DraftLayer& draft = *options.draft;

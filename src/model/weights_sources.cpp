@@ -27,7 +27,7 @@ Result<WeightSources> random_sources(const std::vector<TensorSpec>& specs,
   return sources;
 }
 
-// `within` is that of match_tensors.
+// `within` is as for match_tensors.
 Result<WeightSources> file_sources(const std::filesystem::path& dir, const std::vector<TensorSpec>& specs,
                                    bool with_nextn, std::string_view within = {}) {
   HADAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
@@ -67,7 +67,7 @@ Result<WeightSources> weight_sources(const std::filesystem::path& model_dir, con
 Result<WeightSources> draft_sources(const DraftLayer& draft, uint64_t seed) {
   std::vector<TensorSpec> specs = expected_tensors(draft.config);
   std::erase_if(specs, [](const TensorSpec& spec) { return !spec.nextn; });
-  for (TensorSpec& spec : specs) spec.nextn = false;  // here the layer is all that is expected
+  for (TensorSpec& spec : specs) spec.nextn = false;  // here only the tensors of the layer are expected
   auto sources = draft.format == LoadFormat::kDummy
                      ? random_sources(specs, RandomWeightOptions::for_config(draft.config, seed))
                      : file_sources(draft.dir, specs, false, layer_prefix(draft.config.num_hidden_layers));

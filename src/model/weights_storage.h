@@ -1,5 +1,5 @@
-// WeightStorage is the memory behind a ModelWeights. The loading thread builds it; afterwards it is
-// immutable. Only the loader includes it; other code only keeps a pointer to it.
+// WeightStorage owns the memory behind a ModelWeights. The loading thread builds it; afterwards it is
+// immutable. Only the loader includes this header; other code only keeps a pointer to the storage.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,16 @@ class WeightStorage {
   explicit WeightStorage(size_t limit_bytes) : limit_(limit_bytes) {}
 
   // Returns memory that is uninitialised, aligned to 64 bytes, and kept as long as this object. Small tensors
-  // share slabs, so that huge pages are not wasted on their edges. Beyond the limit nothing more is allocated
-  // and null is returned, while allocated_bytes() continues to count what would be needed: check over_limit()
-  // before using any of it.
+  // share slabs, so that huge pages are not wasted on their edges. Beyond the limit it allocates nothing more
+  // and returns null, while allocated_bytes() continues to count what would be needed. Check over_limit()
+  // before using any of the memory.
   std::byte* allocate(size_t size_bytes);
   bool over_limit() const { return allocated_ > limit_; }
   size_t allocated_bytes() const { return allocated_; }
 
-  // Weights are used from these mappings. No thread reads them ahead: a background thread that did so was
-  // slower, both with a warm page cache and with a cold one, because it competes with the faults of the first
-  // tokens.
+  // Weights are used directly from these mappings. No thread reads them ahead: a background thread that did
+  // so was slower, both with a warm page cache and with a cold one, because such a thread competes with the
+  // page faults of the first tokens.
   void adopt(std::vector<MappedFile> shards) {
     shards_.insert(shards_.end(), std::make_move_iterator(shards.begin()),
                    std::make_move_iterator(shards.end()));

@@ -1,5 +1,5 @@
 // Owns memory: Buffer is one aligned allocation, and Arena a stack of scratch tensors for one step. Both can
-// be moved but not copied, and one thread at a time uses them. CPU allocations of 2 MB and more ask for huge
+// be moved but not copied, and one thread at a time uses them. CPU allocations of 2 MB and more request huge
 // pages; contents are uninitialised.
 #pragma once
 
@@ -32,8 +32,8 @@ class Buffer {
   Device device_;
 };
 
-// Hands out scratch memory from blocks that are kept between steps, so that nothing is allocated after the
-// first step of a shape. A Scope frees everything allocated since it was opened.
+// Allocates scratch memory from blocks that are kept between steps, so that nothing more is allocated after
+// the first step of a shape. A Scope frees everything allocated since it was opened.
 class Arena {
  public:
   explicit Arena(Device device = {}) : device_(device) {}

@@ -1,5 +1,5 @@
-// Wraps the CUDA runtime in RAII, free of CUDA headers: memory, streams, events and graphs. Only builds with
-// HADAL_CUDA have it (cuda_*.cpp). The objects can be moved but not copied; the thread that launches uses
+// Wraps the CUDA runtime in RAII, without CUDA headers: memory, streams, events and graphs. Only builds with
+// HADAL_CUDA have it (cuda_*.cpp). The objects can be moved but not copied. The thread that launches uses
 // them unless a function says otherwise. Failures throw hadal::Error with the runtime's own text;
 // DeviceBuffer throws OutOfDeviceMemory.
 #pragma once
@@ -69,7 +69,8 @@ class CudaEvent {
   explicit CudaEvent(bool timing = false);
   void record(StreamHandle stream);
   void wait() const;  // blocks the calling thread without spinning
-  // Returns the milliseconds from `begin` to this event; both must be made with timing and be complete.
+  // Returns the milliseconds from `begin` to this event. Both events must be made with timing and be
+  // complete.
   float ms_since(const CudaEvent& begin) const;
   void* native() const { return handle_.native(); }
 
@@ -88,8 +89,8 @@ class CudaStream {
   CudaHandle<CudaStreamTraits> handle_;
 };
 
-void synchronize_stream(StreamHandle stream);  // waits for everything that the stream was given
-bool is_capturing(StreamHandle stream);        // true while a graph records what the stream is given
+void synchronize_stream(StreamHandle stream);  // waits for all work on the stream
+bool is_capturing(StreamHandle stream);        // true while a graph captures the stream
 
 // CudaGraph is an instantiated graph. capture() records what `work` launches on the stream, instantiates and
 // uploads it.
@@ -130,7 +131,8 @@ class CudaMemory {
     return *this;
   }
   std::byte* data() const { return data_; }
-  // Makes the memory at least this large. It frees what it has first, so the contents are lost if it grows.
+  // Makes the memory at least this large. If it grows, the old memory is freed first and its contents are
+  // lost.
   void reserve(size_t bytes) {
     if (size() >= bytes) return;
     *this = CudaMemory();
@@ -171,7 +173,7 @@ void copy_to_device_2d(void* device, size_t device_pitch, const void* host, size
                        size_t row_bytes, size_t num_rows, StreamHandle stream);
 void fill_device(void* device, int byte, size_t bytes, StreamHandle stream);
 
-// NvtxRange is a named range in the timelines of profilers (NVTX), which lasts as long as the object lives.
+// NvtxRange is a named range in the timelines of profilers (NVTX), which lasts as long as the object.
 class NvtxRange {
  public:
   explicit NvtxRange(const char* name);

@@ -33,7 +33,7 @@ std::byte* DeviceMemoryTraits::allocate(size_t size_bytes) {
   return static_cast<std::byte*>(data);
 }
 
-// A failing free reports errors of earlier work, which the next synchronisation reports too.
+// A free that fails reports errors of earlier work, and the next synchronisation reports these too.
 void DeviceMemoryTraits::free(std::byte* data) {
   if (data != nullptr) cudaFree(data);
 }

@@ -74,8 +74,8 @@ void CudaStream::wait(const CudaEvent& event) {
   HADAL_CUDA_STATUS(cudaStreamWaitEvent(to_cuda(handle()), to_event(event.native()), 0));
 }
 
-// The mode is thread-local, so that other threads' work meanwhile (pinned allocations of a server, for
-// example) does not break the capture.
+// The capture mode is thread-local, so that work of other threads during the capture (pinned allocations of a
+// server, for example) does not break it.
 CudaGraph CudaGraph::capture(CudaStream& stream, const std::function<void()>& work) {
   const cudaStream_t native = to_cuda(stream.handle());
   HADAL_CUDA_STATUS(cudaStreamBeginCapture(native, cudaStreamCaptureModeThreadLocal));

@@ -1,5 +1,5 @@
-// Measures one call of a device op as an engine runs it: inside a CUDA graph, with inputs rotated past the
-// L2. Only builds with CUDA have it; it uses one thread and one device.
+// Measures one call of a device op as an engine runs it: inside a CUDA graph, with several sets of inputs in
+// turn, so that the L2 does not hold them. Only builds with CUDA have it; it uses one thread and one device.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,8 @@ inline double time_in_graph(CudaStream& stream, const std::function<void(int)>& 
   return times[times.size() / 2];
 }
 
-// Returns how many sets of `bytes` are needed so that a rotation does not stay in the L2 (60 MB on an H200).
+// Returns how many sets of `bytes` are needed so that sets used in turn do not stay in the L2 (60 MB on an
+// H200).
 inline int num_rotating_sets(size_t bytes) {
   return static_cast<int>(std::clamp<size_t>((size_t{160} << 20) / std::max<size_t>(bytes, 1) + 1, 2, 64));
 }

@@ -1,6 +1,6 @@
 // Fills device memory with values like those of trained models: a few megabytes of normal random values from
-// the host, repeated on the device. The time of a product depends on its values: zeros run 13 % too fast.
-// Only builds with CUDA have this; one thread uses it.
+// the host, repeated on the device. The time of a product depends on its values: zeros give times that are 13
+// % too short. Only builds with CUDA have this; one thread uses it.
 #pragma once
 
 #include <algorithm>

@@ -132,8 +132,8 @@ bool is_foreign(const json::object& entry) {
   return !entry.contains("kernel");
 }
 
-// Returns true if another tool's entry has a field with one of our names, so that both cannot be in one
-// object.
+// Returns true if another tool's entry has a field with one of our names, because then one object cannot hold
+// both entries.
 bool clashes(const json::object& foreign, bool experts) {
   const json::object ours = entry_object({}, WeightType::kBF16, experts);
   return std::any_of(ours.begin(), ours.end(),
@@ -299,7 +299,7 @@ cuda::GroupedShape grouped_shape_of(const KernelConfigName& name, int64_t hidden
 }
 
 namespace {
-// Returns true if a file's folder is the directory or the card's folder in it.
+// Returns true if a file's folder is the directory itself or the folder in it that is named after the card.
 bool is_below(const std::filesystem::path& folder, const std::filesystem::path& dir,
               std::string_view device) {
   const std::string card = card_name(device);

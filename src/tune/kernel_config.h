@@ -1,8 +1,8 @@
 // Reads and writes files of measured kernel choices, with names (kernel_config_name.h) and keys like
-// SGLang's: one file per shape and device, which contains an object for each batch size. Beside the fields of
-// Triton's kernels (BLOCK_SIZE_M, …, num_stages) an entry has our own: kernel, splits, cluster, time_us, and
-// for experts hidden_size and rows. Entries without `kernel` are for other kernels; they are counted and
-// ignored. Any thread may call it; only functions with a directory are not pure.
+// SGLang's: one file per shape and device, which contains an object for each batch size. Besides the fields
+// of Triton's kernels (BLOCK_SIZE_M, …, num_stages) an entry has our own: kernel, splits, cluster, time_us,
+// and for experts hidden_size and rows. Entries without `kernel` are for other kernels; they are counted and
+// ignored. Any thread may call these functions, which are pure unless they have a directory as parameter.
 #pragma once
 
 #include <cstdint>
@@ -49,19 +49,19 @@ std::string kernel_config_json(std::span<const KernelConfigEntry> entries, Weigh
 // Reads the file of `name` in the directory. Errors are those of parse_kernel_config; an absent file is not
 // an error.
 Result<KernelConfigFile> read_kernel_config(const std::filesystem::path& dir, const KernelConfigName& name);
-// Writes the entries into that file. They replace our own entries of the same batch sizes and are added
-// beside the fields of another tool's. Everything else in the file is kept: other batch sizes, other tools'
+// Writes the entries into that file. They replace our own entries of the same batch sizes and are added to
+// the fields of another tool's entries. Everything else in the file is kept: other batch sizes, other tools'
 // entries and top-level values. The file is replaced as a whole, so a reader sees either the old or the new
-// one. It is an error if the file is not a JSON object, another tool's entry has field names of ours
+// file. It is an error if the file is not a JSON object, another tool's entry has field names of ours
 // (clashing_entry), or the directory cannot be written.
 Result<void> write_kernel_config(const std::filesystem::path& dir, const KernelConfigName& name,
                                  std::span<const KernelConfigEntry> entries);
 
-// Returns the error for such an entry, which names file and key.
+// Returns the error for an entry whose field names clash with ours, which names file and key.
 Status clashing_entry(const std::filesystem::path& dir, const KernelConfigName& name, int64_t batch);
 
-// Returns true if an entry may choose it: the plain kernel is only for comparison and for shapes that no
-// other supports.
+// Returns true if an entry may name this choice. The plain kernel serves only for comparison and for shapes
+// that no other kernel supports.
 inline bool may_be_chosen(const cuda::Choice& choice) {
   return choice.kernel != cuda::ProductKernel::kReference;
 }
@@ -72,11 +72,11 @@ cuda::GroupedShape grouped_shape_of(const KernelConfigName& name, int64_t hidden
                                     int num_sms);
 
 // Loads every file of the device in the directories and in their folders that have the card's name
-// ("NVIDIA_H200"). Among files with equal names the last directory's is used, and within one directory the
-// one in the card's folder. Entries that are not compiled here or do not support their shape are left out,
-// with one warning per file; if no entry of `named`, the directory that the user named, is used, it warns
-// about that too. It logs what was loaded. The errors are a path that is not a directory, and a file that
-// cannot be read or parsed.
+// ("NVIDIA_H200"). Among files with equal names the file in the last directory is used, and within one
+// directory the file in the card's folder. Entries that are not compiled here or do not support their shape
+// are left out, with one warning per file. `named` is the directory that the user named; if none of its
+// entries is used, there is a warning about that too. It logs what was loaded. The errors are a path that is
+// not a directory, and a file that cannot be read or parsed.
 Result<cuda::ProductChoices> load_kernel_configs(std::span<const std::filesystem::path> dirs,
                                                  std::string_view device, int num_sms,
                                                  const std::optional<std::filesystem::path>& named = {});

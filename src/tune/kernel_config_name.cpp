@@ -18,7 +18,7 @@ const char* type_part(WeightType type) {
     case WeightType::kF32:
       return ",dtype=float32";
     case WeightType::kBF16:
-    case WeightType::kF16:  // uses the measurements of bf16
+    case WeightType::kF16:  // for float16 the measurements of bf16 are used
       return "";
     case WeightType::kFp8Block:
       return ",dtype=fp8_w8a8,block_shape=[128, 128]";

@@ -32,7 +32,7 @@ struct KernelConfigName {
 std::string card_name(std::string_view device);
 // The result ends with ".json".
 std::string file_name(const KernelConfigName& name);
-// Does the inverse for files of one device; returns nullopt for every other name.
+// Does the inverse of file_name for files of one device; returns nullopt for every other name.
 std::optional<KernelConfigName> parse_file_name(std::string_view file, std::string_view device);
 // Returns "NVIDIA_H200" for a name with ",device_name=NVIDIA_H200", whatever the card; empty if it has none.
 std::string device_in_file_name(std::string_view file);

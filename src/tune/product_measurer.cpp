@@ -1,8 +1,8 @@
-// Measures products for `hadal tune` on GPU 0 as the engine runs them, in graphs, with weights rotated past
-// the L2 and operands with the values of trained models. Preparation takes longer than the measured work, so
-// memory is kept from product to product, and a choice's graph as long as its product is searched. A card
-// that works on many rows is allowed to rest between measurements, because a hot card is slower by up to a
-// third (bench/cuda/cool_timer.h).
+// Measures products for `hadal tune` on GPU 0 as the engine runs them: in graphs, with several sets of
+// weights in turn so that the L2 does not hold them, and with values like those of trained models.
+// Preparation takes longer than the measured work, so memory is kept from product to product, and a choice's
+// graph as long as its product is searched. A card that works on many rows is left idle between measurements,
+// because a hot card is slower by up to a third (bench/cuda/cool_timer.h).
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -23,16 +23,16 @@ namespace hadal {
 namespace {
 
 constexpr int kDevice = 0;
-constexpr int kCalls = 16;                      // calls per graph, at most, where few weights fill the L2
-constexpr int kMostCalls = 64;                  // the same for all others
+constexpr int kCalls = 16;                      // least value of the limit of calls per graph (num_sets)
+constexpr int kMostCalls = 64;                  // greatest value of that limit
 constexpr double kGraphUs = 500;                // time of a graph: long calls are repeated less often
 constexpr size_t kMostBytes = size_t{8} << 30;  // limit of rotated weights
 constexpr int64_t kRows = 128;                  // the number of activation rows is a multiple of it
 constexpr double kHotOperations = 200e6;        // operations per µs at which cards get hot
 constexpr float kSpread = 64.0F;                // divisor of weights: near the root of a usual k
 
-// OperandMemory holds the current product's operands, in memory that grows and is filled once for all
-// products, because random values serve every shape.
+// OperandMemory holds the current product's operands. Its memory grows on demand and is filled only once,
+// because random values serve every shape.
 class OperandMemory {
  public:
   explicit OperandMemory(CudaStream& stream) : stream_(stream) {}
@@ -106,7 +106,7 @@ class Operands {
   virtual double operations() const = 0;  // per call
 };
 
-// Weights are `count` matrices of [n, k] with their scales, in `sets` sets.
+// Weights holds `count` matrices of [n, k] with their scales, in `sets` sets.
 struct Weights {
   Weights(const KernelConfigName& name, int64_t n, int64_t k, int64_t count, OperandMemory& memory) {
     const int64_t row = cuda::padded_k(name.type, k);
@@ -136,7 +136,7 @@ struct Weights {
   int sets = 1;
 };
 
-// Activations are rows in the weights' type.
+// Activations holds rows in the weights' type.
 struct Activations {
   Activations() = default;
   Activations(const KernelConfigName& name, int64_t rows, int64_t k, OperandMemory& memory,
@@ -200,9 +200,9 @@ class DenseOperands final : public Operands {
   cuda::GemmLibrary& library_;
 };
 
-// Tokens are spread evenly over the experts, except shared ones (the last), which get all. A choice that
-// needs sorted rows is measured together with the sorting before it, as for gate_up; down finds its rows
-// sorted.
+// Tokens are spread uniformly at random over the experts, except that the shared experts, which are the last,
+// get all tokens. For gate_up, a choice that needs sorted rows is measured together with the sorting before
+// it. The rows of down are already sorted.
 class ExpertOperands final : public Operands {
  public:
   ExpertOperands(const ProductSpec& product, int64_t tokens, OperandMemory& memory, CudaStream& stream)
@@ -256,7 +256,7 @@ class ExpertOperands final : public Operands {
     std::mt19937_64 random(static_cast<uint64_t>(tokens));
     std::vector<int32_t> experts(static_cast<size_t>(routed));
     std::iota(experts.begin(), experts.end(), 0);
-    // A token's experts all differ, and the number of tokens per expert is as equal as possible.
+    // A token's experts are random and all differ. The number of experts per token is as equal as possible.
     for (int64_t token = 0; token < tokens; ++token) {
       const int64_t count = routed_rows * (token + 1) / tokens - routed_rows * token / tokens;
       for (int64_t i = 0; i < std::min(count, routed); ++i) {
@@ -294,7 +294,7 @@ class GpuMeasurer final : public ChoiceMeasurer {
       : operands_(std::move(operands)), stream_(stream), num_sms_(num_sms) {}
 
   Result<double> measure(const cuda::Choice& choice, int replays) override {
-    if (calls_ == 0) {  // the first choice tells roughly how long the others take
+    if (calls_ == 0) {  // the time of the first choice approximates those of the others
       calls_ = 2;
       const double us = time(graph_of(choice), 1);
       graphs_.clear();
@@ -302,7 +302,7 @@ class GpuMeasurer final : public ChoiceMeasurer {
       calls_ = static_cast<int>(std::clamp(kGraphUs / std::max(us, 1.0), 2.0, static_cast<double>(most)));
     }
     const double us = time(graph_of(choice), replays);
-    // If the card works hard, it rests as long as it was busy.
+    // After work that heats the card, the card is left idle for as long as it was busy.
     if (operands_->operations() > kHotOperations * us) {
       const double busy = us * 1e-6 * calls_ * replays;
       std::this_thread::sleep_for(std::chrono::duration<double>(std::min(busy, 0.1)));

@@ -10,8 +10,8 @@
 namespace hadal {
 
 inline constexpr int kAssumedMultiprocessors = 132;  // assumed by a dry run: those of an H200
-// Describes what would be measured on a device with this number of multiprocessors, and how long that would
-// take.
+// Describes what would be measured on a device with this number of multiprocessors, and how long the
+// measurements would take.
 std::string dry_run_text(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
                          const TuneOptions& options, int num_sms = kAssumedMultiprocessors);
 

@@ -13,9 +13,9 @@ namespace {
 constexpr size_t kLeastSurvivors = 4;
 // If a kernel has at most this many candidates, all of them are tried.
 constexpr size_t kFewCandidates = 8;
-// A kernel's neighbours are tried if its fastest seed is not slower than the best of all by more than this
-// factor. Within a kernel, the neighbours of its fastest choices are tried, if they are not slower than its
-// best by more than this, up to the given number.
+// A kernel's neighbours are tried if its fastest seed is at most kWorthClimbing times as slow as the best
+// choice of all kernels. Then the neighbours of its kMostExpanded fastest choices are tried, if these are at
+// most kWorthExpanding times as slow as the kernel's best.
 constexpr double kWorthClimbing = 1.4;
 constexpr double kWorthExpanding = 1.03;
 constexpr size_t kMostExpanded = 8;
@@ -24,8 +24,8 @@ double most_of_best(size_t round) {
   return round == 0 ? 1.25 : 1.0 + 1.0 / 12.0;
 }
 
-// Axes are the fields of a choice besides its kernel and the length of its ring, which follows from the
-// others except for a few alternatives.
+// Axes are the fields of a choice except its kernel and the length of its ring. The other fields determine
+// the length except for a few alternatives.
 using Axes = std::array<int, 4>;
 Axes axes_of(const cuda::Choice& c) {
   return {c.block_m, c.block_n, c.splits, c.cluster};
@@ -47,8 +47,8 @@ std::vector<cuda::Choice> rings_of(const std::vector<cuda::Choice>& candidates, 
 }
 
 // Returns choices of the same kernel that differ in one field: the length of the ring by one or two steps
-// (one step may matter less than the noise of measurements), or one axis by one step, with the shortest or
-// longest ring that is available.
+// (the effect of one step may be smaller than the noise of measurements), or one axis by one step, with the
+// shortest or longest ring that is available.
 std::vector<cuda::Choice> neighbours(const std::vector<cuda::Choice>& candidates,
                                      const cuda::Choice& centre) {
   std::vector<cuda::Choice> out;
@@ -81,8 +81,8 @@ std::vector<cuda::Choice> neighbours(const std::vector<cuda::Choice>& candidates
   return out;
 }
 
-// Returns the choices with which the first round begins. For a kernel with many candidates these are, of
-// those with the fewest rows per tile, each width with 1, 2, 4, … splits once, with a ring of middle length.
+// Returns the choices with which the first round begins. For a kernel with many candidates, they have the
+// fewest rows per tile and cover each width with 1, 2, 4, … splits once, with a ring of middle length.
 std::vector<cuda::Choice> seeds(const std::vector<cuda::Choice>& candidates, const cuda::Choice& heuristic,
                                 const std::vector<cuda::Choice>& likely) {
   std::vector<cuda::Choice> out{heuristic};
@@ -217,13 +217,13 @@ Result<SearchResult> find_fastest(const std::vector<cuda::Choice>& candidates, c
     if (i == 0 && !options.every) HADAL_RETURN_IF_ERROR(round.climb(candidates));
     std::vector<MeasuredChoice> measured = round.measured();
     stopped = round.stopped();
-    // The heuristic's choice is the first of a round. A round that ends before its second measurement
-    // compares nothing with it, so the earlier rounds count.
+    // The heuristic's choice is the first of a round. A round that ends before its second measurement has
+    // nothing to compare with it, so the results of the earlier rounds are used.
     if (stopped && measured.size() < 2 && !result.ranking.empty()) break;
     if (!measured.empty()) result.heuristic_us = measured.front().us;
     std::stable_sort(measured.begin(), measured.end(),
                      [](const auto& a, const auto& b) { return a.us < b.us; });
-    // The measurements of an unfinished later round come before those with fewer replays.
+    // The measurements of an unfinished round come before those of earlier rounds, which have fewer replays.
     std::vector<MeasuredChoice> ranking = measured;
     for (const MeasuredChoice& old : result.ranking) {
       const bool again = std::any_of(measured.begin(), measured.end(),

@@ -1,6 +1,6 @@
 // Finds the fastest of some choices by measuring them: first the likely ones briefly (or all of them), then
-// the better ones again with more replays. It is host code that is independent of the device. One thread uses
-// it.
+// the better ones again with more replays. It is host code that does not depend on the device. One thread
+// uses it.
 #pragma once
 
 #include <functional>
@@ -34,28 +34,28 @@ struct MeasuredChoice {
 };
 
 struct SearchResult {
-  // Those of the last round come first, fastest first; then those of earlier rounds. It is empty if
+  // The choices of the last round come first, fastest first; then those of earlier rounds. It is empty if
   // interrupted before the first measurement.
   std::vector<MeasuredChoice> ranking;
   double heuristic_us = 0.0;  // time of the heuristic's choice, measured as often as the best
   int num_measurements = 0;
   int num_rounds = 0;     // finished rounds
-  bool complete = false;  // neither time nor the user ended it
+  bool complete = false;  // neither the time limit nor the user ended the search
 
   // Returns the best choice, or the heuristic's if nothing is faster by more than kWorthChanging.
   const MeasuredChoice& chosen() const;
   cuda::Choice heuristic;
 };
 
-// Smaller gains depend on the neighbouring kernels of a chain, so they are noise.
+// Smaller gains are treated as noise, because they depend on the neighbouring kernels of a chain.
 inline constexpr double kWorthChanging = 0.04;
 inline constexpr int kRoundReplays[] = {1, 3, 8};
 
 // `heuristic` is measured first and in every round, even if it is not among the candidates. The first round
-// measures every candidate, or (unless options.every) begins with the likely ones and some of each kernel,
-// and continues with the neighbours of each kernel's fastest: one field per step up or down. The fastest of a
-// round continue: at most a third of it (at least four), none slower than the best by more than a quarter,
-// and later a twelfth.
+// measures every candidate if options.every. Otherwise it begins with the likely candidates and some of each
+// kernel, and continues with the neighbours of each kernel's fastest: one field per step up or down. The
+// fastest of a round go on to the next round: at most a third of the choices (or four, if that is more), and
+// none that is slower than the best by more than a quarter, or in later rounds a twelfth.
 Result<SearchResult> find_fastest(const std::vector<cuda::Choice>& candidates, const cuda::Choice& heuristic,
                                   ChoiceMeasurer& measurer, const SearchOptions& options);
 

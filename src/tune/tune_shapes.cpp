@@ -17,8 +17,8 @@ int64_t whole_blocks(int64_t size) {
   return (size + kFp8BlockSize - 1) / kFp8BlockSize * kFp8BlockSize;
 }
 
-// Returns the sizes that `size_of(rank)` has on any rank, without 0: such a rank has no such product. The
-// first is that of rank 0, which has the largest part.
+// Returns the distinct values of `size_of(rank)` over all ranks, except 0, because such a rank has no such
+// product. The first value is that of rank 0, which has the largest part.
 template <typename SizeOf>
 std::vector<int64_t> sizes_of_ranks(ModelSplit split, const SizeOf& size_of) {
   std::vector<int64_t> sizes;
@@ -60,7 +60,7 @@ std::vector<std::string> expert_modules(const ModelConfig& config,
   return modules;
 }
 
-// MlpStacks are the types of the two stacks of an MLP or of a layer's experts, and the padded intermediate
+// MlpStacks holds the types of the two stacks of an MLP or of a layer's experts, and the padded intermediate
 // sizes that ranks have of them.
 struct MlpStacks {
   WeightType gate_up;
@@ -146,7 +146,7 @@ Result<std::vector<ProductSpec>> dense_products(const ModelConfig& config, LoadQ
                                                 ModelSplit split) {
   HADAL_RETURN_IF_ERROR(check_split(config, split));
   const int64_t hidden = config.hidden_size;
-  const int64_t heads = heads_of(config, split, 0).size();  // all ranks have as many
+  const int64_t heads = heads_of(config, split, 0).size();  // the same on all ranks
   const int64_t kv_a = kKvLoraRank + kQkRopeHeadDim;
   const bool low_rank = config.q_lora_rank != 0;
   const auto q_rows = [&](WeightType type) {
@@ -207,7 +207,7 @@ Result<std::vector<ProductSpec>> expert_products(const ModelConfig& config, Load
                                                  ModelSplit split) {
   HADAL_RETURN_IF_ERROR(check_split(config, split));
   if (config.n_routed_experts == 0) return std::vector<ProductSpec>();
-  const int64_t routed = experts_of(config, split, 0).size();  // all ranks have as many
+  const int64_t routed = experts_of(config, split, 0).size();  // the same on all ranks
   const double routed_per_token =
       static_cast<double>(config.num_experts_per_tok) / static_cast<double>(split.ep);
   std::vector<MlpStacks> layers;

@@ -25,7 +25,7 @@ struct Item {
   size_t file = 0;
   int64_t batch = 0;
   TuneField field;
-  bool between = false;  // compared with its neighbours only
+  bool between = false;  // only compared with its neighbours
 };
 
 cuda::GroupedShape expert_shape(const ProductSpec& product, int64_t batch, int num_sms) {
@@ -44,7 +44,7 @@ cuda::LinearShape dense_shape(const ProductSpec& product, int64_t batch, int num
 struct File {
   KernelConfigName name;
   bool written = false;
-  std::map<int64_t, cuda::Choice> choices;  // by batch: those already in the file, and those found
+  std::map<int64_t, cuda::Choice> choices;  // by batch: those in the file, and those found in this run
 };
 
 // Returns the choices of the nearest smaller and larger batch size.
@@ -78,8 +78,8 @@ bool hopeless(const cuda::Choice& choice, const ProductSpec& product, int64_t ba
 }
 
 // Returns true if the file has an entry for the batch size that a run must keep: a choice that supports the
-// product, or one of a later version. It is an error, which names file, key and value, if an entry leaves no
-// place for ours.
+// product, or an entry of a later version. It is an error, which names file, key and value, if an entry of
+// another tool or model occupies the place of ours.
 Result<bool> is_there(const KernelConfigFile& stored, const std::filesystem::path& dir,
                       const KernelConfigName& name, const ProductSpec& product, int64_t batch, int num_sms) {
   const auto has = [&](const std::vector<int64_t>& batches) {
@@ -112,7 +112,7 @@ bool is_searched(int64_t batch) {
 
 namespace {
 
-// Returns true if a file can be created there; it is removed again.
+// Returns true if a file can be created there; the file is removed again.
 bool is_writable(const std::filesystem::path& dir) {
   const std::filesystem::path probe = dir / fmt::format(".hadal-tune-{}", ::getpid());
   std::ofstream out(probe);
@@ -142,7 +142,7 @@ Result<void> check_output_dir(const std::filesystem::path& dir) {
     if (is_writable(dir)) return {};
     return invalid_argument("--output-dir {}: cannot be written to", dir.string());
   }
-  // This is the part of the path that exists, in which the rest must be created.
+  // This is the longest part of the path that exists. The rest must be created in it.
   std::filesystem::path there = std::filesystem::absolute(dir, error);
   while (!std::filesystem::exists(there, error) && there.has_relative_path()) there = there.parent_path();
   if (!std::filesystem::is_directory(there, error) || !is_writable(there)) return no_directory(dir);
@@ -217,7 +217,8 @@ double expected_seconds(const ProductSpec& product, int64_t batch, const TuneFie
   const double graph = std::max(kGraphSeconds, 2.0 * call);
   const auto candidates = static_cast<double>(field.candidates.size());
   const double first = every ? candidates : std::min(candidates, kSearchMeasurements);
-  // Each candidate is measured twice: half of them are slow ones, and the card rests where it works hard.
+  // The graph of each candidate runs twice, first when it is built. Another factor of 2 allows for slow
+  // candidates, which are half of them, and for the pauses in which a hot card cools.
   return first * (kSecondsPerMeasurement + 2.0 * 2.0 * graph) + kLaterReplays * 1.5 * graph;
 }
 
@@ -295,7 +296,7 @@ Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vec
                                          .likely = likely,
                                          .now = options.now,
                                          .interrupted = options.interrupted}));
-    // If not even the first round was finished, the next run begins again.
+    // If not even the first round was finished, the next run starts this search anew.
     if (result.num_rounds == 0) {
       ++report.num_left;
       continue;

@@ -1,9 +1,10 @@
 // Runs `hadal tune` without its command line: products times batch sizes are searched one by one, each within
 // its share of the remaining time, and every result is written to the files of kernel choices at once, so
 // that no work is lost. Existing entries are kept, including those of other tools and of later versions.
-// Batch sizes between those of kSearchedBatches come last: if the choices of the sizes around one differ from
-// each other or from the heuristic's, these are compared; otherwise nothing is measured, because the files
-// mean the same without it. It is host code; devices are accessed through MeasurerSource. One thread uses it.
+// Batch sizes between those of kSearchedBatches come last. If the choices for the sizes around such a size
+// differ from each other or from the heuristic's choice, these choices are compared. Otherwise nothing is
+// measured, because the files mean the same without it. It is host code; devices are accessed through
+// MeasurerSource. One thread uses it.
 #pragma once
 
 #include <filesystem>
@@ -21,8 +22,7 @@ namespace hadal {
 // These are the batch sizes of SGLang's own files.
 inline constexpr int64_t kTunedBatches[] = {1,  2,   4,   8,   16,   24,   32,   48,   64,
                                             96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096};
-// If no batch sizes are given, tuning always searches these batch sizes, whatever was chosen for their
-// neighbours.
+// If no batch sizes are given, tuning always searches these, whatever was chosen for their neighbours.
 inline constexpr int64_t kSearchedBatches[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
 bool is_searched(int64_t batch);
 
@@ -33,7 +33,7 @@ class MeasurerSource {
   virtual std::string device_name() const = 0;
   virtual int num_sms() const = 0;
   // Returns a measurer for one product at one batch size, valid until the next call. It is an error if the
-  // device has no room.
+  // device has not enough memory.
   virtual Result<std::unique_ptr<ChoiceMeasurer>> measurer(const ProductSpec& product, int64_t batch) = 0;
 };
 
@@ -58,7 +58,7 @@ struct TuneRow {
 };
 
 // Checks with a temporary file that the directory, or the part of its path that exists, is writable; does not
-// create it. The error is kInvalidArgument, naming --output-dir.
+// create the directory. The error is kInvalidArgument, which names --output-dir.
 Result<void> check_output_dir(const std::filesystem::path& dir);
 
 // Returns each value once, at its first position.
@@ -107,8 +107,9 @@ inline constexpr double kCloseToTuned = 0.05;
 HeuristicVerdict judge_heuristic(const std::vector<TuneRow>& rows);
 
 // Tunes the products. The errors are a file that cannot be read or written (the directory is created and
-// tested before anything is measured), another tool's or another model's entry in the place of ours (detected
-// before anything is measured), and a measurement that failed. Files written before an error stay.
+// tested before anything is measured), an entry of another tool or another model in the place of ours
+// (detected before anything is measured), and a measurement that failed. Files written before an error are
+// kept.
 Result<TuneReport> tune(const std::vector<ProductSpec>& products, const std::vector<int64_t>& batches,
                         MeasurerSource& source, const TuneOptions& options);
 

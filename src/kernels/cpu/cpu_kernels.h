@@ -51,8 +51,8 @@ HADAL_CPU_KERNELS
 }
 namespace simd {
 HADAL_CPU_KERNELS
-// Computes several products of one x (same x, m, x_stride and k) in one parallel region, with the bits of
-// `linear`.
+// Computes several products of one x (same x, m, x_stride and k) in one parallel region, with results
+// bit-identical to those of `linear`.
 void linear_group(std::span<const LinearParams> group, Context& context);
 // Names the instruction set that run-time dispatch chose, e.g. "AVX3_DL".
 const char* target_name();

@@ -7,9 +7,9 @@ namespace hadal {
 
 // RMSNorm (arXiv 1910.07467) computes y = x · rsqrt(mean(x²) + eps) ⊙ weight. With `residual`, residual += x
 // comes first, and the sum is normalised. mean(x²) is summed in double over k ascending in 16 interleaved
-// partial sums (element k goes to partial k mod 16), and the partials are added in ascending order; the
-// factor f = float(1 / sqrt(mean + eps)) is computed in double, then y = (x · f) · weight in float32. The
-// bits are the same on every instruction set.
+// partial sums (element k goes to partial k mod 16), and the partials are added in ascending order. The
+// factor f = float(1 / sqrt(mean + eps)) is computed in double, and y = (x · f) · weight in float32. The bits
+// are the same on every instruction set.
 struct RmsNormParams {
   const float* x = nullptr;       // [m, n], rows x_stride apart
   float* residual = nullptr;      // [m, n], dense, updated in place; null when there is none

@@ -61,9 +61,9 @@ struct IndexWriteParams {
   KvIndex layout = KvIndex::kF32;
 };
 
-// Makes queries of wq_b's product and weights of weights_proj's, both in place: q becomes what a key is
-// compared with (with kE4M3 the value of the code, without its scale), and w becomes w ·
-// float32(num_heads^−0.5 · 128^−0.5) · (scale of q).
+// Makes queries from the product of wq_b, and weights from that of weights_proj, both in place. q becomes the
+// values that are compared with keys (with kE4M3 the values of the codes, without their scale), and w becomes
+// w · float32(num_heads^−0.5 · 128^−0.5) · (scale of q).
 struct IndexQueryParams {
   float* q = nullptr;  // [m, num_heads, 128], dense
   float* w = nullptr;  // [m, num_heads], dense
@@ -76,10 +76,10 @@ struct IndexQueryParams {
 
 // Chooses for each token the min(topk, kv_len) keys of highest score, exactly. Where scores are equal, the
 // lower position wins; a NaN is worse than every number. Exactly one of `slots` and `bits` is set:
-// - slots: the chosen keys' page · kPageSize + offset in ascending order of position, then −1; `counts`
-//   holds their number;
-// - bits: bit (position mod 64) of word (position / 64) is set for the chosen ones. Words up to bits_stride
-//   are all written.
+// - slots: the chosen keys' page · kPageSize + offset in ascending order of position, then −1; `counts` is
+//   the number of chosen keys;
+// - bits: bit (position mod 64) of word (position / 64) is set for the chosen keys. All words up to
+//   bits_stride are written.
 struct IndexSelectParams {
   const float* q = nullptr;  // [num_tokens, num_heads, 128], dense: IndexQueryParams
   const float* w = nullptr;  // [num_tokens, num_heads], dense

@@ -1,6 +1,6 @@
-// This is the one definition of the bytes of a KV cache record, which is what one token stores in one layer's
-// pool. The pool of a layer is [num_pages, kPageSize, row_bytes]. Every reader and writer, on every device,
-// follows this file.
+// This file alone defines the bytes of a KV cache record, which one token stores in one layer's pool. The
+// pool of a layer is [num_pages, kPageSize, row_bytes]. Every reader and writer, on every device, follows
+// this file.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ inline constexpr int kKvRopeDim = 64;     // k_pe after RoPE, interleaved pairs
 inline constexpr int kKvRowDim = kKvLatentDim + kKvRopeDim;
 inline constexpr int kKvScaleGroup = 128;  // latents that share one scale in fp8_e4m3
 inline constexpr int kKvNumScales = kKvLatentDim / kKvScaleGroup;
-// This is the least amax from which a scale that is a power of two is made: KvScales::kPer128PowersOfTwo and
+// A scale that is a power of two is made from at least this amax, in KvScales::kPer128PowersOfTwo and
 // KvIndex::kE4M3.
 inline constexpr float kKvMinAmax = 1e-4F;
 
@@ -96,7 +96,7 @@ struct KvLayout {
   constexpr int index_key_bytes() const { return index == KvIndex::kE4M3 ? kKvIndexDim : index_row_bytes(); }
   constexpr int64_t index_page_bytes() const { return int64_t{kPageSize} * index_row_bytes(); }
 
-  // Returns the bytes that one token takes in one layer: its record and its index key.
+  // Returns the bytes that one token occupies in one layer: its record and its index key.
   constexpr int token_bytes() const { return row_bytes() + index_row_bytes(); }
 };
 

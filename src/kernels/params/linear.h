@@ -1,7 +1,7 @@
 // Holds the parameters of matrix products y = x · Wᵀ and their batched and grouped forms.
 //
-// These numerics make a result independent of the batch: activations are float32; weights are converted
-// exactly to float32; every output element is one chain of fused multiply-adds over k = 0, 1, …, K−1 in this
+// These numerics make a result independent of the batch. Activations are float32, and weights are converted
+// exactly to float32. Every output element is one chain of fused multiply-adds over k = 0, 1, …, K−1 in this
 // order, starting from +0, whatever M, N, the instruction set or the number of threads. For block weights the
 // chain runs over each 128-wide block of k from +0, and the block sums are joined in block order: acc =
 // fma(block_sum, scale[n/128][k/128], acc), starting from +0. For channel weights the chain runs over the

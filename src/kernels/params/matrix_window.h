@@ -1,5 +1,5 @@
-// Returns parts of a weight matrix as views of its memory, which is how ranks that share a model hold their
-// parts of it, and the bytes of a matrix.
+// Returns parts of a weight matrix as views of its memory, and the bytes of a matrix. Ranks that share a
+// model hold their parts of it as such views.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ namespace hadal {
 
 inline constexpr int64_t kScaleBlockSize = 128;  // rows and columns that share a scale of a block type
 
-// Returns the bytes of a [n, k] matrix of this type with its scales, without anything between its rows. An
-// empty matrix has none.
+// Returns the bytes of a [n, k] matrix of this type with its scales, without padding between its rows. An
+// empty matrix has 0 bytes.
 constexpr int64_t matrix_bytes(WeightType type, int64_t n, int64_t k) {
   if (n == 0 || k == 0) return 0;
   const auto blocks = [](int64_t size) { return (size + kScaleBlockSize - 1) / kScaleBlockSize; };

@@ -1,11 +1,12 @@
 // Holds the parameters of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1) over the paged
 // cache.
 //
-// Every key and value is read back from the cache after rounding to the KV row format; this includes the
+// Every key and value is read back from the cache after rounding to the KV row format, also those of the
 // step's own tokens, which are written first. Keys are visited in ascending order of absolute position, page
-// by page; the running maximum and the rescaling of online softmax happen at page borders of absolute
-// positions only, and long contexts are cut into splits of fixed absolute extent, merged in order. A token's
-// result therefore depends on its position and the cache's contents alone, not on chunking, batch or threads.
+// by page. The running maximum and the rescaling of online softmax happen only at page borders of absolute
+// positions, and long contexts are cut into splits of fixed absolute extent, which are merged in order. A
+// token's result therefore depends on its position and the cache's contents alone, not on chunking, batch or
+// threads.
 #pragma once
 
 #include <cstddef>
@@ -48,8 +49,8 @@ struct MlaDecodeParams {
   const int32_t* kv_len = nullptr;   // [num_tokens]: keys the token sees, including itself; 0 gives zeros
   float softmax_scale = 0.0F;
   // A selection (indexer.h) replaces pages and kv_len: token t attends to the records at selected[t, 0 …
-  // counts[t]), slots of the pool in ascending order of position. They are visited in blocks of kPageSize
-  // slots, merged like pages. A count of 0 gives zeros.
+  // counts[t]), which are slots of the pool in ascending order of position. They are visited in blocks of
+  // kPageSize slots, which are merged like pages. A count of 0 gives zeros.
   const int32_t* selected =
       nullptr;  // [num_tokens, selected_stride]; null: every token attends to all that it sees
   int64_t selected_stride = 0;
@@ -76,8 +77,8 @@ struct MlaPrefillParams {
   MatrixWeight kv_b;  // [num_heads · 256, 512]: per head 128 rows of W_UK, then 128 of W_UV
   float softmax_scale = 0.0F;
   // A selection (indexer.h) is a mask: row r of q attends to position p only if bit p mod 64 of word [r, p /
-  // 64] is set. A page of which a row selects nothing leaves its running maximum and sum as they are; a row
-  // that selects nothing gives zeros.
+  // 64] is set. A page from which a row selects no key does not change its running maximum and sum, and a row
+  // that selects no key at all gives zeros.
   const uint64_t* selected = nullptr;  // [num_tokens, selected_stride]; null: causal attention to all keys
   int64_t selected_stride = 0;         // ≥ ⌈max kv_len / 64⌉
 };

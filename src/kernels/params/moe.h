@@ -64,7 +64,7 @@ struct MoeParams {
   const float* topk_weights = nullptr;  // [m, top_k]
   int top_k = 0;
   int num_experts = 0;                  // of the model
-  int first_expert = 0;                 // experts[0] is this one of them
+  int first_expert = 0;                 // experts[0] has this index in the model
   std::span<const MlpWeights> experts;  // [≤ num_experts - first_expert]; may be empty
   const MlpWeights* shared = nullptr;   // null when there is none; its intermediate size is not 0
 };

@@ -28,7 +28,7 @@ Tensor column_view(const Tensor& matrix, int64_t offset, int64_t width) {
   return view;
 }
 
-// Projections are what a block computes from its hidden states by products alone.
+// Projections holds the products that a block computes directly from its hidden states.
 struct Projections {
   Tensor q;         // [m, q_skip + heads · 192]
   Tensor kv;        // [m, 512 + 64]: latent, then k_pe
@@ -36,7 +36,7 @@ struct Projections {
   Tensor index_k;   // [m, 128]; unset without an indexer
 };
 
-// The query goes through its low-rank pair if the model has one.
+// If the model has a low-rank pair for the query, the query is computed through it.
 Projections project(const AttentionWeights& weights, const Tensor& x, int64_t q_width, float eps,
                     ExecContext& exec) {
   const int64_t m = x.shape[0];
@@ -120,7 +120,7 @@ class LayerAttention {
   }
 
  private:
-  // Returns the given rows of a dense matrix: a view if they are all of them, otherwise a copy.
+  // Returns the given rows of a dense matrix: a view if they are all of its rows, otherwise a copy.
   Tensor gathered(const Tensor& matrix, std::span<const int32_t> rows) {
     const auto num_rows = static_cast<int64_t>(rows.size());
     if (num_rows == matrix.shape[0]) return matrix;
@@ -129,7 +129,7 @@ class LayerAttention {
     return some;
   }
 
-  // Calls body(rows, q, out) with the q and out of these rows alone, if there are any.
+  // Calls body(rows, q, out) with q and out reduced to these rows, if there are any.
   template <typename Body>
   void attend(const SelectionPlan::DecodeRows& rows, const Tensor& q, const Tensor& out, const Body& body) {
     if (rows.rows.empty()) return;
@@ -192,7 +192,7 @@ void attention_block(const AttentionWeights& weights, const Tensor& x, const KvC
                                       .page_table = batch.page_table.data(),
                                       .page_table_stride = batch.page_table_stride},
                              .cos_sin = step.cos_sin});
-    // Every token stores its key, also where nothing is selected yet, because later tokens may select it.
+    // Every token stores its key, even where no row selects keys yet, because later tokens may select it.
     store_index_keys(*index, projected.index_k, batch, exec);
   }
   LayerAttention attention(step, paged, weights.kv_b, heads, x, projected.q_latent, index ? &*index : nullptr,

@@ -15,8 +15,8 @@ struct Router {
 };
 Router make_router(const ModelConfig& config);
 
-// Computes y [m, hidden] = experts(x) + shared(x), of which one rank's weights give its part of the sum. It
-// returns the number of distinct experts that were hit, on whatever rank they are.
+// Computes y [m, hidden] = experts(x) + shared(x), or with one rank's weights that rank's part of the sum. It
+// returns the number of distinct experts, on all ranks together, to which tokens were routed.
 int32_t moe_block(const MoeWeights& weights, const Router& router, const Tensor& x, const Tensor& y,
                   ExecContext& exec);
 

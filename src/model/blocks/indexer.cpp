@@ -11,7 +11,8 @@ namespace {
 
 using PrefillRun = SelectionPlan::PrefillRun;
 
-// Appends rows of a segment that attend to all keys, to the last run if that is of the same kind.
+// Appends rows of a segment that attend to all keys. They join the last run if its rows attend to all keys
+// too.
 void append_to_all(std::vector<PrefillRun>& runs, PrefillSegment segment) {
   if (runs.empty() || runs.back().selects) runs.push_back({.first_row = segment.q_begin});
   PrefillRun& run = runs.back();
@@ -20,7 +21,7 @@ void append_to_all(std::vector<PrefillRun>& runs, PrefillSegment segment) {
   run.segments.push_back(segment);
 }
 
-// Appends rows of a segment that select, in pieces.
+// Appends rows of a segment that select keys, in pieces.
 void append_selecting(std::vector<PrefillRun>& runs, const PrefillSegment& segment) {
   const int32_t prior = segment.kv_len - segment.q_len;
   for (int32_t begin = 0; begin < segment.q_len; begin += static_cast<int32_t>(kMaxSelectingRows)) {

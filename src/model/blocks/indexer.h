@@ -1,6 +1,6 @@
 // Runs V3.2's indexer ("DeepSeek Sparse Attention", DeepSeek-V3.2-Exp; kernels/params/indexer.h has the
-// numerics): it stores an index key for every token, and selects the keys to which tokens attend that see
-// more than index_topk of them.
+// numerics). It stores an index key for every token. For tokens that see more than index_topk keys, it
+// selects the keys to which they attend.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct SelectionPlan {
   DecodeRows selecting;             // the others
 };
 
-// Makes the plan of a step; a row selects if it sees more than `topk` keys, and none does if that is 0.
+// Makes the plan of a step. A row selects keys if it sees more than `topk`; if `topk` is 0, no row does.
 SelectionPlan plan_selection(const ForwardBatch& batch, int64_t topk);
 
 // LayerIndex is one layer's indexer in a step.
@@ -69,7 +69,7 @@ struct Selection {
   std::span<int32_t> counts;  // [rows]
 };
 
-// Returns the selections of decode rows; x and q_latent are those of these rows, as above.
+// Returns the selections of decode rows. x and q_latent are as above, but of these decode rows.
 Selection select_slots(const LayerIndex& index, const SelectionPlan::DecodeRows& rows, int64_t topk,
                        const Tensor& x, const Tensor& q_latent, ExecContext& exec);
 

@@ -1,7 +1,7 @@
 // Implements the attention half of a layer. Prompt rows attend un-absorbed over keys and values expanded from
-// the cache; decode rows, and a few prompt rows after a long prefix, attend absorbed over the cache itself.
-// So do the rows that an indexer selects keys for (device_indexer.cpp). Every key is read back from the cache
-// after rounding to its format.
+// the cache. Decode rows, and a few prompt rows after a long prefix, attend absorbed over the cache itself,
+// and so do rows for which an indexer selects keys (device_indexer.cpp). Every key is read back from the
+// cache after rounding to its format.
 #include <algorithm>
 
 #include "model/cuda/device_forward.h"
@@ -9,7 +9,7 @@
 namespace hadal {
 namespace {
 
-// Returns the rows from `first` on; the scales of a column stay together.
+// Returns the rows from `first` on. Scales are stored by column, so the stride of a column stays the same.
 cuda::QuantizedRows rows_from(cuda::QuantizedRows rows, int64_t first) {
   if (rows) {
     rows.codes += first * rows.stride;
@@ -52,7 +52,7 @@ DeviceForward::DecodePlan DeviceForward::make_plan(const cuda::MlaPlanShape& sha
   return made;
 }
 
-// It is called once per step, because every layer uses the same plans.
+// This is called once per step, because every layer uses the same plans.
 void DeviceForward::plan_attention() {
   if (num_decode_ > 0) {
     cuda::MlaPlanShape shape = plan_shape(num_decode_, 1, step_.most_keys);
@@ -69,18 +69,19 @@ void DeviceForward::plan_attention() {
 void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx, const DeviceRows& x,
                               Value16* out) {
   const DeviceArena::Scope scope(arena_);
-  // From the second layer on, the step's inputs (lengths, page tables, positions), its plans and all records
+  // From the second layer on, the step's inputs (lengths, page tables, positions), its plans, and all records
   // but those that this layer's mla_prologue writes are complete before any kernel of this layer can begin.
-  // Kernels begin in their order in the stream, each when every block of the previous one has allowed it
-  // (pdl_launch_dependents) or ended. Many allow it before they wait, so in general this does not tell which
-  // kernels have ended; but the attention kernels allow it only after pdl_wait (mla_decode, mla_prefill) or
-  // when they end (the plain ones). So when a kernel after the attention of the previous layer begins,
-  // everything before that attention has ended: copies of inputs and pages, updates of page tables, plans,
-  // earlier steps. Launches without the attribute (copies, libraries) wait for everything in any case.
-  // mla_prologue writes records of the step's own tokens; decode_settled is false if a decode row has other
-  // tokens of the step among its keys. The kernels of the indexer write index keys, queries and selections,
-  // and none of what is called settled. All of them wait before they read anything but weights, and the
-  // kernels of attention over selections allow the next one only after pdl_wait, like the others.
+  // The reason is as follows. Kernels begin in stream order, each when every block of the previous kernel has
+  // called pdl_launch_dependents or ended. Many kernels call it before they wait, so in general the start of
+  // a kernel does not show which kernels have ended. But the attention kernels call it only after pdl_wait
+  // (mla_decode, mla_prefill) or not at all (the plain kernels). So when a kernel after the attention of the
+  // previous layer begins, everything before that attention has ended: copies of inputs and pages, updates of
+  // page tables, plans, earlier steps. Launches without the attribute (copies, libraries) wait for everything
+  // in any case. mla_prologue writes records of the step's own tokens; decode_settled is false if a decode
+  // row has other tokens of the step among its keys. The indexer's kernels write only index keys, queries and
+  // selections, which are not treated as settled. All of them wait before they read anything but weights. The
+  // kernels of attention over selections allow the next kernel to begin only after pdl_wait, like the other
+  // attention kernels.
   settled_ = layer_idx > 0;
   const bool low_rank = weights.q_b.data != nullptr;
   const int64_t qkv_width = weights.qkv_a.n;
@@ -95,7 +96,7 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
   DeviceRows q_latent;
   const bool indexed = weights.indexer.num_heads > 0;
   if (low_rank) {
-    // The indexer's wq_b reads the latent too, and may have another type than q_b.
+    // The indexer's wq_b reads the latent too, and its type may differ from that of q_b.
     const bool codes = has_scales(weights.q_b.type) || (indexed && has_scales(weights.indexer.wq_b.type));
     const bool plain = !has_scales(weights.q_b.type) || (indexed && !has_scales(weights.indexer.wq_b.type));
     q_latent = allocate_rows(num_tokens_, weights.q_width, codes, plain);
@@ -139,7 +140,8 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
   const DeviceRows heads_out = allocate_rows(num_tokens_, heads_width, has_scales(weights.o.type),
                                              num_prefill_ > 0 || !expands_to_codes(weights.o));
   if (num_prefill_ > 0) {
-    // These come first, because prefill_attention rotates queries in place and quantises all outputs.
+    // The rows that select come first, because prefill_attention rotates queries in place and quantises all
+    // outputs.
     if (indexed) selecting_attention(weights, pool, index_pool, queries, q, q_stride, heads_out.x);
     prefill_attention(weights, pool, q, q_stride, heads_out.x, heads_out.x_quantized);
   }
@@ -163,8 +165,8 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
   const PrefillPlan& plan = *step_.prefill;
   const int64_t m = num_prefill_;
   const int64_t heads_width = heads_ * kVHeadDim;
-  // These come first, because they need unrotated queries. Keys of one sequence may be another's new tokens
-  // of this step, so inputs are not settled.
+  // The absorbed passes come first, because they need unrotated queries. Their inputs are not settled,
+  // because a sequence may have new tokens of another sequence in this step among its keys.
   for (size_t i = 0; i < plan.absorbed_passes.size(); ++i) {
     const AbsorbedPass& pass = plan.absorbed_passes[i];
     const int64_t rows = int64_t{pass.num_groups} * plan.group_rows;
@@ -237,7 +239,7 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
     double pairs = 0.0;
     for (int i = 0; i < pass.num_segment_runs; ++i) {
       const cuda::PrefillSegmentRun& run = plan.segment_runs[pass.first_segment_run + i];
-      // Pairs above the diagonal are hidden.
+      // Pairs above the diagonal are masked.
       const double hidden = run.k_pos + run.k_len > run.q_pos ? run.q_len / 2.0 : 0.0;
       pairs += static_cast<double>(run.q_len) * std::max(0.0, static_cast<double>(run.k_len) - hidden);
     }

@@ -44,7 +44,7 @@ std::byte* DeviceArena::allocate(size_t bytes) {
 
 namespace {
 
-// Returns the addresses of `count` pools that lie one after the other, in device memory.
+// Returns the addresses, in device memory, of `count` pools that lie one after another.
 DeviceBuffer addresses_of(const DeviceBuffer& pools, int64_t count, int64_t pool_bytes) {
   std::vector<std::byte*> addresses;
   for (int64_t i = 0; i < count; ++i) addresses.push_back(pools.data() + i * pool_bytes);
@@ -129,8 +129,8 @@ DeviceDecoder::StepBytes DeviceDecoder::step_bytes(int64_t max_tokens, int64_t m
       comm.end_step(exec.launch);
     }
   };
-  // Measures the largest mixed step, and decode steps of every size class, because an op's kernel, and so its
-  // buffers, depends on the number of rows.
+  // Measures the largest mixed step, and decode steps of every size class, because the kernel that an op
+  // uses, and so its buffers, depends on the number of rows.
   if (max_prefill_tokens > 0) measure(max_tokens, max_prefill_tokens);
   const int64_t max_decode = max_tokens - max_prefill_tokens;
   for (int64_t rows = 1; rows < max_decode; rows *= 2) measure(rows, 0);
@@ -228,13 +228,14 @@ void DeviceForward::run_layers(const LayerRun& run, const DeviceOutputs& outputs
   const auto num_layers = static_cast<int64_t>(run.layers.size());
   const int64_t num_logits = step_.num_logit_rows;
   const bool keeps_rows = outputs.rows == Hidden::kAllRows;
-  // The last layer's feed-forward part gets only the rows whose logits are wanted.
+  // The last layer's feed-forward part computes only the rows whose logits are wanted.
   const bool all_rows = step_.logit_rows == nullptr && num_logits == num_tokens_;
 
   residual_ = arena_.array<float>(num_tokens_ * hidden_);
   auto* attention_out = exec_.comm != nullptr ? nullptr : arena_.array<Value16>(num_tokens_ * hidden_);
   const DeviceRows x = allocate_rows(num_tokens_, hidden_, weights_.w8a8(), true);
-  // With NextN it is always there, so that measuring counts it beside a last layer of all rows.
+  // With NextN this residual always exists, so that measuring counts it together with a last layer of all
+  // rows.
   auto* last_residual = all_rows && !weights_.nextn ? nullptr : arena_.array<float>(num_logits * hidden_);
   plan_attention();
 
@@ -255,7 +256,7 @@ void DeviceForward::run_layers(const LayerRun& run, const DeviceOutputs& outputs
     Value16* const attended = exec_.comm != nullptr ? partial_rows(num_tokens_) : attention_out;
     attention(layer.attention, layer_idx, layer_rows(layer_idx), attended);
     if (m == 0) {
-      // The counts of an earlier step must not stay there.
+      // The counts of an earlier step must not remain.
       if (layer.is_moe && step_.distinct_experts != nullptr && !exec_.measure_only) {
         fill_device(step_.distinct_experts + moe_idx, 0, sizeof(int32_t), launch_.stream);
       }
@@ -330,7 +331,7 @@ void DeviceForward::dealt_linear(const DealtProduct& product, Value16* x, int64_
   std::vector<int64_t> widths;  // in bytes
   for (int rank = 0; rank < exec_.comm->num_ranks(); ++rank)
     widths.push_back(product.part(config_, weights_.split, rank).size() * int64_t{sizeof(float)});
-  // Rank 0 has the most columns. All ranks must cut the rows alike.
+  // Rank 0 has the most columns. All ranks must cut the rows in the same way, so its width decides.
   const int64_t most_rows = std::max<int64_t>(kMostGatheredPartBytes / widths[0], 1);
   for (int64_t first = 0; first < m; first += most_rows) {
     const int64_t rows = std::min(most_rows, m - first);

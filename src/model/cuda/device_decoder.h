@@ -1,10 +1,10 @@
 // Runs the forward pass of the family on one GPU: it launches a step's kernels on a stream, eagerly or while
 // a graph is being captured. It allocates nothing and never synchronises. There is one launching thread.
 //
-// Of a model that several ranks share, it computes this rank's heads, experts and widths for all tokens. What
-// attention and feed-forward add to the residual is then a sum over ranks: each rank writes its part in 16
-// bits to memory that all ranks read, and the norm that follows adds the parts in float32 in order of rank.
-// So the residual, and with it routing, has the same bits on all ranks.
+// If several ranks share the model, it computes this rank's heads, experts and widths for all tokens. The
+// results that attention and feed-forward add to the residual are then sums over ranks: each rank writes its
+// part in 16 bits to memory that all ranks read, and the norm that follows adds the parts in float32 in order
+// of rank. So the residual, and with it routing, has the same bits on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ class DeviceArena {
     return reinterpret_cast<T*>(allocate(static_cast<size_t>(count) * sizeof(T)));
   }
   size_t high_water() const { return high_water_; }
-  // Returns a counter that is 0 between ops, for an op whose blocks count themselves and set it back. It is
-  // not part of the arena and never moves.
+  // Returns a counter that is 0 between ops. It is for an op whose blocks count themselves and reset it to 0.
+  // It is not part of the arena and never moves.
   int32_t* arrived() const { return arrived_.as<int32_t>(); }
 
   class Scope {
@@ -64,7 +64,7 @@ class DeviceArena {
 };
 
 // Observes every op of an eager forward pass, for the per-op table of `hadal bench`. `bytes` and `flops` are
-// those that the op must move and compute.
+// the least that the op must move and compute.
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
@@ -77,15 +77,15 @@ struct DeviceExec {
   cuda::GemmLibrary& gemm;
   DeviceArena& workspace;
   const cuda::ProductChoices* choices = nullptr;  // measured ones; null: none
-  // This rank's end of the ranks that share the model, in a step (begin_step()); null: one rank.
+  // The end of this rank among the ranks that share the model, in a step (begin_step()); null: one rank.
   DeviceCommunicator* comm = nullptr;
   bool fusion = true;              // false: --disable-fusion, one kernel for each elementary step
   OpObserver* observer = nullptr;  // null: none
   bool measure_only = false;       // runs the forward pass only to measure its workspace, without launches
 };
 
-// Holds the pools of all layers, in one allocation, and those of index keys in another, if the layout has
-// them.
+// Holds the pools of all layers in one allocation and, if the layout has index keys, the pools of index keys
+// in another.
 class DeviceKvCache {
  public:
   DeviceKvCache(int64_t num_layers, int64_t num_pages, KvLayout layout);
@@ -93,7 +93,7 @@ class DeviceKvCache {
   std::byte* const* device_pools() const {
     return pools_.as<std::byte*>();
   }  // [num_layers], in device memory
-  // These are the same for index keys; null without them.
+  // Returns the same for index keys, whose pools exist only if the layout has them.
   std::byte* index_layer(int64_t layer_idx) const {
     return index_buffer_.data() + layer_idx * index_layer_bytes_;
   }
@@ -124,10 +124,10 @@ struct DeviceStep {
   const int32_t* num_valid = nullptr;       // [1] rows that are not padding; null: all
   const int32_t* decode_seq_idx = nullptr;  // [num_tokens − num_prefill_tokens]
   const int32_t* decode_kv_len = nullptr;   // [num_tokens − num_prefill_tokens]
-  // On the host: a decode row may see more keys than index_topk. If not, no kernel looks for such rows, which
-  // changes no bits.
+  // On the host: true if a decode row may see more keys than index_topk. If false, no kernel looks for such
+  // rows, which changes no bits.
   bool may_select = true;
-  // Every key of a decode row but the last was in the cache before this step.
+  // True if every key of a decode row except the last was in the cache before this step.
   bool decode_settled = false;
   const int32_t* page_table = nullptr;  // [·, page_table_stride]
   int64_t page_table_stride = 0;
@@ -151,7 +151,7 @@ struct DeviceStep {
 
 // Says where a forward pass writes. All of it is device memory.
 struct DeviceOutputs {
-  // Which rows' hidden states after the last norm are wanted, in 16 bits.
+  // Selects the rows whose hidden states after the last norm are written, in 16 bits.
   enum class Hidden { kNone, kLogitRows, kAllRows };
 
   float* logits = nullptr;      // [num_logit_rows, vocab]
@@ -159,8 +159,8 @@ struct DeviceOutputs {
   void* hidden = nullptr;       // [num_logit_rows or num_tokens, hidden]
 };
 
-// NextN's inputs beside a step: row r of the step has position t, token_ids[r] is the token at t + 1, and the
-// hidden state at t is row hidden_rows[r] of `hidden`, or r without hidden_rows.
+// Holds NextN's inputs besides the step. Row r of the step has position t, token_ids[r] is the token at t +
+// 1, and the hidden state at t is row hidden_rows[r] of `hidden`, or row r if hidden_rows is null.
 struct NextnInput {
   const void* hidden = nullptr;          // [·, hidden] of 16 bits
   const int32_t* hidden_rows = nullptr;  // [num_tokens] or null
@@ -173,8 +173,8 @@ class DeviceDecoder {
 
   // Writes logits, float32 [num_logit_rows, vocab], and the step's records to the cache. With several ranks,
   // each rank computes its columns of the logits and gathers those of the others, so that all ranks have
-  // whole rows and sample the same tokens. (Dealing the rows to the ranks would be faster: each would gather
-  // and sample a part of them.)
+  // whole rows and sample the same tokens. (It would be faster to distribute the rows over the ranks, so that
+  // each rank gathers and samples only some of them.)
   void forward(const DeviceStep& step, const DeviceKvCache& cache, const DeviceOutputs& outputs,
                DeviceExec& exec) const;
 
@@ -184,7 +184,7 @@ class DeviceDecoder {
   void forward_nextn(const DeviceStep& step, const NextnInput& input, const DeviceKvCache& cache,
                      const DeviceOutputs& outputs, DeviceExec& exec) const;
   bool has_nextn() const { return weights_.nextn.has_value(); }
-  // Counts the layers of a KV cache, the NextN layer included if it is loaded.
+  // Returns the number of layers of a KV cache, including the NextN layer if it is loaded.
   int64_t num_cache_layers() const { return config_.num_hidden_layers + (has_nextn() ? 1 : 0); }
 
   struct StepBytes {
@@ -205,8 +205,8 @@ class DeviceDecoder {
   int64_t num_moe_layers_ = 0;
 };
 
-// Ranks gather the columns of as many rows at once, of logits for example, as give a part of at most this
-// size, but of one row at least.
+// Ranks gather columns, for example of logits, for as many rows at once as make a part of at most this size,
+// but for at least one row.
 inline constexpr int64_t kMostGatheredPartBytes = int64_t{64} << 20;
 
 // A prefill pass has at most this many keys, which bounds the expanded keys and values ([keys, heads, 256] of

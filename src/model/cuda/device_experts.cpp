@@ -12,8 +12,8 @@
 namespace hadal {
 namespace {
 
-// Tests the weights, their scales, and the rows that they are multiplied with; rows of 16 bits are k values
-// wide.
+// Tests the alignment of the weights, of their scales, and of the rows with which they are multiplied. Rows
+// of 16 bits have k values.
 bool is_aligned(const MatrixWeight& w, int64_t expert_stride, int64_t expert_scale_stride) {
   return cuda::is_aligned(w, expert_stride) && cuda::has_aligned_scales(w, expert_scale_stride) &&
          (has_scales(w.type) || w.k % 8 == 0);
@@ -252,7 +252,7 @@ class ExpertsRun {
   T* array(size_t offset) const {
     return offset == cuda::ExpertsWorkspace::kNone ? nullptr : reinterpret_cast<T*>(memory_ + offset);
   }
-  // Returns rows of all experts, n wide.
+  // Returns rows of all experts, of n values each.
   DeviceRows rows_at(const cuda::ExpertsWorkspace::Rows& at, int64_t n) const {
     DeviceRows rows{.x = array<Value16>(at.x), .x_quantized = {}};
     if (at.codes == cuda::ExpertsWorkspace::kNone) return rows;
@@ -276,7 +276,8 @@ class ExpertsRun {
   const int64_t num_rows_;
   cuda::RouteParams route_;
   const int32_t* held_offsets_ = nullptr;  // [held experts + 1]
-  // where the number of rows is, if some experts are another rank's and rows after it belong to none
+  // The number of used rows, on the device. It is set if some experts belong to another rank; later rows then
+  // belong to no expert.
   const int32_t* num_used_ = nullptr;
   DeviceRows sorted_;
   DeviceRows activated_;

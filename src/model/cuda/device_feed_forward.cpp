@@ -1,5 +1,5 @@
-// Implements the feed-forward half of a layer: what ranks exchange, and the SwiGLU MLP. device_experts.cpp
-// has the experts of an MoE layer.
+// Implements the feed-forward half of a layer: the exchange between ranks, and the SwiGLU MLP.
+// device_experts.cpp has the experts of an MoE layer.
 #include "model/cuda/device_forward.h"
 
 namespace hadal {
@@ -22,11 +22,11 @@ void DeviceForward::activate(const char* name, const Value16* gate_up, int64_t m
 cuda::NormInput DeviceForward::feed_forward(const DeviceLayer& layer, const DeviceRows& x, int64_t m,
                                             bool padded, int32_t* distinct_experts) {
   const bool one_rank = exec_.comm == nullptr;
-  // The norm itself adds up the rows of experts, but no other rows with them.
+  // On one rank the next norm sums the rows of experts itself, but adds no other rows to them.
   if (one_rank && layer.is_moe && layer.moe.shared.intermediate == 0)
     return experts(layer.moe, x, m, padded, distinct_experts);
   if (!one_rank && layer.is_moe && layer.moe.experts.intermediate > 0) {
-    // Nor does it store a small part before it sends it.
+    // With several ranks the next norm sends a small part itself, so the part need not be stored first.
     if (const cuda::ExchangeParams* exchange = exchange_in_norm(m); exchange != nullptr) {
       cuda::NormInput part = experts(layer.moe, x, m, padded, distinct_experts);
       part.exchange = exchange;

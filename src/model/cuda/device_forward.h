@@ -34,19 +34,21 @@ class DeviceForward {
   void run_nextn(const NextnInput& input, const DeviceOutputs& outputs);
 
  private:
-  // Names the layers that a pass runs, and what follows them.
+  // Holds the layers that a pass runs, and the norm and the head that follow them.
   struct LayerRun {
     std::span<const DeviceLayer> layers;
     int64_t first_cache_layer = 0;
     const float* final_norm = nullptr;
     const MatrixWeight* lm_head = nullptr;
   };
-  // Runs the layers on residual_, whose rows `begin` computes once the pass has its workspace.
+  // Runs the layers on residual_. `begin` computes the rows of residual_ after the pass has allocated its
+  // workspace.
   template <typename Begin>
   void run_layers(const LayerRun& run, const DeviceOutputs& outputs, const Begin& begin);
   void embed();
 
-  // Calls `work`, which launches one op, and tells the observer. Nothing is launched while measuring.
+  // Calls `work`, which launches one op, and reports the op to the observer. Nothing is launched while
+  // measuring.
   template <typename Work>
   void op(const char* name, double bytes, double flops, const Work& work) {
     if (exec_.measure_only) return;
@@ -55,18 +57,18 @@ class DeviceForward {
     if (exec_.observer != nullptr) exec_.observer->end();
   }
 
-  // Returns the form that qkv_a and the indexer read.
+  // Returns the activations in the form that qkv_a and the indexer read.
   DeviceRows rows_for_attention(const DeviceRows& x, const DeviceAttention& weights) const;
   // Allocates workspace for m rows of n values: codes if `quantised`, otherwise 16-bit rows; both if
   // wants_16_bits or without fusion.
   DeviceRows allocate_rows(int64_t m, int64_t n, bool quantised, bool wants_16_bits);
-  // Returns the form of the rows that the reader uses; without fusion also the rows from which codes are
+  // Returns the rows in the form that the reader uses; without fusion also the rows from which codes are
   // made.
   DeviceRows rows_for(const DeviceRows& x, const MatrixWeight& reader) const;
-  // Returns the form that router, experts and shared MLP read.
+  // Returns the activations in the form that router, experts and shared MLP read.
   DeviceRows rows_for_experts(const DeviceRows& x, const DeviceMoe& weights) const;
   cuda::QuantizedRows allocate_fp8(int64_t m, int64_t n);
-  // Returns rows of 8 bits without their memory.
+  // Returns 8-bit rows whose memory is not allocated.
   cuda::QuantizedRows quantized_shape(int64_t m, int64_t n) const;
   // `planned` is the kernel that runs; if it is null, cuda::linear chooses.
   void linear(const char* name, const DeviceRows& x, int64_t x_stride, const MatrixWeight& w, Value16* y,
@@ -79,7 +81,7 @@ class DeviceForward {
   void add_norm(const char* name, const cuda::NormInput& input, const float* weight, int64_t m,
                 const DeviceRows& y, const int32_t* rows = nullptr, float* residual_out = nullptr);
 
-  // Holds a plan of mla_decode, and how it is cut; both are chosen once per step.
+  // Holds a plan of mla_decode and the geometry by which it is cut; both are chosen once per step.
   struct DecodePlan {
     cuda::MlaPlanShape shape;
     cuda::DecodeGeometry geometry;  // not while measuring
@@ -91,8 +93,8 @@ class DeviceForward {
   DecodePlan make_plan(const cuda::MlaPlanShape& shape, const int32_t* kv_len);
   cuda::MlaPlanShape plan_shape(int64_t num_seqs, int q_len, int64_t most_keys) const;
   cuda::MlaPlanShape absorbed_shape(const AbsorbedPass& pass) const;
-  // Holds the arguments of the kernels from q to the heads' outputs of absorbed rows; y has those of
-  // expand_value without its inputs.
+  // Holds the arguments of the kernels that turn q into the heads' outputs, for absorbed rows. `y` has the
+  // arguments of expand_value except its inputs.
   struct AbsorbedRows {
     const Value16* q = nullptr;
     int64_t q_stride = 0;
@@ -111,10 +113,10 @@ class DeviceForward {
   void absorbed_attention(const DeviceAttention& weights, std::byte* pool, const AbsorbedRows& in,
                           cuda::ExpandValueParams out);
 
-  // The indexer (V3.2). index_queries computes what its queries and weights are made of, for all rows; it
-  // returns nothing without an indexer, or in a step whose rows cannot select. select_keys chooses for `m`
-  // rows from `first_row` of the step on; seq_idx and kv_len are [m]. The memory of both lives until the
-  // caller's Scope ends.
+  // The indexer (V3.2). index_queries computes the inputs of its queries and weights, for all rows; it
+  // returns nothing without an indexer, or in a step whose rows cannot select. select_keys selects for `m`
+  // rows from row `first_row` of the step on; seq_idx and kv_len are [m]. The memory of both results lives
+  // until the caller's Scope ends.
   struct IndexQueries {
     const Value16* q = nullptr;  // [num_tokens, heads · 128]
     const float* w = nullptr;    // [num_tokens, heads]
@@ -140,13 +142,13 @@ class DeviceForward {
                         const cuda::DeviceSelection& selection, Value16* out,
                         const cuda::QuantizedRows& out_fp8);
 
-  // Returns the rows that the next norm adds to the residual, those of all ranks. x: [m, hidden]. Their
-  // memory lives until the caller's Scope ends.
+  // Returns the rows that the next norm adds to the residual, of all ranks. x: [m, hidden]. The memory of
+  // these rows lives until the caller's Scope ends.
   cuda::NormInput feed_forward(const DeviceLayer& layer, const DeviceRows& x, int64_t m, bool padded,
                                int32_t* distinct_experts);
   // Computes an MLP into out [m, hidden]; its intermediate size is not 0.
   void dense_mlp(const DeviceMlp& weights, const DeviceRows& x, int64_t m, Value16* out);
-  // Returns the rows of the experts that are held here; there are some.
+  // Returns the rows of the experts that this rank holds; it must hold some.
   cuda::NormInput experts(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
                           int32_t* distinct_experts);
   // Returns the rows of a shared MLP that is a product of its own; null if this rank has none.
@@ -155,18 +157,18 @@ class DeviceForward {
   void experts_part(const DeviceMoe& weights, const DeviceRows& x, int64_t m, bool padded,
                     int32_t* distinct_experts, Value16* out);
 
-  // Sets rows [m, hidden] to zero: the part of a rank that holds nothing of an MLP.
+  // Sets rows [m, hidden] to zero, which is the part of a rank that holds nothing of an MLP.
   void clear(Value16* rows, int64_t m);
 
-  // These are for several ranks. partial_rows returns the place of this rank's partial sums [m, hidden],
-  // and exchanged those of all ranks, once this rank's have been launched. Small ones the next norm
-  // exchanges.
+  // These are for several ranks. partial_rows returns the memory for this rank's partial sums [m, hidden].
+  // After the kernels that write them have been launched, exchanged returns the sums of all ranks. The next
+  // norm exchanges small parts itself.
   Value16* partial_rows(int64_t m);
-  // `in_norm`: the next norm may exchange small ones itself, because it reads all rows.
+  // `in_norm`: the next norm may exchange small parts itself, because it reads all rows.
   cuda::NormInput exchanged(int64_t m, bool in_norm = true);
-  // Returns what that norm needs to exchange m rows; null if it does not.
+  // Returns the parameters with which the next norm exchanges m rows; null if it does not.
   const cuda::ExchangeParams* exchange_in_norm(int64_t m);
-  // Describes a product whose outputs are dealt to the ranks: w has this rank's rows, part(rank).
+  // Describes a product whose outputs are distributed over the ranks: w has this rank's rows, part(rank).
   struct DealtProduct {
     const char* name = nullptr;
     const char* gather_name = nullptr;  // of the op that gathers
@@ -174,8 +176,8 @@ class DeviceForward {
     int64_t n = 0;  // outputs of all ranks
     Range (*part)(const ModelConfig& config, ModelSplit split, int64_t rank) = nullptr;
   };
-  // Computes y [m, n] for x [m, w.k]. With several ranks each computes its columns, and gathers those of the
-  // others.
+  // Computes y [m, n] for x [m, w.k]. With several ranks, each rank computes its columns and gathers those of
+  // the others.
   void dealt_linear(const DealtProduct& product, Value16* x, int64_t m, float* y);
   friend class ExpertsRun;  // runs one layer's plan
   // Returns true if the kernel that computes the heads' outputs of decode rows also quantises them: a head is

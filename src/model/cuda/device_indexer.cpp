@@ -1,7 +1,7 @@
-// Implements V3.2's indexer in a layer's forward pass (kernels/params/indexer.h has the numerics): it stores
-// an index key for every token, and selects the keys of rows that see more than index_topk of them. If a
-// decode row may do that, all decode rows are given to the kernels, which find those that select by their
-// lengths, so that a graph serves any lengths; of prompt rows the plan names those that select
+// Implements V3.2's indexer in a layer's forward pass (kernels/params/indexer.h has the numerics). It stores
+// an index key for every token, and selects keys for rows that see more than index_topk of them. If a decode
+// row may see so many keys, all decode rows are passed to the kernels, which find the rows that select by
+// their lengths, so that a graph serves any lengths. For prompt rows the plan names those that select
 // (prefill_plan.h).
 #include "model/cuda/device_forward.h"
 
@@ -60,8 +60,8 @@ cuda::DeviceSelection DeviceForward::select_keys(const DeviceIndexer& indexer, c
   const DeviceArena::Scope scope(arena_);
   auto* codes = arena_.array<fp8_e4m3>(m * indexer.wq_b.n);
   auto* weights = arena_.array<float>(m * indexer.num_heads);
-  // Every position has a row of the table of positions, so no row sees more keys. The shape does not depend
-  // on the step, which a graph requires.
+  // The table of positions has a row for every position, so no row of the step sees more keys than it has
+  // rows. The shape does not depend on the step, which a graph requires.
   const cuda::IndexSelectShape shape{.num_rows = m,
                                      .num_heads = indexer.num_heads,
                                      .topk = topk,

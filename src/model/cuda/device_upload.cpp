@@ -1,7 +1,7 @@
 // Uploads weights in lanes. Each of up to 8 threads has a lane: two pinned buffers, and for every device a
 // stream and, for conversions, a staging buffer. A piece is read into one pinned buffer while the other is
-// being copied to all devices that want it. Eight lanes saturate the link to a device (sixteen were not
-// faster on an H200), and pinning memory takes time too.
+// copied to all devices that need it. Eight lanes saturate the link to a device: sixteen were not faster on
+// an H200, and pinning more memory takes longer.
 #include "model/cuda/device_upload.h"
 
 #include <algorithm>
@@ -104,8 +104,8 @@ class Lane {
     std::array<CudaEvent, kNumSlots> copied;  // recorded after the copies of a pinned buffer
   };
 
-  // Writes what a target wants of the piece. `raw` has the piece's values in pinned memory, or is null if
-  // they are generated.
+  // Writes the part of the piece that a target needs. `raw` has the piece's values in pinned memory, or is
+  // null if they are generated.
   static void place(const UploadPiece& piece, const WeightPlacement& to, const std::byte* raw,
                     Device& device) {
     const TargetRows at = rows_of(piece, to);
@@ -218,8 +218,8 @@ class Lane {
     }
   }
 
-  // Returns the scales of rows of a widened source in the layout of dequantize_rows: those of its blocks (the
-  // first row begins one), or one for each row.
+  // Returns the scales for rows of a widened source in the layout of dequantize_rows: the scales of the rows'
+  // blocks (the first row begins a block), or one for each row.
   std::vector<float> row_scales(const WeightPlacement& to, int64_t row, int64_t num_rows) const {
     const TensorSource& scales = *to.code_scales;
     const auto floats = [&](int64_t first, int64_t count) {
@@ -269,7 +269,7 @@ void transpose_all(std::span<const KeyTranspose> transposes, const CudaStream& s
   }
 }
 
-// Makes the blocks zero, because padding is never written. Returns a stream of each rank's device.
+// Sets the blocks to zero, because padding is never written. Returns a stream of each rank's device.
 std::vector<CudaStream> clear_blocks(std::span<const RankUpload> ranks) {
   std::vector<CudaStream> streams;
   for (const RankUpload& rank : ranks) {

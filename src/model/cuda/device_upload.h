@@ -25,13 +25,13 @@ struct DeviceBytes {
   int64_t bytes = 0;
 };
 
-// Returns the memory that conversions need on each device, named once, while a pool of this many threads
-// executes the plans. Their bases do not matter.
+// Returns the bytes of staging memory that conversions need on each device when a pool of this many threads
+// executes the plans. Each device is listed once. The plans' base addresses have no effect.
 std::vector<DeviceBytes> upload_staging_bytes(std::span<const RankUpload> ranks, int num_threads);
 
 // Fills the blocks of all ranks, and reads each part of a file once. `shards` contain the sources' bytes. All
 // copies have ended when it returns. The thread that owns the pool calls it; the current devices of all
-// threads change. Throws ShardReadError, and hadal::Error for the devices.
+// threads change. Throws ShardReadError for files and hadal::Error for devices.
 void upload_weights(std::span<const RankUpload> ranks, std::span<const MappedFile> shards, ThreadPool& pool,
                     const LoadProgress& progress);
 

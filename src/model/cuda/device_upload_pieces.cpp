@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
-// Returns the number of rows of a piece that has these targets and begins where they want.
+// Returns the number of rows of a piece that has these targets and begins where their rows begin.
 int64_t piece_rows(const TensorSource& source, std::span<const UploadTarget> targets, bool pinned,
                    int64_t all_rows) {
   const auto any = [&](const auto& is) {
@@ -59,8 +59,8 @@ class Cutter {
     by_source_[at->second].push_back(target);
   }
 
-  // Cuts the rows of a source wherever a target begins or ends, so that a target wants all of a piece or
-  // none of it, and between these borders where pieces become too large.
+  // Cuts the rows of a source wherever a target begins or ends, so that a target needs all of a piece or none
+  // of it. Between these borders it cuts where pieces would become too large.
   void cut(const std::vector<UploadTarget>& wanted) {
     const WeightPlacement& like = *wanted.front().placement;
     std::vector<int64_t> borders;

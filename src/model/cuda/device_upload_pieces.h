@@ -1,5 +1,5 @@
 // Cuts the placements of one or several ranks into pieces: rows of a stored tensor, a few MB each, with every
-// placement that wants some of them. A piece is read or generated once, however many placements want it. The
+// placement that needs some of them. A piece is read or generated once, however many placements need it. The
 // functions are pure, and any thread may call them; every build has them. Only the upload of device weights
 // includes this.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace hadal {
 
-// RankPlacements are the placements of one rank, and the index of its GPU.
+// RankPlacements holds the placements of one rank and the index of its GPU.
 struct RankPlacements {
   std::span<const WeightPlacement> placements;
   int device = 0;
@@ -23,9 +23,9 @@ struct UploadTarget {
   int device_idx = 0;  // in UploadPieces::devices
 };
 
-// UploadPiece holds whole rows of a source, because the pages of a file hold them whole. Each of its targets
-// wants all of the rows, but only its own columns; and of the rows at the end of a block of scales that it
-// shares with another rank, a target wants nothing but their influence on the scale.
+// UploadPiece holds whole rows of a source, because files store rows contiguously. Each of its targets needs
+// all of the rows, but only its own columns. If a target shares a block of scales with another rank, some
+// rows at the end of the block are not its own; these rows only take part in the computation of its scale.
 struct UploadPiece {
   const TensorSource* source = nullptr;
   int64_t row = 0, rows = 0;  // of the source; where the one value of a source is repeated, of the targets
@@ -41,7 +41,7 @@ struct UploadPiece {
   int64_t raw_bytes() const { return rows * source->cols * dtype_bytes(raw_type()); }
 };
 
-// TargetRows says what a target does with the rows of a piece.
+// TargetRows says which rows of a piece a target writes.
 struct TargetRows {
   int64_t window_row = 0;  // the row of the placement's window where the piece begins
   int64_t rows = 0;        // rows from there on that are written
@@ -62,14 +62,14 @@ struct UploadPieces {
 // The placements must outlive the result.
 UploadPieces cut_placements(std::span<const RankPlacements> ranks);
 
-// Returns the source's columns that a target needs on the device: its own, or those that determine its
+// Returns the source's columns that a target needs on the device: its own columns, or all that determine its
 // scales.
 Range needed_columns(const WeightPlacement& placement);
 
 // Returns true if a target's values are converted on the device, from a buffer there.
 bool is_staged(const WeightPlacement& placement);
 
-// Returns the bytes that the largest staged target of this device needs in such a buffer.
+// Returns the bytes of the buffer in which the largest staged target of this device is converted.
 int64_t staging_bytes(const UploadPieces& pieces, int device_idx);
 
 }  // namespace hadal

@@ -1,4 +1,5 @@
-// Prepares what a plan of device_weights_plan.h reads, and plans a config without values.
+// Prepares the sources that a plan of device_weights_plan.h reads, and makes a plan from a config without
+// values.
 #include <algorithm>
 #include <iterator>
 #include <string>

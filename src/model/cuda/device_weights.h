@@ -3,7 +3,7 @@
 //
 // Differences from the checkpoint
 // - Matrices that read the same activations are stacked: [q_proj or q_a | kv_a], [gate | up]; with an indexer
-//   [q_a | wk | kv_a]. The indexer's weights_proj, which is never in 8 bits, stays apart.
+//   [q_a | wk | kv_a]. The indexer's weights_proj, which is never in 8 bits, is separate.
 // - 8-bit rows are padded with zeros to a multiple of 128 in k (row_stride), and zero rows separate q and
 //   kv_a where q_width is not a multiple of 128 (kv_a_begin).
 // - Every intermediate size is padded to a multiple of 128 (gate, up: zero rows; down: zero columns), so that
@@ -13,23 +13,23 @@
 // - W_UK is stored a second time, transposed per head: [heads · 512, 128], scales [heads · 4, 1].
 // - Checkpoints in 16 or 32 bits become bf16, or float16 in float16 runs, including embedding and head.
 //   Quantised checkpoints keep their codes and scales; one scale per matrix is repeated for its rows. Their
-//   linears in 16 bits become bf16, and so do all others in the same stack, whose codes are widened (all gate
-//   and up of a layer's experts are one stack, all down another).
-//   kv_b and W_UK are FP8 in blocks or bf16; codes of other formats are widened to bf16.
-//   Routers and weights_proj are float32 if they are stored with more precision than the other linears,
-//   otherwise like these. Norms, router bias and scales are float32.
+//   linears in 16 bits become bf16. If a stack contains such a linear, the codes of all its other linears are
+//   widened to bf16. (All gate and up of a layer's experts are one stack, and all down another.) kv_b and
+//   W_UK are FP8 in blocks or bf16; codes of other formats are widened to bf16. Routers and weights_proj are
+//   float32 if they are stored with more precision than the other linears; otherwise they have the type of
+//   the other linears. Norms, router bias and scales are float32.
 //
 // What a rank holds (shard.h decides it)
-// - Its heads' part of q (or q_b), kv_b, W_UK and o; `heads` below counts these.
+// - Its heads' part of q (or q_b), kv_b, W_UK and o; `heads` below counts these heads.
 // - Its part of every MLP, cut at multiples of 128, so that at most the last part of an MLP is padded. Ranks
 //   may have different parts; a rank that has none has DeviceMlp::intermediate 0.
 // - Its routed experts, and its part of their intermediate size.
-// - Its rows of the head, and of NextN's eh_proj. Ranks may have different numbers of rows, and none are
-// added.
+// - Its rows of the head, and of NextN's eh_proj. Ranks may have different numbers of rows, which are not
+//   padded.
 // - All of embedding, norms, q_a, kv_a, routers and the indexer.
-// Where the model is quantised at load, a rank has the codes and scales that one GPU would have, with one
-// exception: a shared MLP that is apart because of ep has one scale for each whole row of down, where one GPU
-// has one for each of n_shared_experts parts.
+// If the model is quantised at load, a rank has the codes and scales that one GPU would have, with one
+// exception: a shared MLP that is separate because of ep has one scale for each whole row of down, where one
+// GPU has one scale for each of the n_shared_experts parts of the row.
 #pragma once
 
 #include <cstdint>
@@ -55,12 +55,14 @@ struct DeviceIndexer {
 
 struct DeviceAttention {
   int64_t num_heads = 0;  // of the rank: `heads`
-  // Counts the queries' leading columns that belong to another rank's head: outputs [0, q_skip) of q_b, or of
-  // qkv_a without one, are computed but not read. It is 0 or 64, and 0 without block scales.
+  // The number of leading columns of the queries that belong to another rank's head: outputs [0, q_skip) of
+  // q_b, or of qkv_a if there is no q_b, are computed but not read. It is 0 or 64, and 0 without block
+  // scales.
   int64_t q_skip = 0;
   MatrixWeight qkv_a;   // [kv_a_begin + 576, hidden]
   int64_t q_width = 0;  // q_lora_rank, or q_skip + heads · 192 without one: rows [0, q_width) of qkv_a
-  // q_width, in 8 bits rounded up to a multiple of 128; with an indexer 128 more, because wk lies between.
+  // q_width, in 8 bits rounded up to a multiple of 128; with an indexer 128 more, because wk lies between q_a
+  // and kv_a.
   int64_t kv_a_begin = 0;
   MatrixWeight q_b;                  // [q_skip + heads · 192, q_lora_rank]; data null without one
   const float* q_a_norm = nullptr;   // [q_lora_rank], or null without it
@@ -82,7 +84,7 @@ struct DeviceMoe {
   MatrixWeight gate;                       // [n_routed_experts, hidden]
   const float* correction_bias = nullptr;  // [n_routed_experts], or null if there is none
   // These are the weights of the rank's first expert. If `intermediate` is 0, the rank holds no part of its
-  // experts, nor of the shared ones that follow them.
+  // experts or of the shared experts that follow them.
   DeviceMlp experts;
   int64_t gate_up_stride = 0, down_stride = 0;              // elements between experts
   int64_t gate_up_scale_stride = 0, down_scale_stride = 0;  // scales between experts
@@ -118,8 +120,8 @@ struct DeviceWeights {
   ModelSplit split;        // among these ranks
   int64_t rank = 0;        // this one
   MatrixWeight embedding;  // [vocab, hidden] in 16 bits
-  // [rows, hidden] in 16 bits: those of tokens [vocab_begin, vocab_begin + n), which are vocabulary_of(rank)
-  // of shard.h. With n 0 it has no data.
+  // [rows, hidden] in 16 bits: the rows of tokens [vocab_begin, vocab_begin + n), which are
+  // vocabulary_of(rank) of shard.h. If n is 0, it has no data.
   MatrixWeight lm_head;
   int64_t vocab_begin = 0;
   const float* final_norm = nullptr;

@@ -33,7 +33,8 @@ bool rounds_float16(const DeviceWeightPlan& plan) {
   });
 }
 
-// DeviceNeed is what the ranks on one GPU need, staging included, and what is free there.
+// DeviceNeed holds the bytes that the ranks on one GPU need, including staging, and the bytes that are free
+// there.
 struct DeviceNeed {
   int device = 0;
   size_t needed = 0;
@@ -61,7 +62,7 @@ class GroupLoader {
     const std::vector<float> rope = rope_rows(config_, pool_);
     cos_sin.bytes = std::as_bytes(std::span<const float>(rope));
 
-    DeviceNeed current = needs.front();  // that of the GPU whose memory was allocated last
+    DeviceNeed current = needs.front();  // of the GPU whose memory was allocated last
     try {
       std::vector<std::shared_ptr<const DeviceBuffer>> blocks;
       std::vector<std::byte*> bases;
@@ -81,7 +82,7 @@ class GroupLoader {
         loaded.back().storage = std::move(blocks[i]);
       }
       return loaded;
-      // another program has allocated the memory that was free a moment ago
+      // meanwhile another program has allocated memory that was free
     } catch (const OutOfDeviceMemory& error) {
       current.free = error.free_bytes;
       return out_of_memory(current);
@@ -91,7 +92,7 @@ class GroupLoader {
   }
 
  private:
-  // Plans every rank at its base; without bases only to count bytes.
+  // Plans every rank at its base address. Without base addresses the plans only count bytes.
   std::vector<DeviceWeightPlan> plan_at(const WeightSources& sources, const TensorSource& cos_sin,
                                         std::span<std::byte* const> bases) const {
     std::vector<DeviceWeightPlan> plans(ranks_.size());

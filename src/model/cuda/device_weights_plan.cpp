@@ -22,8 +22,8 @@ int64_t whole_blocks(int64_t size) {
   return blocks(size) * kFp8BlockSize;
 }
 
-// Describes a part of a stored matrix. scale_cols are the columns that one GPU would quantise together with
-// it where each row has a scale.
+// Describes a part of a stored matrix. Where each row has a scale, scale_cols are the columns that one GPU
+// would quantise together with the part.
 struct Window {
   int64_t row = 0, col = 0, rows = 0, cols = 0;
   Range scale_cols;
@@ -84,7 +84,7 @@ class PlanBuilder {
     return it->second;
   }
 
-  // These return windows of a stored matrix: all of it, some rows, some columns.
+  // These return windows of a stored matrix: the whole matrix, some rows, or some columns.
   Window whole(const std::string& name) const { return rows_of(name, 0, source(name).rows); }
   Window rows_of(const std::string& name, int64_t first, int64_t count) const {
     const int64_t cols = source(name).cols;
@@ -137,10 +137,10 @@ class PlanBuilder {
   bool wants_codes(const std::string& name) const {
     return is_code(source(name).dtype) || quantises_at_load(config_, quantization_, name);
   }
-  // Returns the type that decides where a linear may be cut: its stored codes have it even if its stack
-  // prevents them.
+  // Returns the type that decides where a linear may be cut. It is that of the stored codes, even if the
+  // linear's stack prevents 8 bits.
   WeightType cut_type(const std::string& name) const { return wants_codes(name) ? type_ : plain_; }
-  // Returns the type of linears in one stack: 8 bits if all of them want that, otherwise 16.
+  // Returns the type of linears in one stack: 8 bits if all of them can have 8 bits, otherwise 16.
   WeightType type_of(std::span<const std::string> names) {
     const bool codes =
         std::all_of(names.begin(), names.end(), [&](const std::string& name) { return wants_codes(name); });
@@ -153,8 +153,8 @@ class PlanBuilder {
     return is_block_scaled(w.type) ? blocks(w.n) * w.scale_stride : is_channel_scaled(w.type) ? w.n : 0;
   }
 
-  // Reserves room for `count` matrices [n, k], one after the other, and returns the first. Empty matrices
-  // have no data.
+  // Reserves room for `count` matrices [n, k], one after another, and returns the first. Empty matrices have
+  // no data.
   MatrixWeight room(WeightType type, int64_t n, int64_t k, int64_t count = 1) {
     MatrixWeight w{.type = type, .n = n, .k = k};
     w.row_stride = has_scales(type) ? whole_blocks(k) : k;
@@ -165,7 +165,7 @@ class PlanBuilder {
     return w;
   }
 
-  // Returns the matrix `index` places further.
+  // Returns the matrix that lies `index` matrices after w.
   MatrixWeight shifted(MatrixWeight w, int64_t index) const {
     w.data =
         static_cast<const std::byte*>(w.data) + index * w.n * w.row_stride * weight_element_bytes(w.type);
@@ -325,7 +325,7 @@ class PlanBuilder {
     return weights;
   }
 
-  // Places what is not in the stack.
+  // Places the tensors of the indexer that are not in the stack.
   void add_indexer(const std::string& prefix, DeviceIndexer& indexer) {
     indexer.num_heads = static_cast<int>(config_.index_n_heads);
     indexer.wq_b = linear(prefix + "wq_b.weight", whole(prefix + "wq_b.weight"));
@@ -349,7 +349,7 @@ class PlanBuilder {
     weights.num_local_experts = static_cast<int>(local.size());
     weights.num_shared = static_cast<int>(behind);
 
-    // The types are those of one GPU, so experts of other ranks count.
+    // The types are those that one GPU would use, so experts of other ranks count too.
     std::vector<std::string> mlps;
     for (int64_t i = 0; i < config_.n_routed_experts; ++i)
       mlps.push_back(fmt::format("{}experts.{}.", prefix, i));

@@ -17,7 +17,7 @@ PrefillPass& open_pass(PrefillPlan& plan, bool accumulate) {
   return pass;
 }
 
-// Adds keys [begin, end) of a segment's sequence, and the queries that see any of them, to the pass.
+// Adds keys [begin, end) of a segment's sequence to the pass, and the queries that see any of these keys.
 void add_keys(const PrefillSegment& segment, int32_t begin, int32_t end, PrefillPass& pass,
               PrefillPlan& plan) {
   const auto row = static_cast<int32_t>(pass.num_keys);
@@ -50,7 +50,8 @@ void add_groups(const PrefillSegment& segment, PrefillPlan& plan) {
   }
 }
 
-// Adds the tokens of a segment that see more than `topk` keys, and returns the segment without them.
+// Adds the tokens of a segment that see more than `topk` keys to the plan, and returns the segment without
+// them.
 PrefillSegment cut_selecting(PrefillSegment segment, int64_t topk, PrefillPlan& plan) {
   const int32_t prior = segment.kv_len - segment.q_len;
   const auto to_all = static_cast<int32_t>(std::clamp<int64_t>(topk - prior, 0, segment.q_len));

@@ -1,7 +1,8 @@
-// Plans attention for a step's prompt segments: un-absorbed in passes over bounded numbers of keys, merged by
-// log-sum-exp; or, if a few tokens extend a long cached prefix, absorbed, as in decode. With an indexer
-// (V3.2) the tokens that see more than index_topk keys attend absorbed over a selection of them. The plan is
-// a pure function of the segments, on the host; its arrays are copied to the device with the step.
+// Plans attention for a step's prompt segments. Most attend un-absorbed, in passes over bounded numbers of
+// keys, whose results are merged by log-sum-exp. If a few tokens extend a long cached prefix, they attend
+// absorbed, as in decode. With an indexer (V3.2), tokens that see more than index_topk keys attend absorbed
+// over a selection of them. The plan is a pure function of the segments, on the host; its arrays are copied
+// to the device with the step.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,8 @@
 
 namespace hadal {
 
-// Describes one pass, in which keys are gathered into a buffer, expanded by kv_b and attended, by ranges into
-// the plan's arrays.
+// Describes one pass by ranges into the plan's arrays. In a pass, keys are gathered into a buffer, expanded
+// by kv_b, and attended to.
 struct PrefillPass {
   int32_t first_key_run = 0, num_key_runs = 0;
   int32_t first_segment_run = 0, num_segment_runs = 0;
@@ -23,14 +24,14 @@ struct PrefillPass {
   bool accumulate = false;  // queries of this pass were in an earlier one
 };
 
-// Describes groups of tokens that attend absorbed at once: [first_group, first_group + num_groups) of the
-// plan's.
+// Describes groups of tokens that attend absorbed together: groups [first_group, first_group + num_groups) of
+// the plan.
 struct AbsorbedPass {
   int32_t first_group = 0, num_groups = 0;
 };
 
-// Describes neighbouring rows of one segment that attend to selections at once: rows [first_row, first_row +
-// num_rows) of the step, which have entries [first, first + num_rows) of the plan's arrays.
+// Describes neighbouring rows of one segment that attend to selections together: rows [first_row, first_row +
+// num_rows) of the step, whose entries in the plan's arrays are [first, first + num_rows).
 struct SelectingPass {
   int32_t first_row = 0, num_rows = 0;
   int32_t first = 0;
@@ -41,9 +42,9 @@ struct PrefillPlan {
   std::vector<cuda::KeyRun> key_runs;
   std::vector<cuda::PrefillSegmentRun> segment_runs;
   std::vector<PrefillPass> passes;
-  // The absorbed path: a group is group_rows consecutive tokens of a segment, and a sequence of mla_decode
-  // with that many queries. If a segment's length is not a multiple of that, its first group begins with
-  // empty rows.
+  // The absorbed path: a group is group_rows consecutive tokens of a segment, and is a sequence of mla_decode
+  // with group_rows queries. If a segment's length is not a multiple of group_rows, its first group begins
+  // with empty rows.
   int group_rows = 1;
   std::vector<int32_t> absorbed_rows;     // [groups · group_rows]: row of q; −1: empty
   std::vector<int32_t> absorbed_seq_idx;  // [groups]
@@ -65,7 +66,7 @@ struct PrefillPaths {
   int64_t index_topk = 0;  // tokens that see more keys select this many of them; 0: none does
 };
 
-// Returns the rows of an absorbed group: as many as give 128 queries over all heads, 1 to 8.
+// Returns the rows of an absorbed group, 1 to 8, so that a group has up to 128 queries over all heads.
 constexpr int absorbed_group_rows(int num_heads) {
   int rows = 1;
   while (rows < 8 && rows * 2 * num_heads <= 128) rows *= 2;
@@ -78,17 +79,18 @@ constexpr int absorbed_group_rows(int num_heads) {
 bool prefill_absorbed(int64_t q_len, int64_t kv_len, const PrefillPaths& paths);
 
 // Every segment sees all its keys [0, kv_len). The un-absorbed path has at most max_keys per pass, in as few
-// passes as possible: segments whose keys fit share one; a segment with more keys is cut at multiples of 64
-// positions, in ascending order, and shares its passes with no other. Either all segments of a pass
+// passes as possible. Segments whose keys fit share a pass. A segment with more keys is cut at multiples of
+// 64 positions, in ascending order, and shares its passes with no other. Either all segments of a pass
 // accumulate or none does. The absorbed path has at most kMaxAbsorbedRows rows per pass.
 //
-// With paths.index_topk a segment is cut before its first token that sees more keys. The tokens before that
-// attend as above, as if the others did not exist; the others select, in passes of at most kMaxAbsorbedRows.
+// With paths.index_topk a segment is cut before its first token that sees more keys. The tokens before the
+// cut attend as above, as if the later ones did not exist. The later tokens select keys, in passes of at most
+// kMaxAbsorbedRows.
 void plan_prefill(std::span<const PrefillSegment> segments, int64_t max_keys, const PrefillPaths& paths,
                   PrefillPlan& plan);
 
-// An absorbed or selecting pass has at most this many rows, including empty ones, which bounds its queries
-// and outputs ([rows, heads, 576 and 512]).
+// An absorbed or selecting pass has at most this many rows, including empty ones, which bounds the memory of
+// its queries [rows, heads, 576] and outputs [rows, heads, 512].
 inline constexpr int64_t kMaxAbsorbedRows = 512;
 
 }  // namespace hadal

@@ -1,5 +1,5 @@
-// Reads stored values from the files again, not through the mappings. As everything is read once, mapping
-// pages to copy from them and unmapping them afterwards takes longer than the operating system's copy
+// Reads stored values from the files again, not through the mappings. Every value is read only once, and then
+// faulting in mapped pages and unmapping them afterwards takes longer than the operating system's copy
 // (unmapping alone takes 0.03 s per GB). Only the loader of device weights includes this.
 #pragma once
 
@@ -29,8 +29,8 @@ class ShardReader {
   ShardReader(const ShardReader&) = delete;
   ShardReader& operator=(const ShardReader&) = delete;
 
-  // Copies `range`, which lies in one of the mappings, to `out`. Memory outside all mappings is copied as it
-  // is.
+  // Copies `range`, which lies in one of the mappings, to `out`. Memory outside all mappings is copied
+  // directly.
   void read(std::span<const std::byte> range, std::byte* out) const;
 
  private:

@@ -1,4 +1,4 @@
-// Declares norms, RoPE, embedding and the two data movements of a layer. kernels/params/elementwise.h has the
+// Declares embedding, norms, RoPE, and the copies and sums of rows. kernels/params/elementwise.h has the
 // numerics.
 #pragma once
 

@@ -1,5 +1,5 @@
-// ExecContext is what an op needs to run. It is passed down by reference from the engine, so that no state is
-// global.
+// ExecContext holds everything that an op needs to run. The engine passes it down by reference, so that no
+// state is global.
 #pragma once
 
 #include "base/stream_handle.h"

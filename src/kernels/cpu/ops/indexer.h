@@ -26,7 +26,8 @@ void index_write(const Tensor& k, const IndexNorm& norm, std::span<const int32_t
 void index_query(const Tensor& q, const Tensor& w, std::span<const int32_t> positions, const float* cos_sin,
                  KvIndex layout, ExecContext& exec);
 
-// Writes the chosen keys' slots to `selected` int32 [m, topk] and their numbers to counts [m].
+// Writes the chosen keys' slots to `selected` int32 [m, topk], and how many keys each row has chosen to
+// counts [m].
 void index_select(const Tensor& q, const Tensor& w, const PagedIndex& keys, std::span<const int32_t> seq_idx,
                   std::span<const int32_t> kv_len, const Tensor& selected, std::span<int32_t> counts,
                   ExecContext& exec);

@@ -17,12 +17,12 @@ struct LinearOutput {
   const MatrixWeight& w;
   Tensor y;
 };
-// Computes several products of one x, with the bits of `linear` for each, in one parallel region where that
-// is faster.
+// Computes several products of one x, each bit-identical to the result of `linear`, in one parallel region
+// where that is faster.
 void linear_group(const Tensor& x, std::initializer_list<LinearOutput> outputs, ExecContext& exec);
 
-// These are the absorbed products of MLA, every head in one call, on kv_b_proj as stored: [num_heads · 256,
-// 512], with 128 rows of W_UK and 128 rows of W_UV per head.
+// These are the absorbed products of MLA. A call computes every head, on kv_b_proj as it is stored:
+// [num_heads · 256, 512], with 128 rows of W_UK and 128 rows of W_UV per head.
 //   absorb_query:  q_nope [m, h, ≥128] → q_latent [m, h, ≥512], the first 128 (512) of the last dimension
 //   expand_value:  o_latent [m, h, 512] → o [m, h, 128]
 void absorb_query(const Tensor& q_nope, const MatrixWeight& kv_b, const Tensor& q_latent, ExecContext& exec);

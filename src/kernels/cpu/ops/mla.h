@@ -17,8 +17,8 @@ void kv_write(const Tensor& latent, const Tensor& k_rope, std::span<const int64_
 void mla_decode(const Tensor& q, const PagedKv& kv, std::span<const int32_t> seq_idx,
                 std::span<const int32_t> kv_len, float softmax_scale, const Tensor& out, ExecContext& exec);
 
-// Does the same over a selection: `selected` int32 [m, stride] and counts [m] are index_select's
-// (ops/indexer.h).
+// Computes mla_decode over selected keys alone: `selected` int32 [m, stride] and counts [m] come from
+// index_select (ops/indexer.h).
 void mla_decode_selected(const Tensor& q, const PagedKv& kv, const Tensor& selected,
                          std::span<const int32_t> counts, float softmax_scale, const Tensor& out,
                          ExecContext& exec);
@@ -27,7 +27,8 @@ void mla_decode_selected(const Tensor& q, const PagedKv& kv, const Tensor& selec
 void mla_prefill(const Tensor& q, const PagedKv& kv, std::span<const PrefillSegment> segments,
                  const MatrixWeight& kv_b, float softmax_scale, const Tensor& out, ExecContext& exec);
 
-// Does the same over a selection: `bits` is [m, words] of index_select_bits (ops/indexer.h).
+// Computes mla_prefill over selected keys alone: `bits` [m, words] comes from index_select_bits
+// (ops/indexer.h).
 void mla_prefill_selected(const Tensor& q, const PagedKv& kv, std::span<const PrefillSegment> segments,
                           const MatrixWeight& kv_b, float softmax_scale, std::span<const uint64_t> bits,
                           const Tensor& out, ExecContext& exec);

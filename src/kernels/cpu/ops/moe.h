@@ -29,8 +29,8 @@ struct LocalExperts {
   int64_t num_experts = 0;
 };
 
-// Computes y [m, hidden] = Σ weights · expert(x) + shared(x), where the sum is over the local ones of a
-// token's experts. Rows are dense. `shared` may be null.
+// Computes y [m, hidden] = Σ weights · expert(x) + shared(x). The sum covers those of a token's experts that
+// are local. Rows are dense. `shared` may be null.
 void moe(const Tensor& x, const Tensor& topk_ids, const Tensor& topk_weights, const LocalExperts& experts,
          const MlpWeights* shared, const Tensor& y, ExecContext& exec);
 

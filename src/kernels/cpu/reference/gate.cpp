@@ -66,7 +66,7 @@ void gate(const GateParams& p, Context& /*ctx*/) {
       for (int g = 0; g < p.num_groups; ++g) groups.push_back(group_score(p, selection, g));
       std::vector<int> kept = best(groups, p.topk_groups);
       std::sort(kept.begin(), kept.end());
-      // Candidates are listed in ascending order of expert, so that ties still go to the lower one.
+      // Candidates are listed in ascending order of expert, so that ties still go to the lower expert.
       const int size = p.num_experts / p.num_groups;
       HADAL_CHECK_LE(p.top_k, size * p.topk_groups);
       std::vector<int> candidates;

@@ -33,7 +33,7 @@ constexpr int kTileKeys = 4;
 constexpr int kTileHeads = kAttnLanes >= kTileKeys ? kAttnLanes / kTileKeys : 1;
 constexpr int kTileVectors = 4;  // vectors of latents in the weighted sum
 
-// PrefetchSlice is what the inner loop of a tile prefetches: `step` bytes per iteration (0: none).
+// PrefetchSlice says which bytes the inner loop of a tile prefetches: `step` bytes per iteration (0: none).
 struct PrefetchSlice {
   const std::byte* from = nullptr;
   int32_t step = 0;
@@ -119,8 +119,8 @@ HWY_INLINE void score_tile(const float* HWY_RESTRICT q, const float* HWY_RESTRIC
   store_sums(acc, scores, kPageSize);
 }
 
-// Does the online softmax of one head over one page. It turns scores [64] into weights relative to the new
-// maximum (−infinity gives 0) and returns their sum.
+// Applies one step of the online softmax to one head and one page. It turns scores [64] into weights relative
+// to the new maximum (a score of −infinity gives 0) and returns their sum.
 HWY_INLINE float exponentiate_row(float* scores, float maximum, float log2_scale) {
   const DecodeD d;
   const DecodeV peak = hn::Set(d, maximum);

@@ -36,7 +36,8 @@ HWY_INLINE void multiply_rows(int64_t rows, TileArgs args) {
   }
 }
 
-// Does the same over all 512 latents with the promotion of block weights: `scales` is [4], null if plain.
+// Multiplies all 512 latents and applies the scales of block weights: `scales` is [4], or null for plain
+// weights.
 HWY_INLINE void expand_rows(int64_t rows, TileArgs args, int64_t b_stride, const float* scales) {
   args.b_stride = b_stride;
   if (scales == nullptr) {
@@ -191,7 +192,8 @@ HWY_INLINE float page_maximum(const float* scores) {
 }
 
 // Processes one page for query rows [first_row, num_rows) of a tile. `position` is the position of the tile's
-// first row relative to the page's first key (row r sees keys 0 … position + r, as far as masks select them).
+// first row relative to the page's first key. Row r attends to those of keys 0 … position + r that its mask
+// selects.
 inline HWY_ATTR void attend_page(const PrefillWorkspace& ws, int64_t first_row, int64_t num_rows,
                                  int64_t position, int64_t page_keys, const RowMasks& masks,
                                  const float* keys, const float* values) {
@@ -214,7 +216,7 @@ inline HWY_ATTR void attend_page(const PrefillWorkspace& ws, int64_t first_row, 
     std::fill(scores + visible, scores + kPageSize, -std::numeric_limits<float>::infinity());
     if (masks.words != nullptr) mask_row(scores, masks.words[row * masks.stride]);
     const float maximum = std::max(ws.maxima[row], page_maximum(scores));
-    // A row that has selected nothing yet keeps its zeros, because −infinity − −infinity would be NaN.
+    // The factor of a row that has attended to no key yet is 0, because −infinity − −infinity would be NaN.
     const bool empty = maximum == -std::numeric_limits<float>::infinity();
     ws.rescale[row] = empty ? 0.0F : ws.maxima[row] - maximum;
     ws.maxima[row] = maximum;

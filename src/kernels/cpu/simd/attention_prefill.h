@@ -1,14 +1,13 @@
-// Defines shapes and buffers of un-absorbed attention on the CPU, and what mla_prefill.cpp computes in each
-// phase.
+// Defines shapes and buffers of un-absorbed attention on the CPU, and describes the phases of
+// mla_prefill.cpp.
 //
 // The (segment, page) pairs of a call are processed in windows of at most kWindowPages pages and in groups of
 // at most kGroupHeads heads, so that scratch memory is bounded whatever the context. For each group of heads:
-//   weights   widen W_UK to rows and W_UV to panels                         one task per head
+//   weights   widen W_UK to rows and W_UV to panels                one task per head
 //   then for each window:
-//   latents   widen records to rows and to transposed panels                one task per page
-//   expand    Kᵀ = W_UK · latentᵀ and V = latent · W_UVᵀ                    one task per (head, page)
-//   attend    online softmax over the window's pages in order               one task per (run, head,
-//                                                                           query tile)
+//   latents   widen records to rows and to transposed panels       one task per page
+//   expand    Kᵀ = W_UK · latentᵀ and V = latent · W_UVᵀ           one task per (head, page)
+//   attend    online softmax over the window's pages in order      one task per (run, head, query tile)
 // A run is the part of one segment that lies in a window. Between windows the state of a query (maximum, sum,
 // weighted values) is kept in `maxima`, `sums` and the output rows.
 //

@@ -36,7 +36,7 @@ struct ColumnsTask {
 
 struct ColumnsKernel {
   int64_t chunk_columns;  // columns per task
-  // This needs kBlockDepth · panel_rows + m · panel_rows floats of scratch.
+  // `run` needs kBlockDepth · panel_rows + m · panel_rows floats of scratch.
   void (*run)(const ColumnsTask& task, float* scratch);
 };
 
@@ -49,8 +49,8 @@ namespace {
 
 #if HWY_NATIVE_FMA
 
-// Sixteen sums stay in registers (eight on AVX2, which has 16 registers), which for one token are 512 bytes
-// of each bf16 row on AVX-512.
+// Sixteen vectors of sums stay in registers; on AVX2, which has 16 registers, eight do. For one token on
+// AVX-512 they cover 512 bytes of each bf16 row.
 constexpr int kColumnVectors = HWY_TARGET == HWY_AVX2 ? 8 : 16;
 
 // Loads N consecutive weights of one row.
@@ -131,7 +131,8 @@ HWY_NOINLINE void stream_columns(const ColumnsTask& task, int64_t column) {
   }
 }
 
-// Computes a whole chunk of columns for M tokens, so many columns at a time that the sums stay in registers.
+// Computes a whole chunk of columns for M tokens. It processes as many columns at a time as have their sums
+// in registers.
 template <class W, int M>
 void stream_chunk(const ColumnsTask& task) {
   constexpr int kVectors = kColumnVectors / (M <= 2 ? M : 4);

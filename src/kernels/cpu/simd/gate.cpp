@@ -1,6 +1,6 @@
-// Computes the three gates in one pass per token: scores by the same float32 operations as the reference (so
-// the ids agree, ties included), then insertion into a list of the best. It uses no intrinsics, because exp
-// dominates and 256 experts are few.
+// Computes the three gates in one pass per token: the scores come from the same float32 operations as the
+// reference's, so that the ids agree, ties included, and are inserted into a list of the best. It uses no
+// intrinsics, because exp dominates and 256 experts are few.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace hadal::cpu::simd::HWY_NAMESPACE {
 namespace {
 
-// PanelRows are the two row groups of a panel.
+// PanelRows holds the two row groups of a panel.
 struct PanelRows {
   const uint8_t* rows[2] = {};
   int64_t num_rows[2] = {};             // rows that exist, ≤ N
@@ -47,7 +47,7 @@ PanelRows find_rows(const PanelTask& task) {
   return panel;
 }
 
-// Applies the scales of channel weights, the multiplication that ends every chain.
+// Applies the scales of channel weights, which is the last multiplication of every chain.
 void scale_sums(const PanelRows& panel, int64_t m, float* sums) {
   const DF df;
   HWY_ALIGN float scales[kPanelRows] = {};
@@ -100,7 +100,7 @@ void stage_rows(const PanelRows& panel, int64_t k_begin, int64_t k, uint8_t* sta
   }
 }
 
-// This part of the second-level cache may be assumed free.
+// At least this much of a core's second-level cache is assumed to be free.
 constexpr int64_t kSecondLevelBytes = 768 << 10;
 
 struct PanelScratch {
@@ -168,8 +168,9 @@ void run_tiled_panel(const PanelTask& task, const PanelRows& panel, const PanelT
   // The last block is written straight to y.
   const bool direct = whole && product.up == nullptr && !is_channel_scaled(product.w.type);
   const PanelRows next_panel = next.product != nullptr ? find_rows(next) : panel;
-  // While a panel of weights and the activations fit a second-level cache beside the next panel, the next
-  // panel is prefetched in the order of its addresses; otherwise only the next block of k is, row by row.
+  // If the activations, a panel of weights and the next panel fit a second-level cache together, the next
+  // panel is prefetched in the order of its addresses. Otherwise only the next block of k is prefetched, row
+  // by row.
   const bool linear_prefetch =
       product.m * num_k * 4 + 2 * kPanelRows * num_k * kWeightBytes<W> <= kSecondLevelBytes;
   for (int64_t k = 0; k < num_k; k += kBlockDepth) {

@@ -1,7 +1,7 @@
 // Spreads the products of one op over the pool's threads: a list of phases, each a list of independent tasks,
-// runs in one parallel region. Threads fetch the next task on demand and always know the one after it, so
-// that a panel's weights are prefetched by the thread that will use them, across phases too. The tasks of a
-// phase start when the phase before is complete.
+// runs in one parallel region. A thread fetches tasks on demand, and fetches its next task before it runs the
+// current one. So it can prefetch the weights of the panel that it will compute next, also across phases. The
+// tasks of a phase start when the previous phase is complete.
 //
 // Only the launching thread calls it. It allocates nothing but memory from the caller's scratch.
 #pragma once
@@ -122,8 +122,8 @@ void run_phases(ThreadPool& pool, std::span<const int64_t> num_tasks, const Body
     while (index >= first[phase + 1]) ++phase;
     return {phase, index - first[phase]};
   };
-  // A task may start when all tasks of earlier phases are done. One counter serves every phase, because no
-  // later task can have started before.
+  // A task may start when all tasks of earlier phases are done. One counter is enough for all phases, because
+  // no task of a later phase starts earlier.
   alignas(64) std::atomic<int64_t> next_index{0};
   alignas(64) std::atomic<int64_t> num_done{0};
   const auto work = [&](int thread_idx) {
@@ -132,7 +132,7 @@ void run_phases(ThreadPool& pool, std::span<const int64_t> num_tasks, const Body
       const int64_t next = next_index.fetch_add(1, std::memory_order_relaxed);
       const PhaseTask current = locate(index);
       for (int spins = 0; num_done.load(std::memory_order_acquire) < first[current.phase]; ++spins) {
-        if (spins > 4000) std::this_thread::yield();  // a thread has lost its core: let it have this one
+        if (spins > 4000) std::this_thread::yield();  // another thread has lost its core: let it run here
       }
       {
         const CountOnExit done{num_done};  // counts even if body throws, because others wait for it
@@ -148,8 +148,8 @@ void run_phases(ThreadPool& pool, std::span<const int64_t> num_tasks, const Body
   }
 }
 
-// GemmPlan is the usual op: it packs activations, then runs products. A second list of products over the
-// results of the first, and a final phase of `num_final` tasks, may follow.
+// GemmPlan is the usual form of an op: it packs activations, then runs products. A second list of products,
+// whose inputs are the results of the first list, and a final phase of `num_final` tasks may follow.
 struct GemmPlan {
   TaskList<PackJob> packs;
   TaskList<Product> products;

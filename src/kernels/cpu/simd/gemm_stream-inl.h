@@ -1,8 +1,9 @@
-// Multiplies few activations: weights are read once, transposed in registers and multiplied at once. This is
-// bound by memory bandwidth, so the next panel's bytes are prefetched in the order of their addresses while
-// one panel is computed: DRAM sees one or two linear streams although 2N rows are read side by side.
+// Multiplies few activations: weights are read once, transposed in registers and multiplied at once. The
+// speed is bound by memory bandwidth, so the next panel's bytes are prefetched in the order of their
+// addresses while one panel is computed. DRAM then delivers one or two linear streams, although 2N rows are
+// read side by side.
 //
-// It is for use inside Highway's foreach_target, like gemm_tile-inl.h.
+// Include this inside Highway's foreach_target, like gemm_tile-inl.h.
 #if defined(HADAL_KERNELS_CPU_SIMD_GEMM_STREAM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HADAL_KERNELS_CPU_SIMD_GEMM_STREAM_INL_H_
 #undef HADAL_KERNELS_CPU_SIMD_GEMM_STREAM_INL_H_
@@ -21,12 +22,12 @@ namespace hadal::cpu::simd::HWY_NAMESPACE {
 
 #if HWY_NATIVE_FMA
 
-// The limit is set by registers: accumulators of two row groups and one transposed block.
+// Registers set the limit: they hold the accumulators of two row groups and one transposed block.
 inline constexpr int kMaxStream = HWY_TARGET == HWY_AVX2 ? 4 : 8;
 // With more activations the sums need the registers, and transposed words are kept in memory.
 inline constexpr int kMaxStreamInRegisters = 1;
-// Each weight costs a chain the latency of a multiply-add. 8-bit weights arrive so fast that the chains of
-// one row group cannot keep up, so with few activations both groups are multiplied side by side.
+// Each weight costs a chain the latency of a multiply-add. The chains of one row group cannot keep up with
+// the rate at which 8-bit weights are read, so with few activations both groups are multiplied side by side.
 template <class W, int M>
 inline constexpr bool kSideBySide = W::kPerWord == 4 && M <= 1;
 
@@ -60,7 +61,7 @@ template <int kCount>
 HWY_INLINE void store_words(const VU32 (&words)[kCount], uint32_t* waiting) {
 #pragma GCC unroll 16
   for (int p = 0; p < kCount; ++p) hn::Store(words[p], DU32(), waiting + p * kLanes);
-  asm volatile("" : : "r"(waiting) : "memory");  // stored here and now, not spilled one by one
+  asm volatile("" : : "r"(waiting) : "memory");  // stored here, not spilled one by one later
 }
 
 // Multiplies words [0, count) of group g.
@@ -225,10 +226,10 @@ HWY_INLINE void stream_rows_dispatch(int64_t m, const StreamArgs& args) {
 #if HADAL_UNPACK_AVX512
 
 // The lines kernel reads rows as whole, aligned cache lines, each exactly once. It is for strides that are
-// multiples of kAliasedStride, where the 2N lines read side by side share a few sets of the L1 cache and a
-// half-read line is evicted before its second half is needed. A row may begin at any weight of its line (8
-// bits: any fourth, so that scale borders fall between 32-bit words); a row's first and last line use the
-// slow path below.
+// multiples of kAliasedStride: there the 2N lines read side by side share a few sets of the L1 cache, and a
+// half-read line would be evicted before its second half is needed. A row may begin at any weight of its line
+// (with 8-bit weights at any fourth one, so that borders of scales fall between 32-bit words). A row's first
+// and last line use the slow path below.
 template <class W>
 bool can_stream_lines(const StreamArgs& args) {
   const auto a0 = reinterpret_cast<uintptr_t>(args.rows[0]);

@@ -2,8 +2,8 @@
 // multiply-add chain over k ascending per element. Lanes run over columns of B, so a result has the same bits
 // on every instruction set.
 //
-// It is for use inside Highway's foreach_target: include it after "hwy/highway.h" in the re-included part of
-// the file; everything lives in hadal::cpu::simd::HWY_NAMESPACE.
+// Include this inside Highway's foreach_target, after "hwy/highway.h" in the re-included part of the file;
+// everything is in hadal::cpu::simd::HWY_NAMESPACE.
 //   NN product (B stored [K, N] row-major): set b to the first of 2N columns and b_stride to B's row stride.
 //   NT product (B stored [N, K]): first turn 2N rows into a panel [k, 2N] with unpack_panel of unpack-inl.h
 //   (b_stride = kPanelRows), then as above.
@@ -36,7 +36,7 @@ inline constexpr int kPanelRows = 2 * kLanes;  // columns of a B panel, which ar
 // 16 on AVX2).
 inline constexpr int kMaxTile = HWY_TARGET == HWY_AVX2 ? 6 : 12;
 
-// Computes c_out: the chain of A·B, continued from c_in or +0. With `scales`: c_out = fma(chain from +0,
+// Computes c_out: the chain of A·B, which starts from c_in or +0. With `scales`, c_out = fma(chain from +0,
 // scales[column / N], c_in or +0), which is the step of block weights.
 struct TileArgs {
   const float* a = nullptr;
@@ -49,7 +49,8 @@ struct TileArgs {
   float* c_out = nullptr;  // [h, 2N]; may be c_in
   int64_t c_out_stride = 0;
   const float* scales = nullptr;  // [2] or null
-  // These two regions are prefetched meanwhile, prefetch_step bytes of each per step of k; null means none.
+  // These two regions are prefetched during the tile, prefetch_step bytes of each per step of k; null means
+  // none.
   const uint8_t* prefetch[2] = {};
   int64_t prefetch_step = 0;
 };
@@ -87,8 +88,8 @@ HWY_INLINE void accumulate_tile(const TileArgs& args, VF (&c)[2 * H]) {
   }
 }
 
-// Tells ThreadSanitizer what a tile accesses. Few reads of A stand for all; B is weights or the thread's own
-// panel.
+// Tells ThreadSanitizer what a tile accesses. A few reads of A represent all of them; B is weights or the
+// thread's own panel.
 template <int H, bool kPackedA>
 HWY_INLINE void name_accesses(const TileArgs& args) {
   constexpr size_t kRowBytes = 2 * kLanes * sizeof(float);

@@ -1,6 +1,7 @@
-// Chooses the keys of highest score and writes them (IndexSelectParams) in the current Highway target: the
-// k-th largest is found by halving the range of integers until exactly k of the row are above a bound, or one
-// integer is left. Each step counts in one pass over the row, so the time hardly depends on the values.
+// Chooses the keys of highest score and writes them (IndexSelectParams) in the current Highway target. The
+// k-th largest score is found by bisection of the range of integers, until exactly k scores of the row are
+// above the bound or one integer is left. Each step counts in one pass over the row, so the time hardly
+// depends on the values.
 #if defined(HADAL_KERNELS_CPU_SIMD_INDEX_CHOOSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HADAL_KERNELS_CPU_SIMD_INDEX_CHOOSE_INL_H_
 #undef HADAL_KERNELS_CPU_SIMD_INDEX_CHOOSE_INL_H_
@@ -27,7 +28,7 @@ using ChooseV = hn::VFromD<ChooseD>;
 constexpr int kChooseLanes = static_cast<int>(hn::MaxLanes(ChooseD()));
 static_assert(std::endian::native == std::endian::little, "masks are stored as bytes and read as words");
 
-// Border says what is chosen: every value above `value`, and the first `ties` of those equal to it.
+// Border says which values are chosen: all above `value`, and the first `ties` of those equal to it.
 struct Border {
   int32_t value = 0;
   int64_t ties = 0;
@@ -104,7 +105,7 @@ HWY_INLINE uint64_t compare_64(const int32_t* values, Compare compare) {
   return word;
 }
 
-// Calls take(block, word) for each block of 64 values in order, where bits of `word` say which are chosen.
+// Calls take(block, word) for each block of 64 values in order; the bits of `word` mark the chosen values.
 template <class Take>
 HWY_INLINE void for_each_block(const int32_t* values, int64_t n, Border border, Take take) {
   const ChooseD d;
@@ -120,14 +121,14 @@ HWY_INLINE void for_each_block(const int32_t* values, int64_t n, Border border, 
   }
 }
 
-// Destination writes what is chosen for one token.
+// Destination writes the chosen keys of one token.
 class Destination {
  public:
   Destination(const IndexSelectParams& p, int64_t token)
       : p_(p), token_(token), page_ids_(p.keys.page_table + p.seq_idx[token] * p.keys.page_table_stride) {
     if (p.bits == nullptr) next_ = p.slots + token * p.topk;
   }
-  // Bits of `word` are the chosen keys of page `page` of the sequence; pages come in order.
+  // The bits of `word` mark the chosen keys of page `page` of the sequence; pages come in order.
   HWY_INLINE void take(int64_t page, uint64_t word) {
     if (p_.bits != nullptr) {
       p_.bits[token_ * p_.bits_stride + page] = word;
@@ -137,7 +138,7 @@ class Destination {
     const int32_t first = page_ids_[page] * kPageSize;
     for (; word != 0; word &= word - 1) *next_++ = first + std::countr_zero(word);
   }
-  // Writes what follows the first num_pages pages.
+  // Writes the destination's entries after the first num_pages pages.
   void finish(int64_t num_pages) {
     if (p_.bits != nullptr) {
       std::fill(p_.bits + token_ * p_.bits_stride + num_pages, p_.bits + (token_ + 1) * p_.bits_stride, 0);
@@ -166,8 +167,8 @@ inline HWY_ATTR void choose_all(const IndexSelectParams& p, int64_t token) {
   destination.finish((num_keys + kPageSize - 1) / kPageSize);
 }
 
-// Chooses the topk best of a token that sees more keys. `scores` has kv_len integers in the order of the
-// scores, and room for ⌈kv_len / 64⌉ · 64, whose rest is written here.
+// Chooses the topk best keys of a token that sees more than topk keys. `scores` has kv_len integers in the
+// order of the scores, and room for ⌈kv_len / 64⌉ · 64 integers; this function fills the additional ones.
 inline HWY_ATTR void choose_best(const IndexSelectParams& p, int64_t token, int32_t* scores) {
   const int64_t num_keys = p.kv_len[token];
   const int64_t padded = (num_keys + 63) / 64 * 64;

@@ -1,6 +1,6 @@
 // Scores index keys in the current Highway target (kernels/params/indexer.h). 2N keys (N = lanes of a vector)
-// are read in place from their page and widened to a panel [128, 2N], whose columns are the keys; a tile is
-// kScoreHeads heads × 2N keys, and its products go through relu and the sum over heads in registers. Lanes
+// are read in place from their page and widened to a panel [128, 2N], whose columns are the keys. A tile is
+// kScoreHeads heads × 2N keys; relu and the sum over heads are applied to its products in registers. Lanes
 // run over keys, so a score has the same bits on every instruction set.
 #if defined(HADAL_KERNELS_CPU_SIMD_INDEX_SCORE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HADAL_KERNELS_CPU_SIMD_INDEX_SCORE_INL_H_

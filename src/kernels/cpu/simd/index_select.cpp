@@ -1,7 +1,7 @@
 // Chooses for each token the keys of highest score. Tokens are processed in waves of kWaveRows rows, or as
 // many as there are threads, so scratch is a few rows of scores whatever the number of tokens. A wave is
-// scored in items of kItemKeys keys × up to kGroupRows tokens of one sequence, which share the widened keys;
-// then each of its rows is chosen from.
+// scored in items of kItemKeys keys × up to kGroupRows tokens of one sequence, which share the widened keys.
+// Then the keys of each of its rows are chosen.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -152,7 +152,7 @@ void index_select(const IndexSelectParams& p, Context& ctx) {
   HADAL_CHECK(p.num_heads >= 1 && p.num_heads <= kMaxIndexHeads, "{} heads", p.num_heads);
   if (!HWY_DYNAMIC_DISPATCH(is_native)()) return reference::index_select(p, ctx);
 
-  // Nothing is scored if all that a token sees is chosen.
+  // A token that sees at most topk keys attends to all of them, so they need no scores.
   constexpr int64_t kGrain = 16;
   ctx.pool.parallel_for(p.num_tokens, kGrain, [&](int64_t begin, int64_t end, int /*thread_idx*/) {
     for (int64_t token = begin; token < end; ++token) {

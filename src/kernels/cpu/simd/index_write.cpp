@@ -1,4 +1,4 @@
-// Makes index keys and queries (kernels/params/indexer.h), with the bits of the reference: the 128 values of
+// Makes index keys and queries (kernels/params/indexer.h), bit-identical to the reference: the 128 values of
 // a key or of a head stay in vectors from rope to rounding.
 #include <algorithm>
 #include <cmath>

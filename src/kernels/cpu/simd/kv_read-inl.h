@@ -47,9 +47,9 @@ struct LoadKvF16 {
   }
 };
 
-// Widens an fp8 code with kExponentBits and kMantissaBits: it is shifted into float32's fields and its
-// exponent is re-biased; subnormal codes are given the lowest exponent's hidden bit, which is then
-// subtracted, so that no float32 subnormal (slow on some cores) appears.
+// Widens an fp8 code with kExponentBits and kMantissaBits: the code is shifted into float32's fields and its
+// exponent is re-biased. A subnormal code gets the hidden bit of the lowest exponent, which is then
+// subtracted, so that no float32 subnormal appears, which is slow on some cores.
 template <int kExponentBits, int kMantissaBits>
 HWY_INLINE KvV widen_fp8(KvD d, const std::byte* p) {
   const hn::Rebind<uint8_t, KvD> d8;

@@ -1,6 +1,6 @@
-// Computes 2^t for t ≤ 0 in the current Highway target: the weights of online softmax. The relative error is
-// below 2e-7 (range reduction to |f| ≤ 1/2, polynomial of degree 6 whose own error is 2e-8); below 2^-126 the
-// result is 0, and NaN stays NaN. Every FMA target computes the same bits.
+// Computes 2^t for t ≤ 0 in the current Highway target, for the weights of online softmax. The relative error
+// is below 2e-7 (range reduction to |f| ≤ 1/2, polynomial of degree 6 whose own error is 2e-8). Below 2^-126
+// the result is 0, and NaN stays NaN. Every target with FMA computes the same bits.
 #if defined(HADAL_KERNELS_CPU_SIMD_MATH_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HADAL_KERNELS_CPU_SIMD_MATH_EXP_INL_H_
 #undef HADAL_KERNELS_CPU_SIMD_MATH_EXP_INL_H_
@@ -18,7 +18,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D, class V = hn::VFromD<D>>
 HWY_INLINE V exp2_nonpositive(D d, V t) {
   const hn::RebindToSigned<D> di;
-  // −inf must not reach the integer conversion; with this operand order x86's max passes a NaN through.
+  // −inf must not reach the integer conversion. With this operand order, x86's max returns NaN for NaN.
   const V clamped = hn::Max(hn::Set(d, -127.0F), t);
   const V whole = hn::Round(clamped);
   const V f = hn::Sub(clamped, whole);

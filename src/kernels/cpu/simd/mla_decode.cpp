@@ -32,7 +32,7 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// KeyBlock is where the records of up to 64 consecutive keys are: side by side, or, in a selection,
+// KeyBlock says where the records of up to 64 consecutive keys are: side by side or, in a selection,
 // scattered.
 struct KeyBlock {
   const std::byte* records = nullptr;  // of the first key, or, in a selection, of slot 0 of the pool
@@ -102,9 +102,9 @@ namespace hadal::cpu::simd {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Prefetches a later block's records into the second-level cache while a block's tiles are computed, spread
-// evenly over their inner loops: records come from memory, and would stall the tiles' loads if they were
-// requested in bursts.
+// Prefetches a later block's records into the second-level cache while a block's tiles are computed. The
+// prefetches are spread evenly over the tiles' inner loops, because records come from memory and would stall
+// the tiles' loads if they were requested in bursts.
 class Prefetcher {
  public:
   // If the block has no keys, nothing is prefetched.
@@ -118,8 +118,8 @@ class Prefetcher {
     tile_bytes_ = (layout.page_bytes() + tiles - 1) / tiles;
     next_piece();
   }
-  // Returns the slice to prefetch during a tile of `weight` and `iterations` inner steps. It ends with its
-  // record where records are scattered.
+  // Returns the slice to prefetch during a tile of `weight` and `iterations` inner steps. Where records are
+  // scattered, a slice ends with its record.
   HWY_INLINE PrefetchSlice take(int weight, int iterations) {
     if (at_ == end_) next_piece();
     const std::byte* from = at_;
@@ -181,8 +181,8 @@ HWY_INLINE void score_block(const float* q, int64_t padded_heads, const KeyBlock
   }
 }
 
-// Computes one split of one token: q is [padded_heads, 576]. `next_split` is what this thread will probably
-// read after the split.
+// Computes one split of one token: q is [padded_heads, 576]. `next_split` is the split that this thread will
+// probably process next.
 void attend_split(const MlaDecodeParams& p, const float* q, int64_t padded_heads, const DecodeItem& item,
                   const KeyBlock& next_split, const DecodeWorkspace& ws, const Partial& partial) {
   const DecodeD d;
@@ -219,8 +219,9 @@ void attend_split(const MlaDecodeParams& p, const float* q, int64_t padded_heads
   }
 }
 
-// Merges `count` consecutive partials into the running state (maximum, sum, out [512]) of one head. The state
-// is not read when `starts` (the first partial is the token's first split); `ends` divides by the sum.
+// Merges `count` consecutive partials into the running state (maximum, sum, out [512]) of one head. If
+// `starts`, the first partial is the token's first split and the state is not read. If `ends`, out is divided
+// by the sum.
 void fold_partials(float* partials, int64_t count, int64_t padded_heads, int64_t head, bool starts, bool ends,
                    float log2_scale, float* maximum, float* sum, float* out) {
   const DecodeD d;
@@ -333,7 +334,7 @@ void mla_decode(const MlaDecodeParams& p, Context& ctx) {
          key_block(p, next.token, next.split * kSplitKeys), ws, Partial::at(partials, i, padded_heads));
       }
     });
-    constexpr int64_t kFoldHeads = 4;  // heads per task: 2k values per split, about as long as a fork-join
+    constexpr int64_t kFoldHeads = 4;  // heads per task: 2,048 values per split, about as long as a fork-join
     const int64_t blocks = (p.num_heads + kFoldHeads - 1) / kFoldHeads;
     ctx.pool.parallel_for(num_runs * blocks, 1, [&](int64_t begin, int64_t end, int /*thread_idx*/) {
       for (int64_t i = begin; i < end; ++i) {

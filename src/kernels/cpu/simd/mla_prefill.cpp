@@ -1,5 +1,5 @@
-// Computes un-absorbed attention for prompts. attention_prefill.h describes the phases and
-// docs/kernels/cpu-attention.md says why.
+// Computes un-absorbed attention for prompts. attention_prefill.h describes the phases, and
+// docs/kernels/cpu-attention.md gives the reasons.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -125,7 +125,7 @@ void attend_window(const MlaPrefillParams& p, Context& ctx, const PrefillBuffers
     const PrefillWorkspace ws(buffers.workspaces + thread_idx * PrefillWorkspace::kFloats);
     for (int64_t task = begin; task < end; ++task) {
       const int64_t head = task / tiles;
-      // The last tiles of a prompt see the most keys, so they go first.
+      // The last tiles of a prompt attend to the most keys, so they are processed first.
       const int64_t tile = tiles - 1 - task % tiles;
       const int64_t run =
           std::upper_bound(tiles_before, tiles_before + num_runs + 1, tile) - tiles_before - 1;

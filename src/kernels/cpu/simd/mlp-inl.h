@@ -1,7 +1,7 @@
-// Computes silu(gate) · up on vectors by the operations of reference/silu.h in the same order, so with the
-// same bits.
+// Computes silu(gate) · up on vectors by the operations of reference/silu.h in the same order, and so with
+// the same bits.
 //
-// It is for use inside Highway's foreach_target, like gemm_tile-inl.h.
+// Include this inside Highway's foreach_target, like gemm_tile-inl.h.
 #if defined(HADAL_KERNELS_CPU_SIMD_MLP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HADAL_KERNELS_CPU_SIMD_MLP_INL_H_
 #undef HADAL_KERNELS_CPU_SIMD_MLP_INL_H_
@@ -23,7 +23,7 @@ namespace hadal::cpu::simd::HWY_NAMESPACE {
 HWY_INLINE VF exp_lanes(VF x) {
   const DF df;
   const hn::RebindToSigned<DF> di;
-  // The operand order keeps a NaN out of the integer conversion.
+  // With this operand order a NaN does not reach the integer conversion.
   x = hn::Min(hn::Max(x, hn::Set(df, kExpMin)), hn::Set(df, kExpMax));
   const VF n = hn::Round(hn::Mul(x, hn::Set(df, kExpLog2E)));
   VF r = hn::MulAdd(n, hn::Set(df, -kExpLn2High), x);

@@ -111,7 +111,8 @@ void moe(const MoeParams& p, Context& context) {
     add_product(e, plan.second, {.w = weights.down, .x = middle, .y = y, .m = m, .y_stride = hidden});
     middle += m * weights.gate.n;
   };
-  // The shared expert has the most tokens, so its panels come first and none of them is left for the end.
+  // The shared expert has the most tokens, so its panels are processed first and none of them is left for the
+  // end.
   float* shared_out = out + num_places * hidden;
   if (p.shared != nullptr) add_expert(*p.shared, nullptr, p.m, shared_out);
   for (size_t i = 0; i < p.experts.size(); ++i) {

@@ -18,7 +18,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int kPartials = 16;
 
 // Computes partials[k % 16] += x[k]² for k ascending. The square of a float32 is exact in double, so a fused
-// and a separate addition round alike.
+// and a separate addition give the same result.
 HWY_INLINE void sum_squares(const float* x, int64_t n, double* partials) {
   const hn::CappedTag<double, 8> dd;
   const hn::Rebind<float, decltype(dd)> df;
@@ -80,7 +80,7 @@ namespace hadal::cpu::simd {
 HWY_EXPORT(normalise_rows);
 
 void rms_norm(const RmsNormParams& p, Context& ctx) {
-  // A task has at least 64k values, some 10 µs of work; fewer rows than that run on the calling thread.
+  // A task has at least 64k values, some 10 µs of work; fewer rows than a task has run on the calling thread.
   const int64_t grain = 65536 / (p.n > 0 ? p.n : 1) + 1;
   ctx.pool.parallel_for(p.m, grain, [&](int64_t begin, int64_t end, int /*thread_idx*/) {
     HWY_DYNAMIC_DISPATCH(normalise_rows)(p, begin, end);

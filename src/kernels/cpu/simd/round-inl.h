@@ -33,7 +33,8 @@ HWY_INLINE hn::VFromD<hn::RebindToUnsigned<D>> round_bits(D d, V value, float la
   const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, (1U << (kShift - 1)) - 1U)), odd);
   const auto normal = hn::Sub(hn::ShiftRight<kShift>(rounded),
                               hn::Set(du, static_cast<uint32_t>(127 - kBias) << kMantissaBits));
-  // Below the smallest normal, adding a number whose last place is the format's quantum rounds to it.
+  // Below the smallest normal number, adding a number whose last bit is the format's quantum rounds to that
+  // quantum.
   const V magic = hn::BitCast(d, hn::Set(du, static_cast<uint32_t>(127 + 24 - kBias - kMantissaBits) << 23));
   const auto subnormal = hn::Sub(hn::BitCast(du, hn::Add(magnitude, magic)), hn::BitCast(du, magic));
   const V smallest_normal = hn::BitCast(d, hn::Set(du, static_cast<uint32_t>(128 - kBias) << 23));
@@ -44,7 +45,7 @@ HWY_INLINE hn::VFromD<hn::RebindToUnsigned<D>> round_bits(D d, V value, float la
 }
 
 // Returns the power of two by which a group of values is divided before it is rounded to e4m3 (KvScales,
-// KvIndex): max(amax, kKvMinAmax) / 448, raised to the next one.
+// KvIndex): the smallest power of two that is at least max(amax, kKvMinAmax) / 448.
 HWY_INLINE float power_of_two_scale(float amax) {
   const auto bits = std::bit_cast<uint32_t>(std::max(amax, kKvMinAmax) / kFp8E4m3Max);
   return std::bit_cast<float>((bits + 0x7fffffU) & 0xff800000U);

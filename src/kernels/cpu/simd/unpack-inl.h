@@ -1,8 +1,8 @@
 // Turns stored weights into float32 vectors whose lanes run over rows: a block of N rows × 16 or 32 bytes is
-// transposed in registers as 32-bit words, and each word is widened to the 1, 2 or 4 weights it contains. It
-// is exact, works at any alignment, and reads nothing beyond the rows' own bytes.
+// transposed in registers as 32-bit words, and each word is widened to the 1, 2 or 4 weights it contains. The
+// conversion is exact, supports any alignment, and reads nothing beyond the rows' own bytes.
 //
-// It is for use inside Highway's foreach_target, like gemm_tile-inl.h.
+// Include this inside Highway's foreach_target, like gemm_tile-inl.h.
 #if defined(HADAL_KERNELS_CPU_SIMD_UNPACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HADAL_KERNELS_CPU_SIMD_UNPACK_INL_H_
 #undef HADAL_KERNELS_CPU_SIMD_UNPACK_INL_H_
@@ -57,8 +57,8 @@ HWY_INLINE void transpose_in_lanes(VU32 (&r)[4]) {
 HWY_INLINE void load_transposed(const uint8_t* HWY_RESTRICT rows, int64_t stride,
                                 VU32 (&words)[kBlockWords]) {
 #if HADAL_UNPACK_AVX512
-  // Halves of 256 bits are inserted from memory, which is not a shuffle and leaves three of four shuffle
-  // stages.
+  // Halves of 256 bits are inserted from memory, which needs no shuffle, so three of the four shuffle stages
+  // remain.
   const auto two_rows = [&](int low, int high) HWY_ATTR __attribute__((always_inline)) {
     const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + low * stride));
     const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + high * stride));
@@ -140,7 +140,8 @@ struct UnpackBf16 {
 };
 
 #if HADAL_UNPACK_VBMI
-// E4m3Tables has the bf16 values of all e4m3 codes without sign, high and low bytes in separate tables.
+// E4m3Tables has the bf16 values of all e4m3 codes without their signs, with high and low bytes in separate
+// tables.
 struct E4m3Tables {
   alignas(64) uint8_t high[128];
   alignas(64) uint8_t low[128];
@@ -166,8 +167,8 @@ struct E4m3Tables {
 inline constexpr E4m3Tables kE4m3Tables{};
 #endif
 
-// Widens e4m3 by way of bf16, which represents every code exactly (subnormals become normal numbers): the
-// high and the low byte of the bf16 are looked up for all codes of a vector at once and then combined.
+// Widens e4m3 through bf16, which represents every code exactly (subnormals become normal numbers). The high
+// and the low byte of the bf16 are looked up for all codes of a vector at once and then combined.
 struct UnpackE4m3 {
   static constexpr int kPerWord = 4;
 
@@ -183,9 +184,9 @@ struct UnpackE4m3 {
     low = VU32{l};
   }
 #else
-  // Looks them up in 16-entry tables. For normal codes, high byte = 0x3c + exponent/2 (a function of sign and
-  // upper exponent bits), low byte = the low four bits moved up. Subnormals (m/8 · 2^-6) and NaN are patched
-  // in.
+  // Looks up the same bytes in 16-entry tables. For normal codes the high byte is 0x3c + exponent/2 (a
+  // function of sign and upper exponent bits), and the low byte is the low four bits shifted up. Subnormals
+  // (m/8 · 2^-6) and NaN are patched in.
   static HWY_INLINE void look_up(VU32 codes, VU32& high, VU32& low) {
     const hn::Repartition<uint8_t, DU32> d8;
     const hn::Repartition<uint16_t, DU32> d16;
@@ -229,9 +230,10 @@ struct UnpackE4m3 {
   }
 };
 
-// Widens int8 by the bits of float32: code + 128 is the code with its sign bit flipped. As the low mantissa
-// byte of 2^23 (the second of 2^15) it makes 2^23 + 128 + code; the subtraction is exact. The obvious way,
-// shifts and conversions, competes with the transposition for the same ports.
+// Widens int8 through the bits of float32: code + 128 is the code with its sign bit flipped. In the low
+// mantissa byte of 2^23 (the second byte of 2^15) it makes 2^23 + 128 + code, and the subtraction is exact.
+// The obvious way, with shifts and conversions, would compete with the transposition for the same execution
+// ports.
 struct UnpackInt8 {
   static constexpr int kPerWord = 4;
 
@@ -314,9 +316,9 @@ HWY_INLINE void unpack_rows(const uint8_t* HWY_RESTRICT rows, int64_t stride, in
   }
 }
 
-// Widens two groups of N rows (each `stride` bytes apart) × k weights to a panel [k, 2N]. The panel is
-// the calling thread's own. The rows may be records of the cache, which threads write, and ThreadSanitizer is
-// told of the first of each group alone.
+// Widens two groups of N rows (each `stride` bytes apart) × k weights to a panel [k, 2N], which belongs to
+// the calling thread. The rows may be records of the cache, which threads write. ThreadSanitizer is told only
+// of the first row of each group.
 template <class W>
 HADAL_UNCHECKED_BY_TSAN HWY_NOINLINE void unpack_panel(const uint8_t* rows0, const uint8_t* rows1,
                                                        int64_t stride, int64_t k, float* panel) {
