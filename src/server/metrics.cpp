@@ -74,7 +74,7 @@ class FamilyWriter {
   const MetricsOptions& options_;
 };
 
-// Adds the memory that requests hold, and how often one was refused because memory was missing.
+// Adds the memory that requests hold, and how many requests were refused for lack of memory.
 void append_memory(FamilyWriter writer, const RequestMemory& memory) {
   prometheus::MetricFamily& bytes = writer.add(
       "request_memory_bytes", "Memory that requests hold or will hold, by kind.", MetricType::Gauge);
@@ -95,7 +95,7 @@ void append_memory(FamilyWriter writer, const RequestMemory& memory) {
   }
 }
 
-// Adds what the cache of compiled grammars holds.
+// Adds the entries and the bytes of the cache of compiled grammars.
 void append_grammars(FamilyWriter writer, const GrammarCacheStats& cache) {
   writer.sample(writer.add("grammar_cache_entries", "Compiled grammars that are kept.", MetricType::Gauge),
                 cache.entries);
@@ -105,7 +105,7 @@ void append_grammars(FamilyWriter writer, const GrammarCacheStats& cache) {
                 cache.size_bytes);
 }
 
-// Adds what the transport holds and refuses, by reason and by I/O thread.
+// Adds the connections and bytes that the transport holds, and its refusals, by reason and by I/O thread.
 void append_transport(FamilyWriter writer, HttpServer& http) {
   const auto add = [&](const char* name, const char* help, MetricType type) -> prometheus::MetricFamily& {
     return writer.add(name, help, type);
@@ -154,7 +154,8 @@ void append_answers(FamilyWriter writer, const AnswerCounts& answers,
   }
 }
 
-// Adds what Prometheus' client libraries say of every process, under their names, and which build this is.
+// Adds the metrics that Prometheus' client libraries export for every process, and a metric that names this
+// build.
 void append_process(std::vector<prometheus::MetricFamily>& families, const ProcessStats& stats) {
   const auto add = [&](const char* name, const char* help, MetricType type, auto value) {
     prometheus::ClientMetric metric;

@@ -27,7 +27,8 @@ struct MetricsOptions {
   std::string model_name;
 };
 
-// Endpoint is a route as a label of /metrics: its pattern, so that paths of clients never become labels.
+// Endpoint labels a route in /metrics with the route's pattern, so that paths from clients never become
+// labels.
 struct Endpoint {
   std::string_view method;
   std::string_view path;
@@ -47,19 +48,20 @@ class Metrics {
 
   // These record one request; they do nothing while disabled.
   void observe_first_token(double seconds);
-  // Records that `num_tokens` tokens arrived `seconds` after the previous ones: each counts with its share of
-  // that time.
+  // Records that `num_tokens` tokens arrived `seconds` after the previous ones. Each token counts with its
+  // share of that time.
   void observe_tokens(double seconds, int64_t num_tokens);
   void observe_finished(double e2e_s, double queue_s);
-  // Records the lengths of a prompt (0: another choice of the same prompt has recorded it) and of its answer.
+  // Records the lengths of a prompt (0 if another choice of the same prompt has recorded it) and of its
+  // answer.
   void observe_lengths(int64_t prompt_tokens, int64_t generated_tokens);
 
-  // Returns the whole page, and changes nothing. `http`, `memory` and `grammars` may be null, and then
-  // nothing of them is on it.
+  // Returns the whole page, and changes nothing. If `http`, `memory` or `grammars` is null, the page leaves
+  // out its metrics.
   std::string text(const EngineStats& stats, HttpServer* http = nullptr,
                    const RequestMemory* memory = nullptr, const GrammarCompiler* grammars = nullptr) const;
 
-  // Counts fields of requests that no API here defines, and which were ignored. Any thread may call it.
+  // Counts request fields that were ignored because no API here defines them. Any thread may call it.
   void count_unknown_fields(int64_t count) { unknown_fields_.fetch_add(count, std::memory_order_relaxed); }
 
   static constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";

@@ -8,8 +8,8 @@
 namespace hadal::server {
 namespace {
 
-// Everything comes from this server, the document contains no script or style, and no other site may frame
-// it: even text that bypassed the page's own rendering could neither run code nor contact another host.
+// All resources come from this server, the document contains no script or style, and no other site may frame
+// it. So even text that bypassed the page's own rendering could neither run code nor contact another host.
 constexpr std::string_view kSecurityPolicy =
     "default-src 'none'; script-src 'self'; worker-src 'self'; style-src 'self'; font-src 'self'; img-src "
     "'self'; "
@@ -31,9 +31,8 @@ bool names_tag(std::string_view list, std::string_view etag) {
 
 constexpr size_t kPieceBytes = 16 << 10;
 
-// Writes the rest of a file that has more than one piece, the next piece once the client has read the one
-// before. More than a piece for each connection that does not read would let clients without a key fill the
-// memory of requests.
+// Writes the rest of a file in pieces, each once the client has read the previous one. If several pieces
+// could wait for each connection, clients without a key that do not read could fill the memory of requests.
 void write_rest(const std::shared_ptr<HttpExchange>& exchange, std::string_view rest) {
   for (; !rest.empty(); rest.remove_prefix(std::min(rest.size(), kPieceBytes))) {
     if (!exchange->writable()) return exchange->on_writable([exchange, rest] { write_rest(exchange, rest); });

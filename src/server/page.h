@@ -19,7 +19,7 @@ struct PageFile {
 
 std::span<const PageFile> page_files();
 
-// Adds GET of every file, without a key: the page itself asks for a key when the server answers 401.
+// Adds a GET route for every file. No key is needed: the page asks for one when the server answers 401.
 void add_page_routes(Router& router);
 
 }  // namespace hadal::server

@@ -22,7 +22,7 @@ constexpr std::chrono::seconds kListAge{5};
 constexpr int kUserTime = 14, kSystemTime = 15, kStartTime = 22, kVirtual = 23, kResident = 24;
 
 // Calls take(number, value) for the numeric fields of `text`. The second field is a name in parentheses,
-// which may contain spaces, so the rest begins after the last parenthesis with the third.
+// which may contain spaces and parentheses, so the third field begins after the last parenthesis.
 template <typename Take>
 void for_each_field(std::string_view text, Take take) {
   const size_t end = text.rfind(')');
@@ -48,8 +48,8 @@ double seconds_of_ticks(int64_t ticks) {
   return static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
-// Calls take(number, value) for the fields of the open file /proc/self/stat. It has some 50 fields, which the
-// kernel writes anew for each read from its beginning.
+// Calls take(number, value) for the fields of the open file /proc/self/stat. The kernel generates its
+// contents (some 50 fields) anew whenever they are read from the beginning.
 template <typename Take>
 void read_fields(int stat, Take take) {
   char text[1024];

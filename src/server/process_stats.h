@@ -1,4 +1,4 @@
-// Reads what the operating system says of this process.
+// Reads the operating system's figures about this process.
 #pragma once
 
 #include <dirent.h>
@@ -19,7 +19,7 @@ struct ProcessStats {
   int64_t max_descriptors = 0;  // the soft limit; -1: none
 };
 
-// ProcessReader keeps two descriptors open, so that it can read when the process may open no more of them.
+// ProcessReader keeps two descriptors open, so that it can read even when the process may open no more files.
 // Any thread may call it.
 class ProcessReader {
  public:
@@ -28,8 +28,8 @@ class ProcessReader {
   ProcessReader(const ProcessReader&) = delete;
   ProcessReader& operator=(const ProcessReader&) = delete;
 
-  // What /proc does not tell stays 0. The time of this does not grow with the number of descriptors since
-  // Linux 6.2. An older kernel must list them, so there a number above a thousand is up to five seconds old.
+  // Fields that /proc does not provide stay 0. Since Linux 6.2 the cost does not grow with the number of
+  // descriptors. An older kernel must list them, so above a thousand the number is up to five seconds old.
   ProcessStats read();
   // Counts the open descriptors by listing them; 0 if /proc could not be opened.
   int64_t list_descriptors();

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 Profiler::Profiler(Engine& engine, std::string root) : engine_(engine), root_(std::move(root)) {}
 
-// Links are followed before anything is created, because one that leads out of the root is as bad as "..".
+// Symbolic links are resolved before anything is created, because a link out of the root is as bad as "..".
 Result<std::string> Profiler::make_dir(const std::string& output_dir) const {
   std::error_code error;
   fs::path root = fs::weakly_canonical(fs::absolute(root_), error);

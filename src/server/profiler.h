@@ -24,7 +24,7 @@ class Profiler {
   // Ends the profile and returns the file's path. It is an error if none is running, or the file cannot be
   // written.
   Result<std::string> stop();
-  // Returns true if a profile of a given number of steps has all of them and only waits for stop().
+  // Returns true if a profile of a given number of steps has recorded all of them and waits only for stop().
   bool complete() const;
   bool running() const;
 

@@ -15,7 +15,7 @@ constexpr int kLevelWithTexts = 2;
 constexpr size_t kShortBytes = 2 << 10;  // of a text, at level 2
 constexpr size_t kLongBytes = 64 << 10;  // of a text, at level 3
 
-// Returns the JSON string of the prompt's first `max_bytes`, cut again where escapes make it longer.
+// Returns the prompt's first `max_bytes` as a JSON string, which is cut again because escapes lengthen it.
 std::string prompt_json(const Tokenizer& tokenizer, std::span<const int32_t> ids, size_t max_bytes) {
   size_t count = 0;
   for (size_t bytes = 0; count < ids.size() && count <= max_bytes && bytes <= max_bytes; ++count)

@@ -10,19 +10,19 @@
 
 namespace hadal::server {
 
-// Returns how many bytes of a text a line shows: a line is made on an I/O thread, so no level shows texts of
-// any length. It is 0 where no text is shown.
+// Returns how many bytes of each text a log line shows (0: none). Every level has a limit, because lines are
+// written on an I/O thread.
 size_t log_text_bytes(const ServerContext& context);
 
-// LogRoom holds how many bytes of prompts the lines of one HTTP request may still show, all of its
-// generations together.
+// LogRoom holds how many bytes of prompts the log lines of one HTTP request may still show. All generations
+// of the request share it.
 struct LogRoom {
   size_t bytes = 1 << 20;
 };
 
-// Decodes no more of the prompt than the line shows.
+// Writes the line for an arriving request. It decodes no more of the prompt than the line shows.
 void log_request_start(const ServerContext& context, const GenerationRequest& request, LogRoom& room);
-// `text_json` is the visible text, or more than log_text_bytes of it, escaped as inside a JSON string.
+// Writes the line for the end. `text_json` is at least log_text_bytes of the visible text, JSON-escaped.
 void log_request_end(const ServerContext& context, std::string_view rid, const GenerationDelta& last,
                      std::string_view text_json);
 

@@ -61,13 +61,13 @@ bool from_another_site(const HttpRequest& request) {
   return !equal_ignoring_case(origin->substr(scheme + 3), request.header("host").value_or(""));
 }
 
-// Returns the name in a Host header, without the port; of "[::1]:80" that is "[::1]".
+// Returns the name in a Host header without the port: "[::1]" for "[::1]:80".
 std::string_view host_name(std::string_view host) {
   const size_t bracket = host.find(']');
   return host.substr(0, host.find(':', bracket == host.npos ? 0 : bracket));
 }
 
-// An address cannot be made to point elsewhere, and neither can names below localhost.
+// Neither an address nor a name below localhost can be made to point to another machine.
 bool is_address_or_loopback(std::string_view name) {
   if (name.starts_with('[') && name.ends_with(']')) {
     in6_addr address;
@@ -84,7 +84,7 @@ bool changes_state(Access access) {
   return access == Access::kOwn || access == Access::kAdmin;
 }
 
-// A named key is one of several.
+// Returns true for a named key, because a key file may hold several.
 bool is_one_of_many(const KeyRing::Match& match) {
   return match.rights == KeyRing::Rights::kUser && !match.name.empty();
 }

@@ -1,6 +1,6 @@
-// Maps paths to handlers: there is one table, which is filled at start and read by every I/O thread. It
-// decides about a request when its headers are complete: path (404), method (405), key (401) and page of
-// another site (403). It catches exceptions of handlers (500).
+// Maps paths to handlers. There is one table, which is filled at start and read by every I/O thread. When the
+// headers of a request are complete, the router checks the path (404), the method (405), the key (401) and
+// whether a page of another site sent the request (403). It turns exceptions of handlers into a 500.
 #pragma once
 
 #include <functional>
@@ -16,14 +16,14 @@
 
 namespace hadal::server {
 
-// Access says who may use a route: everybody, every key, a named key for what is its own and otherwise an
-// administrator, or an administrator alone.
+// Access says who may use a route: everybody (kOpen); every key (kUser); administrators, and named keys for
+// their own requests (kOwn); or administrators alone (kAdmin).
 enum class Access { kOpen, kUser, kOwn, kAdmin };
 
 struct Route {
   std::string_view method;
-  // Requests may have one slash more at the end of their path. A last part "{name}" matches one segment, and
-  // "{name...}" all that follow; everything else is exact.
+  // The path of a request may end with one more slash. A last part "{name}" matches one segment, and
+  // "{name...}" matches all that follow. Every other part must match exactly.
   std::string_view path;
   Access access = Access::kUser;
   ErrorStyle style = ErrorStyle::kSglang;
@@ -33,11 +33,12 @@ struct Route {
 
 class Router {
  public:
-  // Routes of kOwn and kAdmin change the server's state. They refuse (403) what a browser sends from a page
-  // of another site. The admin key opens everything. Without an admin key a nameless key (--api-key)
-  // administers as well, but a named one (--api-key-file) never does, because others have keys too. Without
-  // any key everything is open. What browsers send must name an allowed host: a loopback name, an address, or
-  // one of `allowed_hosts` ("*": any), because a site may let its own name point to this server's address.
+  // Routes of kOwn and kAdmin change the server's state. They refuse (403) requests that a browser sends from
+  // a page of another site. The admin key opens everything. Without an admin key a nameless key (--api-key)
+  // administers as well, but a named key (--api-key-file) never does, because it is one of several. Without
+  // any key everything is open. Requests from browsers must name an allowed host: a loopback name, an
+  // address, or one of `allowed_hosts` ("*": any), because a site may let its own name point to this server's
+  // address.
   Router(std::shared_ptr<const KeyRing> keys, std::vector<std::string> allowed_hosts);
   void add(Route route);
   // Returns the decision about a request whose headers are complete: its route, or the answer that refuses
@@ -47,8 +48,8 @@ class Router {
   std::vector<Endpoint> endpoints() const;
   // Returns the route of an admission.
   const Route& route(int index) const { return routes_.at(static_cast<size_t>(index)); }
-  // Answers the exchange, now or later, exactly once. It checks the request unless the transport did (its
-  // gate is check()).
+  // Answers the exchange, now or later, exactly once. It checks the request first, unless the transport
+  // already did so (with check() as its gate).
   void handle(std::shared_ptr<HttpExchange> exchange) const;
 
  private:

@@ -26,12 +26,12 @@ namespace {
 
 constexpr std::chrono::seconds kAnswerGrace{5};  // for the last bytes of answers after a drain
 
-// This many tasks may wait in a pool. Turns make a pool fair, and bodies have a limit of their own, so a
-// burst of one client, or of all clients behind one proxy, may wait.
+// This many tasks may wait in a pool. A long queue is harmless, because clients take turns and bodies have a
+// limit of their own. So a burst of one client, or of all clients behind one proxy, may wait.
 constexpr size_t kMaxTasks = 65536;
 constexpr size_t kMaxTasksPerClient = 16384;
 
-// One client may occupy all threads but one, so that the others always find a thread.
+// One client may occupy all threads but one, so that other clients always find a thread.
 BackgroundPool::Options parser_options(int num_io_threads) {
   const int num_threads = std::max(2, num_io_threads);
   return {.num_threads = num_threads,
@@ -52,7 +52,7 @@ BackgroundPool::Options grammar_options(int num_threads) {
 
 }  // namespace
 
-// Members stand in order of construction and are destroyed backwards, so that nothing outlives its
+// The members stand in order of construction. They are destroyed in reverse, so that nothing outlives its
 // references.
 struct Server::Impl {
   Impl(Parts parts, int num_io_threads)
@@ -160,15 +160,15 @@ void Server::set_ready(double startup_seconds) {
 
 int64_t Server::drain(std::chrono::milliseconds timeout) {
   impl_->status.set(ServerPhase::kDraining);
-  impl_->background.announce_stop();  // requests for which grammars are compiled would be refused
+  impl_->background.announce_stop();  // because the engine would refuse their requests anyway
   const auto last = std::chrono::steady_clock::now() + timeout;
   const int64_t aborted = impl_->context.engine.drain(timeout);
   if (impl_->http != nullptr) impl_->http->stop_accepting();
   impl_->parsers.wait_idle(last);
   impl_->admin.wait_idle(last);
-  impl_->parsers.announce_stop();  // those that are left get their answers now
+  impl_->parsers.announce_stop();  // the tasks that are left answer their requests now
   impl_->admin.announce_stop();
-  impl_->admin.help();  // because its only thread may be busy with a slow disk
+  impl_->admin.help();  // because the pool's only thread may be blocked by a slow disk
   if (impl_->http == nullptr) return aborted;
   const auto deadline = std::chrono::steady_clock::now() + kAnswerGrace;
   while (impl_->http->num_connections() > 0 && std::chrono::steady_clock::now() < deadline) {
@@ -178,7 +178,7 @@ int64_t Server::drain(std::chrono::milliseconds timeout) {
 }
 
 void Server::stop() {
-  impl_->background.stop();  // because their tasks post to I/O threads
+  impl_->background.stop();  // first, because tasks of the pools post to I/O threads
   impl_->admin.stop();
   impl_->parsers.stop();
   impl_->chunks.close();  // because the engine posts there too

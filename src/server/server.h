@@ -46,13 +46,13 @@ class Server {
 
   ServerContext& context();
   ServerStatus& status();
-  // Tells that the first token has been generated, so /health reports ready.
+  // Records that the first token has been generated, so that /health reports ready.
   void set_ready(double startup_seconds);
 
   // Refuses new work (503), finishes running requests for at most `timeout`, aborts the rest, and waits until
   // the answers are sent. Returns the number of aborted requests.
   int64_t drain(std::chrono::milliseconds timeout);
-  // Cuts what is left. Repeated calls do nothing; the destructor calls it.
+  // Ends whatever is still running. Repeated calls do nothing; the destructor calls it.
   void stop();
 
  private:

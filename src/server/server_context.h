@@ -49,8 +49,8 @@ struct ServerOptions {
   std::string tool_call_parser;            // resolved: "" (none), "deepseekv3", "deepseekv31", "deepseekv32"
   bool stream_output_incremental = false;  // /generate streams differences instead of cumulative text
   int64_t stream_interval = 1;
-  std::string profile_dir = ".";          // directory below which /start_profile may write
-  std::shared_ptr<RequestMemory> memory;  // the ledger that the transport has too; null: without a limit
+  std::string profile_dir = ".";                   // directory below which /start_profile may write
+  std::shared_ptr<RequestMemory> memory;           // shared with the transport; null: no limit
   size_t response_store_bytes = size_t{64} << 20;  // for stored responses of /v1/responses; 0: none is stored
   bool enable_metrics = false;
   std::string metrics_prefix = "sglang:";
@@ -60,9 +60,9 @@ struct ServerOptions {
   int64_t max_running_requests = 0;
   int64_t tp_size = 1;  // ranks that share the model
   int64_t ep_size = 1;  // groups of them that divide the routed experts
-  // Says what --log-requests writes, one line when a request arrives and one when it ends. -1: none; 0: ids
-  // and token counts; 1: sampling parameters too; 2: the beginnings of its texts; 3: longer ones
-  // (log_text_bytes).
+  // This is the detail of --log-requests, which writes one line when a request arrives and one when it ends.
+  // -1: no lines; 0: ids and token counts; 1: sampling parameters too; 2: the beginning of each text too; 3:
+  // a longer beginning (log_text_bytes).
   int log_requests_level = -1;
   double load_weights_s = 0.0;
   int64_t num_parameters = 0;  // of the model, without its NextN layer
@@ -81,7 +81,7 @@ struct ServerContext {
   std::optional<ChatFormat> chat_format;  // none: /v1/chat/completions returns an error
   GrammarCompiler* grammars = nullptr;    // null: this build or model has none
   BackgroundPool& background;             // grammar compilation
-  BackgroundPool& admin;    // work that waits for the engine or the disk, so that it never waits for grammars
+  BackgroundPool& admin;    // work that blocks on the engine or the disk; grammars never delay it
   BackgroundPool& parsers;  // large bodies
   ChunkRouter& chunks;      // engine chunks → I/O threads
   Metrics& metrics;

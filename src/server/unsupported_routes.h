@@ -1,5 +1,5 @@
-// Answers paths of the APIs spoken here that ask for something else than generating text: each gets a 501
-// that says so, in its API's form, instead of "no such path".
+// Answers paths of the supported APIs whose purpose is not text generation: each gets a 501 error that says
+// so, in its API's form, instead of "no such path".
 #pragma once
 
 #include "server/router.h"

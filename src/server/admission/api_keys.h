@@ -19,7 +19,7 @@ struct ApiKey {
   std::string key;
 };
 
-// What the audit log calls the admin key. No key of a file may have this name.
+// This is the admin key's name in the audit log. No key of a file may have it.
 inline constexpr std::string_view kAdminKeyName = "admin";
 
 // Reads the text of a key file: one key per line, as "name key" or "key"; '#' begins a comment line. A key
@@ -40,8 +40,8 @@ class KeyRing {
     Rights rights = Rights::kNone;
     std::string name;  // the key's name
   };
-  // Looks up a client's key by its digest, so the work does not grow with the number of keys, and the time
-  // does not tell which key is similar.
+  // Looks up a client's key by its digest. So the cost does not grow with the number of keys, and the time
+  // does not reveal how similar `given` is to a key.
   Match find(std::string_view given) const;
   bool needs_key() const;  // for ordinary requests
   bool has_admin_key() const { return has_admin_key_; }

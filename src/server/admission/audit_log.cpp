@@ -21,14 +21,14 @@ int open_file(const std::string& path) {
   return ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
 }
 
-constexpr int kTooSlow = -1;  // no error of the system's
+constexpr int kTooSlow = -1;  // not an errno value
 
 std::string error_text(int error) {
   return error == kTooSlow ? "the disk is too slow" : std::system_category().message(error);
 }
 
-// Does a piece of the thread's work. Each piece writes its line to the log last, so if memory runs out, only
-// that line is missing.
+// Runs one step of the thread's work. Each step writes its line to the server's log last, so if memory runs
+// out, only that line is missing.
 template <typename Work>
 void survive(Work work) noexcept {
   try {
@@ -84,7 +84,7 @@ int64_t AuditLog::num_lost() const {
 }
 
 void AuditLog::run() {
-  const MemoryReserve::Scope reserve;  // the file is everybody's
+  const MemoryReserve::Scope reserve;  // all requests share the file
   std::string lines;
   std::unique_lock lock(mutex_);
   while (true) {
@@ -108,7 +108,7 @@ void AuditLog::run() {
   }
 }
 
-// Writes from byte `done` on, and moves it. Returns the system's error, or 0.
+// Writes from byte `done` on, and advances `done`. Returns errno, or 0.
 int AuditLog::write_bytes(std::string_view bytes, size_t& done) {
   while (done < bytes.size()) {
     const ssize_t count = ::write(fd_, bytes.data() + done, bytes.size() - done);

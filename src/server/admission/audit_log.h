@@ -21,18 +21,19 @@ class AuditLog {
   // Opens the file for appending; a new one is readable by its owner only. Errors (kDataLoss) give the
   // system's reason.
   static Result<std::shared_ptr<AuditLog>> open(std::string path);
-  // Ends the thread after it has written what waits. Without start() these lines are lost.
+  // Ends the thread after it has written the lines that wait. Without start() these lines are lost.
   ~AuditLog();
   AuditLog(const AuditLog&) = delete;
   AuditLog& operator=(const AuditLog&) = delete;
 
-  // Starts the thread, which continues even when memory runs out. Lines that came before wait for it.
+  // Starts the thread, which continues even when memory runs out. Lines that came before are kept until then.
   void start();
-  // Appends a line, which has no line break. What cannot be written is lost: the log says so once, and again
-  // how many lines were lost when writing works again. Any thread may call it; it never waits for the disk.
+  // Appends a line, which has no line break. Lines that cannot be written are lost. The server's log reports
+  // the first loss and, when writing works again, how many lines were lost. Any thread may call it; it never
+  // waits for the disk.
   void write(std::string_view line);
-  // Opens the path again, for a file that has been renamed; lines until now go to the old one. If that fails,
-  // the log says so and the old file stays in use. Any thread may call it.
+  // Opens the path again, because the file may have been renamed. Earlier lines still go to the old file. If
+  // opening fails, the server's log reports it and the old file stays in use. Any thread may call it.
   void reopen();
   // Waits until everything so far is written, lost or reopened.
   void flush();
@@ -47,18 +48,18 @@ class AuditLog {
   void lose(int64_t count, int error);
 
   const std::string path_;
-  int fd_;             // used by the thread alone, as the next two
+  int fd_;             // only the thread uses fd_ and torn_
   bool torn_ = false;  // the file ends inside a line
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable idle_;
   std::string waiting_;              // guarded by mutex_, as everything below
   std::optional<size_t> reopen_at_;  // after this many bytes of waiting_ the file is opened again
-  bool busy_ = false;                // the thread works on what it has taken
+  bool busy_ = false;                // the thread is writing lines that it has taken
   bool stop_ = false;
-  bool failing_ = false;     // the log has said that lines are lost
-  int64_t num_lost_ = 0;     // in all
-  int64_t lost_before_ = 0;  // until writing last worked
+  bool failing_ = false;     // the server's log has reported that lines are lost
+  int64_t num_lost_ = 0;     // since the start
+  int64_t lost_before_ = 0;  // since writing last worked
   std::thread thread_;
 };
 

@@ -10,8 +10,8 @@
 namespace hadal::server {
 namespace {
 
-// Hashes with SHA-256, so that nobody finds a second text with another's salt. The first byte tells the uses
-// apart.
+// Hashes with SHA-256, so that nobody can find a second text with the same salt. The first byte separates the
+// two uses.
 CacheSalt hash(char use, std::string_view text) {
   const std::string whole = use + std::string(text);
   std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;

@@ -1,4 +1,4 @@
-// Makes the salts of the prefix cache from what clients send and from who they are. All functions are pure.
+// Makes the salts of the prefix cache from a request's field and its key's name. All functions are pure.
 #pragma once
 
 #include <string_view>

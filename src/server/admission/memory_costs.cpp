@@ -16,7 +16,7 @@ size_t choice_bytes(const GenerationRequest& request) {
   size_t out = kChoiceBytes;
   out += kSamplingCopies * (sampling.logit_bias.size() * sizeof(sampling.logit_bias[0]) +
                             sampling.stop_token_ids.size() * sizeof(sampling.stop_token_ids[0]));
-  if (request.stops != nullptr) out += 2 * request.stops->search_bytes();  // the engine's and the answer's
+  if (request.stops != nullptr) out += 2 * request.stops->search_bytes();  // engine and answer each search
   return out;
 }
 
@@ -37,8 +37,7 @@ Result<void> charge_choices(MemoryCharge& charge, const GenerationRequest& reque
   HADAL_RETURN_IF_ERROR(
       charge.add(MemoryKind::kOutput, count * static_cast<size_t>(first_tokens) * token_bytes(request)));
   const LogprobOptions& logprobs = request.logprobs;
-  // The log-probabilities of a prompt arrive in one piece, so they are kept whatever the form of the answer
-  // is.
+  // The log-probabilities of a prompt arrive in one piece, so they are kept even if the answer is streamed.
   const int64_t scored = (request.keeps_answer ? first_tokens : 0) +
                          num_scored_positions(logprobs, static_cast<int64_t>(prompt_tokens));
   HADAL_RETURN_IF_ERROR(charge.add(MemoryKind::kLogprob, count * num_logprobs(logprobs, scored) *

@@ -1,6 +1,6 @@
-// Says what the parts of a request cost, in bytes. Only the cost of its head is elsewhere, in
-// server/http/http_ledger.h. The figures are upper estimates for the whole process (the request, the engine's
-// and the scheduler's state, and the answer's JSON), with what containers keep in reserve when they grow.
+// Gives the cost of each part of a request in bytes. Only the cost of its head is elsewhere, in
+// server/http/http_ledger.h. The figures are upper estimates for the whole process: the request, the state of
+// the engine and the scheduler, and the answer's JSON, with the spare capacity of growing containers.
 // tests/server/request_memory_test.cpp compares them with what is really allocated.
 #pragma once
 
@@ -15,15 +15,15 @@
 namespace hadal::server {
 
 // Counts the memory of the values and the parser of a body's JSON, per byte of the body. A list of digits
-// costs most: two bytes become a value of 24, which the parser's growing stack has up to three times. Larger
-// bodies are counted exactly while they are parsed (server/json/json_fields.h).
+// costs most: two bytes become a value of 24 bytes, of which the parser's growing stack may hold three
+// copies. Larger bodies are counted exactly while they are parsed (server/json/json_fields.h).
 inline constexpr size_t kJsonBytesPerByte = 40;
 // Counts texts that a parser copies out of the values: messages, the rendered prompt and tools.
 inline constexpr size_t kTextBytesPerByte = 3;
-// Counts what tokenising a text takes, most of it for one long word.
+// Counts the memory that tokenising a text needs, per byte; most of it is for one long word.
 inline constexpr size_t kEncodeBytesPerByte = 32;
-// Counts a grammar of a request that waits to be compiled. While it is compiled, all that this may take is
-// counted (GrammarMemoryLimits::compile_bytes), and afterwards its size.
+// Counts a grammar that waits to be compiled, per byte of its text. During compilation the upper bound
+// GrammarMemoryLimits::compile_bytes is counted, and afterwards the grammar's size.
 inline constexpr size_t kCompileBytesPerByte = 256;
 inline constexpr size_t kCompileBytes = size_t{64} << 10;
 // Counts the JSON of one token id that /tokenize returns, which exists twice.
@@ -45,15 +45,15 @@ inline constexpr size_t kHeldTokenBytes = 64;
 // Counts a log-probability (the token's own or an alternative's) that is kept: its number, its JSON and its
 // part of the body.
 inline constexpr size_t kKeptLogprobBytes = 256;
-// Counts the same in the form of chat, which is an object with text and bytes.
+// Counts the same in the form of chat, where a log-probability is an object with text and bytes.
 inline constexpr size_t kLongLogprobBytes = 640;
-// Counts the matcher of a constrained choice, as GrammarMemoryLimits::position_bytes bounds it, and what it
-// grows by with each token: 0.4 to 3 KiB in usual grammars. Its masks are counted beside it.
+// Counts the matcher of a constrained choice, as GrammarMemoryLimits::position_bytes bounds it, and its
+// growth with each token: 0.4 to 3 KiB in usual grammars. Its masks are counted separately.
 inline constexpr size_t kMatcherBytes = size_t{128} << 10;
 inline constexpr size_t kMatcherTokenBytes = size_t{2} << 10;
 
-// An answer grows, so its tokens are counted in blocks, and each block before the engine can have generated
-// it.
+// The tokens of a growing answer are counted in blocks of this many. Each block is counted before the engine
+// can have generated it.
 inline constexpr int64_t kTokenBlock = 256;
 
 inline size_t bytes_per_logprob(bool long_logprobs) {
@@ -88,8 +88,8 @@ inline size_t held_bytes(const GenerationDelta& delta, bool long_logprobs) {
 }
 
 // Counts `num_choices` generations like `request`, which share its prompt, up to the first block of their
-// answers. The request's prompt, length and log-probabilities are set; `vocab_size` is that of the masks, 0
-// without a grammar.
+// answers. The caller has set the request's prompt, length and log-probabilities. `vocab_size` is the length
+// of the grammar's masks in tokens (0: no grammar).
 Result<void> charge_choices(MemoryCharge& charge, const GenerationRequest& request, int64_t num_choices,
                             int64_t vocab_size);
 

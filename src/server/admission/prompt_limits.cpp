@@ -21,7 +21,7 @@ int64_t room_of(const PromptLimits& limits) {
   return std::max<int64_t>(std::min(limits.context_length, limits.max_total_tokens), 1);
 }
 
-// `least` says that the prompt has this number of tokens or more.
+// If `least` is set, `length` is a lower bound.
 Status too_long(int64_t length, bool least, const PromptLimits& limits) {
   const int64_t room = room_of(limits);
   return make_status(StatusCode::kInvalidArgument,
@@ -42,7 +42,7 @@ Result<std::vector<int32_t>> encode(const Tokenizer& tokenizer, std::string_view
   HADAL_RETURN_IF_ERROR(
       work.add(MemoryKind::kPrompt, std::min(text.size(), max_bytes) * kEncodeBytesPerByte));
   if (limits.allow_auto_truncate) return tokenizer.encode(text, add_special_tokens, room, literal);
-  // The limit is twice the room, because a client whose prompt is only somewhat too long should see by how
+  // The limit is twice the room, because a client whose prompt is only somewhat too long should learn by how
   // much.
   auto ids = tokenizer.encode(text, add_special_tokens, 2 * room, literal);
   if (ids.size() > 2 * room) return too_long(static_cast<int64_t>(ids.size()), true, limits);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kMaxRate = 1e12;
 constexpr size_t kFirstSweep = 1024;
-// While there are as many clients as may be remembered, full buckets are forgotten at most this often.
+// While the greatest number of clients is remembered, full buckets are forgotten at most this often.
 constexpr std::chrono::seconds kSweepInterval{1};
 
 double seconds_between(RateLimiter::Clock::time_point begin, RateLimiter::Clock::time_point end) {

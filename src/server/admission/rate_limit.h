@@ -27,16 +27,16 @@ Result<RateLimits> parse_rate_limits(std::string_view text, std::string_view fie
 
 // A client's first bucket holds the requests of one second (but at least one request), its second bucket the
 // tokens of one minute. A request takes one from the first bucket when its headers are complete. Tokens are
-// taken as they are used, because the length of an answer is not known before: a request begins while there
-// is a token, and may leave a debt, which the bucket must have made up before the client's next request
-// begins.
+// taken as they are used, because the length of an answer is not known in advance. So a request is admitted
+// while its client has a token, and may leave a debt. The client's next request is admitted only when the
+// bucket has made up the debt.
 class RateLimiter {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kMaxClients = 65'536;
 
-  // Remembers at most `max_clients` clients. Full buckets are not remembered. When more buckets than that
-  // are not full, the clients that come last share one pair of buckets.
+  // Remembers at most `max_clients` clients and forgets clients whose buckets are full again. When it can
+  // remember no more, further clients share one pair of buckets.
   explicit RateLimiter(const RateLimits& limits, size_t max_clients = kMaxClients);
 
   struct Decision {

@@ -1,6 +1,6 @@
 // Decides about a request when its headers are complete: first by the router's checks, then by the client's
-// limits. It begins the tally of every request except health checks, /metrics, the page and what is refused
-// without a known key.
+// limits. It begins the tally of every request, except health checks, /metrics, the page and requests that
+// are refused without a known key.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,9 @@ namespace hadal::server {
 
 class RequestGate {
  public:
-  // Limits hold for requests with a body that need no admin key, because these make or count tokens. The
-  // admin key has no limits. A null `limiter` sets no limits, and a null audit log gets no lines.
+  // Limits apply to requests with a body that need no admin key, because these generate or count tokens. The
+  // admin key has no limits. If `limiter` is null there are no limits, and if the audit log is null it gets
+  // no lines.
   RequestGate(const Router& router, std::shared_ptr<RateLimiter> limiter, std::shared_ptr<AuditLog> audit)
       : router_(router), limiter_(std::move(limiter)), audit_(std::move(audit)) {}
 

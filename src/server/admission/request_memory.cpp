@@ -27,7 +27,8 @@ bool RequestMemory::take(MemoryKind kind, size_t bytes) noexcept {
 
 RequestMemory::Taken RequestMemory::take_within(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept {
   if (bytes == 0) return Taken::kTaken;
-  // Neither sum passes its limit even for a moment, because a reader would then see bytes that nobody has.
+  // Neither sum exceeds its limit even for a moment, because other threads would read bytes that are not
+  // held.
   const auto fits = [bytes](size_t sum, size_t limit) { return bytes <= limit && sum <= limit - bytes; };
   const auto add = [&](std::atomic<size_t>& sum, size_t limit) {
     size_t before = sum.load(std::memory_order_relaxed);

@@ -1,8 +1,8 @@
 // Counts the memory that requests hold before it is taken, and bounds it by one limit (--max-request-memory).
 //
-// A request carries a MemoryCharge from the first byte of its headers to the end of its answer. What it will
-// hold is added before the memory is allocated, by the estimates of server/admission/memory_costs.h, and
-// whatever is left is given back when the charge is destroyed. So an idle server has a ledger of zeros.
+// A request carries a MemoryCharge from the first byte of its headers to the end of its answer. Memory that
+// it will hold is added before it is allocated, by the estimates of server/admission/memory_costs.h. All of
+// it is given back when the charge is destroyed. So the ledger of an idle server contains zeros.
 #pragma once
 
 #include <array>
@@ -40,14 +40,14 @@ class RequestMemory {
   // Counts `bytes` more. If the limit forbids that, nothing changes but the number of refusals.
   bool take(MemoryKind kind, size_t bytes) noexcept;
   enum class Taken { kTaken, kKindReached, kReached };
-  // Does the same if this kind stays within `kind_limit`, too. What that limit forbids is not counted as a
-  // refusal of this ledger.
+  // Does the same if this kind also stays within `kind_limit`. A refusal because of `kind_limit` is not
+  // counted in this ledger.
   Taken take_within(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept;
-  // Counts a refusal by another limit than that of this ledger.
+  // Counts a refusal by a limit that is not this ledger's.
   void count_refusal(MemoryKind kind) noexcept {
     refused_[index(kind)].fetch_add(1, std::memory_order_relaxed);
   }
-  // Counts bytes that exist in any case.
+  // Counts bytes whatever the limit says, because they exist already.
   void take_always(MemoryKind kind, size_t bytes) noexcept;
   void give_back(MemoryKind kind, size_t bytes) noexcept;
 
@@ -81,7 +81,7 @@ class MemoryCharge {
   // Counts `bytes` more for this charge. Beyond the limit nothing changes, and the error is
   // kResourceExhausted.
   Result<void> add(MemoryKind kind, size_t bytes);
-  // Does the same without an error's text.
+  // Does the same as add() but builds no error.
   bool try_add(MemoryKind kind, size_t bytes) noexcept;
   // Does the same as RequestMemory::take_within.
   RequestMemory::Taken add_within(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept;
@@ -98,7 +98,7 @@ class MemoryCharge {
   std::array<size_t, kNumMemoryKinds> bytes_{};
 };
 
-// Returns the error of a request that asked for `bytes` of this kind, which are too many.
+// Returns the error of a request for `bytes` more of this kind, which the limit does not allow.
 Status memory_exhausted(const RequestMemory& memory, MemoryKind kind, size_t bytes);
 
 }  // namespace hadal::server

@@ -32,7 +32,7 @@ std::string to_json(const AuditEntry& entry) {
   out += fmt::format(",\"status\":{},\"prompt_tokens\":{},\"cached_tokens\":{},\"completion_tokens\":{}",
                      entry.status, entry.prompt_tokens, entry.cached_tokens, entry.completion_tokens);
   out += ",\"finish_reasons\":{";
-  // The two reasons to stop have one name.
+  // Both reasons to stop have the same name in JSON.
   std::array<int64_t, 5> counts = entry.num_finished;
   counts[static_cast<size_t>(FinishReason::kStopToken)] +=
       std::exchange(counts[static_cast<size_t>(FinishReason::kStopCondition)], 0);

@@ -1,6 +1,6 @@
-// Counts what a request costs, from the end of its headers until nothing works on it any more. The limits of
-// its client (--rate-limit) and the audit log (--audit-log) use the counts. What the request says is never
-// kept.
+// Counts what a request costs, from the end of its headers until no part of the server works on it any more.
+// The limits of its client (--rate-limit) and the audit log (--audit-log) use the counts. The contents of a
+// request are never kept.
 #pragma once
 
 #include <array>
@@ -35,11 +35,11 @@ struct AuditEntry {
 // Returns the entry as one line of JSON, without a line break.
 std::string to_json(const AuditEntry& entry);
 
-// The transport's exchange and each generation of the request hold the tally; the last one that lets go of it
-// completes it. Only the request's I/O thread uses it.
+// The transport's exchange and each generation of the request hold the tally, which is complete when the last
+// of them releases it. Only the request's I/O thread uses it.
 class RequestTally {
  public:
-  // `client` has the limits of `limiter`. Both objects may be null.
+  // `limiter` limits `client`. Both `limiter` and the audit log may be null.
   RequestTally(AuditEntry entry, std::string client, std::shared_ptr<RateLimiter> limiter,
                std::shared_ptr<AuditLog> audit);
   // Writes the line of the audit log.
@@ -67,12 +67,12 @@ class GenerationTally {
  public:
   // `prompt_tokens` is 0 for further answers to the same prompt.
   void start(std::shared_ptr<RequestTally> tally, int64_t prompt_tokens);
-  // Counts also what is not delivered because the client has gone.
+  // Counts the chunk's tokens even if they are not delivered because the client has gone.
   void count(const TokenChunk& chunk);
   bool is_open() const { return tally_ != nullptr; }  // the last chunk has not been counted
 
  private:
-  std::shared_ptr<RequestTally> tally_;  // null: nobody counts
+  std::shared_ptr<RequestTally> tally_;  // null: nothing is counted
   int64_t completion_tokens_ = 0;
   bool has_prompt_ = false;
 };

@@ -34,8 +34,8 @@ void append_tool_begin(std::string& out, const ToolCallDelta& call) {
   out += ",\"input\":";
 }
 
-// An input is an object in every answer, so arguments that broke off are a string in one, under the name that
-// Anthropic's documentation proposes.
+// Anthropic's API requires that an input is an object. So arguments that broke off become a string in an
+// object, under the name that Anthropic's documentation proposes.
 void append_input(std::string& out, const std::string& arguments) {
   if (parse_json_object(arguments).ok()) {
     out += arguments;
@@ -82,7 +82,7 @@ void AnthropicAnswer::stream_piece(const ChatChoiceText::Piece& piece, SseStream
       open(Block::kThinking, "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}", stream);
     if (!omit_thinking_) send_delta(piece.reasoning, stream);
   }
-  // What continues a call belongs to the open block, so it precedes the text after that call.
+  // Deltas that continue a call belong to the open block, so they precede the text after that call.
   size_t i = 0;
   for (; i < piece.calls.size() && piece.calls[i].id.empty(); ++i)
     send_delta(piece.calls[i].arguments, stream);
@@ -160,7 +160,7 @@ void AnthropicAnswer::fail_stream(int status, std::string_view message, SseStrea
   stream.event("error", error_event(ErrorStyle::kAnthropic, status, message));
 }
 
-// The only delta of an answer in one piece is the last.
+// An answer in one piece has only one delta, the last.
 void AnthropicAnswer::keep_whole(const ChatChoiceText::Piece& piece) {
   const auto begin = [&](std::string_view block) {
     if (!content_.empty()) content_ += ',';
@@ -201,7 +201,7 @@ std::string AnthropicAnswer::whole() {
 
 // Appends "stop_reason":…,"stop_sequence":…
 void AnthropicAnswer::append_stop(std::string& out) const {
-  const bool calls = text_.has_whole_calls();  // those that broke off cannot be executed
+  const bool calls = text_.has_whole_calls();  // calls that broke off cannot be executed
   std::string_view reason = "abort";
   switch (last_.finish_reason) {
     case FinishReason::kStopToken:
@@ -227,8 +227,7 @@ void AnthropicAnswer::append_stop(std::string& out) const {
   }
 }
 
-// Appends ,"usage":{…}  Tokens that came from the cache are counted apart from the others, as in Anthropic's
-// API.
+// Appends ,"usage":{…}  Tokens from the cache are counted separately, as in Anthropic's API.
 void AnthropicAnswer::append_usage(std::string& out) const {
   out += ",\"usage\":{\"input_tokens\":";
   append_json_number(out, last_.prompt_tokens - last_.cached_tokens);

@@ -18,7 +18,7 @@ class AnthropicAnswer final : public OpenAiAnswer {
   explicit AnthropicAnswer(const AnthropicRequest& request);
   void add(size_t i, GenerationDelta delta, SseStream& stream) override;
   void end_stream(SseStream& stream) override;
-  // Ends with the error alone, because the events of end_stream() say that all went well.
+  // Ends with the error alone, because the events of end_stream() report success.
   void fail_stream(int status, std::string_view message, SseStream& stream) override;
   std::string whole() override;
   ErrorStyle error_style() const override { return ErrorStyle::kAnthropic; }
@@ -38,18 +38,18 @@ class AnthropicAnswer final : public OpenAiAnswer {
 
   const bool stream_mode_;
   const bool omit_thinking_;
-  const std::string id_;    // also the signature of its thinking
+  const std::string id_;    // also the signature of the answer's thinking
   const std::string head_;  // {"id":…,"type":"message","role":"assistant","model":…
   ChatChoiceText text_;
-  GenerationDelta last_;  // without text and ids: the counts so far, and how it ended
+  GenerationDelta last_;  // without text and ids: the counts so far, and the finish reason
   // These belong to a stream:
   bool begun_ = false;
-  Block block_ = Block::kNone;  // which is open
-  int64_t index_ = -1;          // its index
-  std::string delta_begin_;     // an event of it up to the text
+  Block block_ = Block::kNone;  // the kind of the open block
+  int64_t index_ = -1;          // the index of the open block
+  std::string delta_begin_;     // the beginning of a delta event of the open block, up to its text
   std::string json_;            // the event being written
   // This belongs to an answer in one piece:
-  std::string content_;  // its blocks
+  std::string content_;  // the blocks of the content
 };
 
 void add_anthropic_routes(Router& router, ServerContext& context);

@@ -41,14 +41,14 @@ void read_tool_result(FieldReader& block, ChatMessage& out) {
   out.tool_call_id = text_of(block, "tool_use_id");
   bool is_error = false;
   block.boolean("is_error", is_error);
-  // No format has a place for it, so the text tells the model.
+  // No chat format has a field for errors, so the text tells the model.
   if (is_error) out.content = "Error: ";
   if (const json::value* content = block.find("content"); content != nullptr && block.ok())
     out.content += read_block_texts(block, "content", *content, {"text"});
 }
 
 void read_user(Turn& turn, const json::array& blocks, std::string_view role) {
-  ChatMessage* open = nullptr;  // the message of the texts since the last result
+  ChatMessage* open = nullptr;  // the message for texts since the last result
   for_each_block(turn, blocks, [&](FieldReader& block, const std::string& type) {
     if (type == "text") {
       const bool is_new = open == nullptr;

@@ -68,8 +68,8 @@ void read_format(FieldReader& reader, std::string_view field, std::string prefix
   grammar = std::move(schema);
 }
 
-// Reads output_config, whose effort makes no difference because the models have no degrees of it, and
-// output_format, its older form.
+// Reads output_config and output_format, its older form. The effort in output_config makes no difference,
+// because the models have no levels of effort.
 void read_output(FieldReader& reader, std::shared_ptr<const GrammarSpec>& grammar) {
   read_format(reader, "output_format", {}, grammar);
   const json::value* value = reader.find("output_config");
@@ -93,7 +93,7 @@ void read_stops(FieldReader& reader, SamplingFields& sampling) {
   if (!(*compiled)->empty()) sampling.stops = std::move(compiled).value();
 }
 
-// A last message of the assistant is the beginning of the answer.
+// If the last message is the assistant's, it is the beginning of the answer.
 void continue_last_turn(FieldReader& reader, const ChatMessages& messages, ChatOptions& options) {
   if (!reader.ok() || messages.list.empty() || messages.list.back().role != "assistant") return;
   if (!messages.list.back().tool_calls.empty()) {
@@ -103,8 +103,8 @@ void continue_last_turn(FieldReader& reader, const ChatMessages& messages, ChatO
   options.continue_final_message = true;
 }
 
-// Reads the body into `out`; returns the places of its messages for errors. With `counting` only the prompt
-// matters.
+// Reads the body into `out`, and returns the places of its messages for errors. With `counting` only the
+// fields of the prompt matter.
 std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limits, bool counting,
                                    AnthropicRequest& out) {
   refuse_unsupported(reader);
@@ -161,7 +161,7 @@ std::variant<AnthropicRequest, FieldError> parse_anthropic_messages(std::string_
 std::variant<int64_t, FieldError> count_anthropic_tokens(std::string_view body, const OpenAiLimits& limits) {
   OpenAiLimits own = limits;
   own.reserve = nullptr;
-  own.prompt.allow_auto_truncate = false;  // a prompt that is cut would be counted wrong
+  own.prompt.allow_auto_truncate = false;  // a cut prompt would give a wrong count
   auto parsed = parse(body, own, true);
   if (auto* error = std::get_if<FieldError>(&parsed)) return std::move(*error);
   return static_cast<int64_t>(std::get<AnthropicRequest>(parsed).common.items.at(0).request.input_ids.size());

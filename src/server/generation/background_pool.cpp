@@ -21,7 +21,7 @@ BackgroundPool::~BackgroundPool() {
 }
 
 uint64_t BackgroundPool::post(std::function<void()> task, const std::string& client) {
-  const MemoryReserve::Scope reserve;  // the queue is everybody's
+  const MemoryReserve::Scope reserve;  // all requests share the queue
   uint64_t number = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -53,7 +53,7 @@ bool BackgroundPool::drop(uint64_t number, const std::string& client) {
   return true;
 }
 
-// Queues the client after the others if one of its tasks may begin.
+// Puts the client behind those that already wait for a turn, if one of its tasks may begin.
 void BackgroundPool::give_turn(Clients::value_type& entry) {
   Client& client = entry.second;
   if (client.has_turn || client.tasks.empty() || client.running >= options_.max_running_per_client) return;
@@ -130,7 +130,7 @@ void BackgroundPool::run_next(std::unique_lock<std::mutex>& lock) {
   task = nullptr;
   lock.lock();
   --client.running;
-  give_turn(entry);  // this thread takes the next turn itself
+  give_turn(entry);  // so that this thread takes the next turn itself
   forget_if_idle(clients_.find(entry.first));
 }
 

@@ -1,4 +1,4 @@
-// Runs, on a few threads, work that is too slow for an I/O thread and does not belong to the engine: one pool
+// Runs work on a few threads which is too slow for an I/O thread and does not belong to the engine. One pool
 // compiles grammars, another parses large bodies and a third executes operators' requests. Any thread may
 // post.
 #pragma once
@@ -24,11 +24,10 @@ class BackgroundPool {
   struct Options {
     int num_threads = 1;       // ≥ 1
     size_t max_queued = 1024;  // tasks that may wait
-    // These limit one client in the same way, and how many of its tasks may run at once, so that others find
-    // a free thread.
+    // These limit the waiting and the running tasks of one client, so that other clients find a free thread.
     size_t max_queued_per_client = std::numeric_limits<size_t>::max();
     int max_running_per_client = std::numeric_limits<int>::max();
-    bool low_priority = false;  // gives way to every other thread where the processors are busy
+    bool low_priority = false;  // yields to every other thread while the processors are busy
   };
 
   explicit BackgroundPool(const Options& options);
@@ -40,29 +39,29 @@ class BackgroundPool {
 
   // Clients take turns, and the tasks of one client begin in order. Returns the task's number, which is not
   // 0. Returns 0, and does nothing, if the queue or the client's share of it is full or the pool has stopped.
-  // A task must not throw; exceptions are logged.
+  // A task should not throw; an exception is only logged.
   uint64_t post(std::function<void()> task, const std::string& client = {});
-  // Drops a task of `client` that has not begun, with everything that it owns, before this returns. Returns
-  // false, and does nothing, if there is no such task.
+  // Drops a task of `client` that has not begun. The objects that the task owns are destroyed before this
+  // returns. Returns false, and does nothing, if there is no such task.
   bool drop(uint64_t number, const std::string& client = {});
 
   // Finishes running tasks, which are cancelled (base/cancel.h), and drops waiting ones. Repeated calls do
   // nothing.
   void stop();
-  // Announces that stop() will follow: from now on every task is cancelled, those too that have not begun.
-  // They still run, so that each can answer its request.
+  // Announces that stop() will follow. From now on every task is cancelled, even if it has not begun. The
+  // tasks still run, so that each can answer its request.
   void announce_stop() { stopping_ = true; }
   // Returns true if the end has been announced or has begun.
   bool stopping() const { return stopping_; }
   // Waits until no task waits or runs. Returns false if the deadline comes first.
   bool wait_idle(std::chrono::steady_clock::time_point deadline);
-  // Runs tasks on the caller's thread until none may begin. After announce_stop() they need not wait for the
-  // pool's own threads, which may be busy for long.
+  // Runs tasks on the caller's thread until none may begin. After announce_stop(), waiting tasks then need
+  // not wait for the pool's own threads, which may be busy for long.
   void help();
 
  private:
   struct Client {
-    std::map<uint64_t, std::function<void()>> tasks;  // by their numbers, in the order of post()
+    std::map<uint64_t, std::function<void()>> tasks;  // in the order of post(), by their numbers
     int running = 0;
     bool has_turn = false;  // its name is in turns_: it has a task that may begin
   };
@@ -77,7 +76,7 @@ class BackgroundPool {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::condition_variable idle_;  // clients_ may have become empty
-  Clients clients_;               // those with a task that waits or runs
+  Clients clients_;               // clients with a task that waits or runs
   std::deque<Clients::value_type*> turns_;
   size_t num_queued_ = 0;
   uint64_t last_number_ = 0;

@@ -9,8 +9,8 @@
 namespace hadal::server {
 namespace {
 
-// What the end of the answer cuts off of a call is content; the special tokens in it are not meant for
-// readers.
+// A call that the end of the answer cuts off becomes content. Special tokens in it are not meant for readers,
+// so this removes them.
 std::string without_markers(std::string_view text) {
   constexpr std::string_view kMarkers[] = {kCallsBegin, kCallsEnd, kCallBegin, kCallEnd, kSep, dsml::kToken};
   std::string out;
@@ -51,7 +51,7 @@ void ChatChoiceText::add_content(std::string_view text, Piece& out) {
     return;
   }
   held_ += text;
-  size_t begin = 0;  // of what is not in the content yet
+  size_t begin = 0;  // of the text that is not in the content yet
   for (size_t at = held_.find('<'); at != held_.npos; at = held_.find('<', at)) {
     const std::string_view rest = std::string_view(held_).substr(at);
     if (rest.starts_with(kEndThink)) {

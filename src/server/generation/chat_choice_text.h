@@ -1,7 +1,7 @@
 // Separates the text of one choice of a chat into reasoning, content and calls, for every dialect. It belongs
 // to one I/O thread.
 //
-// Where reasoning is separated, </think> is no text for readers: one that ends no reasoning is dropped from
+// If reasoning is separated, the content never shows </think>: a tag that ends no reasoning is dropped from
 // the content, but not from arguments of calls.
 #pragma once
 
@@ -25,10 +25,10 @@ class ChatChoiceText {
     std::vector<ToolCallDelta> calls;  // at most one delta for each call
   };
   explicit ChatChoiceText(const ChatParsing& parsing);
-  // Adds new text; `last` tells that it is the end.
+  // Adds new text. `last` is true at the end of the answer.
   Piece append(std::string text, bool last);
   int num_calls() const { return tools_ ? tools_->num_calls() : 0; }
-  // Tells whether there are calls, and whether the arguments of each call that has ended are complete.
+  // Returns true if there are calls, and the arguments of each call that has ended are complete.
   bool has_whole_calls() const { return num_calls() > 0 && tools_->calls_are_whole(); }
 
  private:

@@ -9,8 +9,8 @@
 namespace hadal::server {
 namespace {
 
-// A required call becomes a grammar, and so does an optional one of a strict function; others are only
-// parsed. An answer that has a grammar of its own calls nothing by itself.
+// A required call becomes a grammar, and so does an optional call of a strict function; other calls are only
+// parsed. An answer with a grammar of its own is not extended by optional calls.
 void apply_tools(FieldReader& reader, const OpenAiLimits& limits, const ToolFields& tools,
                  std::shared_ptr<const GrammarSpec>& grammar, ChatParsing& parsing) {
   if (!reader.ok() || tools.choice == ToolFields::Choice::kNone) return;
@@ -32,7 +32,7 @@ void apply_tools(FieldReader& reader, const OpenAiLimits& limits, const ToolFiel
   if (parsing.tool_calls == ToolCallFormat::kNone && format.ok()) parsing.tool_calls = *format;
 }
 
-// Returns true if the tags at which text is cut are special tokens, which must then be decoded.
+// Returns true if <think> or </think> is a special token, because decoding must then keep special tokens.
 bool tags_are_special(const Tokenizer& tokenizer) {
   for (const std::string_view tag : {kThink, kEndThink}) {
     const auto id = tokenizer.token_to_id(tag);
@@ -66,7 +66,7 @@ void make_chat(FieldReader& reader, const OpenAiLimits& limits, ChatInput input,
   const ToolFields& tools = input.tools;
   options.tools_json = tools.tools_json;
   options.max_bytes = max_prompt_bytes(*limits.tokenizer, limits.prompt);
-  if (tools.tools_json.size() > options.max_bytes) {  // a prompt cut inside of them would have no messages
+  if (tools.tools_json.size() > options.max_bytes) {  // a prompt cut inside the tools would have no messages
     return reader.fail("tools", fmt::format("are {} bytes of JSON; at most {} can fit into a prompt",
                                             tools.tools_json.size(), options.max_bytes));
   }
@@ -75,7 +75,7 @@ void make_chat(FieldReader& reader, const OpenAiLimits& limits, ChatInput input,
     const std::string& why = prompt.status().message;
     const std::string_view field =
         tools.tools_json.empty() || why.starts_with("messages") ? "messages" : "tools";
-    // Most of these errors begin with the place in the field.
+    // Most of these errors begin with the position in the field.
     if (why.starts_with(field)) return reader.refuse(field, invalid_argument("{}", why));
     return reader.fail(field, why);
   }

@@ -9,7 +9,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Requests that start at the same time have a turn each before the sockets of the thread have theirs.
+// Requests that start at the same time have one turn each before the thread serves its sockets.
 constexpr std::chrono::milliseconds kTurn{1};
 
 struct Starts {

@@ -57,7 +57,8 @@ void ChoicesCall::on_grammars(Result<CompiledGrammars> grammars) {
   });
 }
 
-// Starts a choice on a place that the request has. Returns false if nothing more is to be started.
+// Starts a choice in one of the request's reserved places. Returns false if no further choice is to be
+// started.
 bool ChoicesCall::start_choice(size_t i) {
   if (stream_->cancelled()) return false;
   GenerationRequest& request = choice(i).request;

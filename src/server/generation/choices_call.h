@@ -1,6 +1,6 @@
-// Carries out one request of a client, whatever its dialect: compiles the grammars of its choices, starts
-// them in turns, and hands over what they generate. The form of the answer belongs to the class that derives
-// from this. Only the I/O thread uses it. The callbacks of its generations keep it alive.
+// Carries out one request of a client, whatever its dialect: compiles the grammars of its choices, starts the
+// choices in turns, and passes on what they generate. Derived classes write the answer in their form. Only
+// the I/O thread uses it. The callbacks of its generations keep it alive.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ class ChoicesCall : public std::enable_shared_from_this<ChoicesCall> {
   ChoicesCall(const ChoicesCall&) = delete;
   ChoicesCall& operator=(const ChoicesCall&) = delete;
 
-  // Answers the exchange of the stream, including every error in its style. An abort of a choice that is not
-  // started yet takes effect as soon as that is started, so the client is answered as for any other.
+  // Answers the exchange of the stream, including every error in its style. An abort of a choice that has not
+  // started takes effect as soon as the choice starts, so its client gets the usual answer to an abort.
   void run();
 
  protected:
@@ -35,11 +35,11 @@ class ChoicesCall : public std::enable_shared_from_this<ChoicesCall> {
     std::shared_ptr<const GrammarSpec>& grammar;  // null: none
   };
   virtual size_t num_choices() const = 0;
-  // Returns a choice that has not been started; starting it moves it away.
+  // Returns a choice that has not been started. Starting a choice moves its request away.
   virtual Choice choice(size_t i) = 0;
   // Returns the places of all choices in the engine's queue.
   virtual QueuePlaces& places() = 0;
-  // Prepares for what a choice will generate. Choices are started in their order.
+  // Prepares for the output of a choice. Choices are started in their order.
   virtual void before_start(size_t i, const GenerationRequest& request) = 0;
   virtual void on_delta(size_t i, GenerationDelta delta) = 0;
 

@@ -20,11 +20,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// After this time the other tasks of the I/O thread have their turn, because a request may have thousands of
-// choices that end in the same step.
+// After this time the other tasks of the I/O thread have their turn. A request may have thousands of choices
+// that end in the same step.
 constexpr std::chrono::milliseconds kTurn{5};
 
-// At most this many chunks of several steps are put in order at once, which takes about a millisecond.
+// At most this many chunks of several steps are sorted at once, which takes about a millisecond.
 constexpr size_t kMostTaken = 8192;
 
 // Chunks are merged while they have at most this many tokens together, so that one delivery stays short.
@@ -40,8 +40,8 @@ void move_to_end(std::vector<T>& of, std::vector<T>& from) {
   of.insert(of.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
 
-// Makes one chunk of `chunk` and the one that follows it in its request, which may be its last. Returns false
-// if that would be too large or if there is no memory for it; then both stay as they were.
+// Makes one chunk of `chunk` and `next`, the following one of the same request, which may be its last. If
+// that would be too large or there is no memory for it, it returns false and changes neither.
 bool merge(TokenChunk& chunk, TokenChunk& next) {
   if (chunk.token_ids.size() + next.token_ids.size() > kMostMergedTokens) return false;
   try {
@@ -54,7 +54,7 @@ bool merge(TokenChunk& chunk, TokenChunk& next) {
   move_to_end(chunk.token_ids, next.token_ids);
   move_to_end(chunk.logprobs, next.logprobs);
   move_to_end(chunk.prompt_logprobs, next.prompt_logprobs);
-  // Everything else is the newest: counts so far, timings, and how the request ended.
+  // All other fields are the newest: counts so far, timings, and how the request ended.
   next.token_ids.swap(chunk.token_ids);
   next.logprobs.swap(chunk.logprobs);
   next.prompt_logprobs.swap(chunk.prompt_logprobs);
@@ -77,7 +77,7 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
   void on_chunks(std::vector<TokenChunk>& chunks) override {  // engine thread
     const std::lock_guard lock(mutex_);
     if (io_ == nullptr) return;
-    // A task that could not be posted is posted by the next call, which may have no chunks.
+    // If an earlier task could not be posted, this call posts it, even without chunks.
     if (!chunks.empty()) pending_.emplace_back().swap(chunks);
     post_task();
   }
@@ -98,8 +98,8 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
   std::unordered_map<RequestId, std::shared_ptr<ChunkReceiver>> receivers;  // I/O thread
 
  private:
-  // The caller holds the lock, because close() must not return during a post. post never waits for the I/O
-  // thread.
+  // The caller holds the lock, because close() must not return while a task is posted. post never waits for
+  // the I/O thread.
   void post_task() {
     if (task_posted_ || io_ == nullptr) return;
     io_->post([self = shared_from_this()] { self->take_turn(); });
@@ -119,15 +119,14 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
     }
     const bool has_more = next_ < order_.size();
     if (!has_more) taken_.clear();
-    proceed_with_one();  // in every turn, because chunks may fill all of them
+    proceed_with_one();  // in every turn, because chunks alone may fill every turn
     const std::lock_guard lock(mutex_);
     if (has_more || !unfinished_.empty() || !pending_.empty()) post_task();
   }
 
-  // Takes the chunks of the oldest steps. When this thread is behind the engine, they are of several steps;
-  // then they are delivered request by request, so that all that a stream gets is one write to its socket.
-  // Where there is no memory for that, nothing is taken, and the next turn tries again. The caller holds the
-  // lock.
+  // Takes the chunks of the oldest steps. When this thread is behind the engine, it takes several steps. It
+  // then delivers the chunks request by request, so that each stream's data is one write to its socket. If
+  // there is no memory for that, it takes nothing, and the next turn tries again. The caller holds the lock.
   void take_pending() {
     next_ = 0;
     order_.clear();
@@ -136,7 +135,7 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
     while (end != pending_.end() && (count == 0 || count + end->size() <= kMostTaken))
       count += (end++)->size();
     try {
-      const MemoryReserve::Scope reserve;  // the chunks are those of many requests
+      const MemoryReserve::Scope reserve;  // the chunks belong to many requests
       order_.reserve(count);
     } catch (const std::bad_alloc&) {
       return;
@@ -160,12 +159,12 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
       log_error("a part of an answer could not be made error=\"{}\"", error.what());
       return;
     }
-    const MemoryReserve::Scope reserve;  // nobody else would continue
+    const MemoryReserve::Scope reserve;  // no later call would continue
     unfinished_.push_back(receiver);
   }
 
-  // Delivers the next chunk, together with those of its request that wait after it if its receiver wants
-  // them as one.
+  // Delivers the next chunk. Later chunks of its request that wait already are merged into it if its receiver
+  // merges chunks.
   void deliver_next() {
     TokenChunk chunk = std::move(*order_[next_++]);
     const auto at = receivers.find(chunk.request_id);
@@ -190,8 +189,8 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
   bool task_posted_ = false;
   bool closed_ = false;
   IoThread* io_ = nullptr;
-  std::list<std::vector<TokenChunk>> taken_;  // I/O thread: what is being delivered, each step's chunks
-  std::vector<TokenChunk*> order_;            // I/O thread: those from next_ on are still to be delivered
+  std::list<std::vector<TokenChunk>> taken_;  // I/O thread: the chunks that are being delivered, step by step
+  std::vector<TokenChunk*> order_;  // I/O thread: the chunks from next_ on are still to be delivered
   size_t next_ = 0;
   std::deque<std::shared_ptr<ChunkReceiver>> unfinished_;  // I/O thread: they take turns
   bool bound_ = false;                                     // I/O thread

@@ -1,13 +1,13 @@
 // Carries chunks from the engine thread to the I/O threads of their requests. There is one mailbox per I/O
-// thread: the engine thread appends a step's chunks and posts one task if none is pending; that task delivers
-// every chunk to its receiver. So a step wakes each I/O thread once, whatever the number of streams. When
-// that takes longer than a few milliseconds, the other tasks of the thread have their turn in between; what
-// the engine has made meanwhile is delivered request by request, as one write to each stream's socket. A
-// receiver whose events repeat the whole answer gets all chunks that wait for it as one, because its work for
-// each chunk grows with the answer.
+// thread: the engine thread appends a step's chunks and posts one task if none is pending. That task delivers
+// every chunk to its receiver, so a step wakes each I/O thread once, whatever the number of streams. If
+// delivery takes longer than a few milliseconds, the other tasks of the thread have their turn in between.
+// Chunks that the engine makes meanwhile are delivered request by request, as one write to each stream's
+// socket. A receiver whose events repeat the whole answer gets all its waiting chunks as one, because its
+// work for each chunk grows with the answer.
 //
-// Work that one chunk causes and that may take longer (log-probabilities that become JSON) is divided by its
-// receiver: the router calls it once in each turn, and several receivers one after another.
+// A receiver divides work that may take longer for one chunk, such as turning log-probabilities into JSON.
+// The router calls the receiver once in each turn, and several receivers one after another.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ class ChunkReceiver {
  public:
   virtual ~ChunkReceiver() = default;
   virtual void on_chunk(TokenChunk chunk) = 0;
-  // Tells whether chunks that wait together are delivered as one, which has all of their tokens.
+  // Returns true if chunks that wait together are to be delivered as one chunk with all of their tokens.
   virtual bool merges_chunks() const { return false; }
-  // Does one part, of at most a few milliseconds, of what it asked for by ChunkRouter::continue_later.
-  // Returns true if it must be called again.
+  // Does one part, of at most a few milliseconds, of the work for which ChunkRouter::continue_later was
+  // called. Returns true if it must be called again.
   virtual bool proceed() { return false; }
 };
 
@@ -44,8 +44,8 @@ class ChunkRouter {
   // Returns the sink for requests of this thread (GenerateRequest::sink).
   std::shared_ptr<ChunkSink> sink(IoThread& io);
   // Sends chunks of request `id` from now on to `receiver`, which the router keeps alive until its last chunk
-  // or remove(). Call it right after Engine::submit, in the same task: no chunk can have been delivered
-  // before.
+  // or remove(). Call it right after Engine::submit, in the same task, because no chunk can be delivered
+  // before that task ends.
   void add(IoThread& io, RequestId id, std::shared_ptr<ChunkReceiver> receiver);
   // Drops later chunks of the request.
   void remove(IoThread& io, RequestId id);

@@ -1,4 +1,4 @@
-// Cuts a delta with many log-probabilities into pieces, so that no task of an I/O thread makes much JSON.
+// Cuts a delta with many log-probabilities into pieces, so that no task of an I/O thread builds much JSON.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace hadal::server {
 
-// A piece has at most this many log-probabilities (a position has its token's own and its alternatives'),
-// unless one position has more. Each takes 0.08 to 0.3 µs.
+// A piece has at most this many log-probabilities (each position has its token's own and the alternatives'),
+// unless one position has more. Each log-probability costs 0.08 to 0.3 µs.
 inline constexpr size_t kLogprobsPerPiece = 4096;
 
 class DeltaPieces {
@@ -19,8 +19,8 @@ class DeltaPieces {
 
   explicit DeltaPieces(GenerationDelta delta) : rest_(std::move(delta)) {}
 
-  // Returns the next piece. All but the last have has_more and nothing but log-probabilities. It must not be
-  // called after the last.
+  // Returns the next piece. All pieces but the last have has_more and contain only log-probabilities. It must
+  // not be called after the last piece.
   GenerationDelta next();
 
  private:

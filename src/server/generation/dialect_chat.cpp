@@ -18,7 +18,7 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
     text.replace(at, from.size(), to);
 }
 
-// Replaces each "messages[<number>]" by the place with that number.
+// Replaces each "messages[i]" by places[i].
 void replace_places(std::string& text, const std::vector<std::string>& places) {
   constexpr std::string_view kBegin = "messages[";
   for (size_t at = text.find(kBegin); at != text.npos;) {

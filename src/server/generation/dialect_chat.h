@@ -1,5 +1,5 @@
-// Holds what the readers of other dialects than OpenAI's chat share: they turn tools into the form of chat,
-// and errors about that form into the client's words. The functions are pure.
+// Holds code that the dialects other than OpenAI's chat share. It turns tools into the form of chat, and
+// errors about that form into the client's words. The functions are pure.
 #pragma once
 
 #include <memory>
@@ -51,8 +51,8 @@ class ToolList {
 // Returns the list in field `tools`, null if there is none. More than kMaxTools entries are an error.
 const boost::json::array* tool_entries(FieldReader& reader);
 
-// Sets the choice of the one function `name`, which must be among the tools. `field` is where the client
-// wrote it.
+// Sets the choice of the one function `name`, which must be among the tools. `field` is the client's field
+// for it.
 void choose_function(FieldReader& reader, std::string_view field, std::string name, ToolFields& tools);
 
 // Reads the texts of `value`, a string or a list of objects {"type", "text"} whose type is in `types`, joined
@@ -60,7 +60,7 @@ void choose_function(FieldReader& reader, std::string_view field, std::string na
 std::string read_block_texts(FieldReader& reader, std::string_view name, const boost::json::value& value,
                              std::initializer_list<std::string_view> types);
 
-// Reads the schema of structured output in `field` of `format`. `place` is the whole name for later errors.
+// Reads the schema of structured output in `field` of `format`. `place` is its full name in later errors.
 std::shared_ptr<const GrammarSpec> read_output_schema(FieldReader& format, std::string_view field,
                                                       std::string place);
 

@@ -66,7 +66,7 @@ class RidReservation {
   bool held_ = false;
 };
 
-// NoMemory says that the limit of all requests is reached.
+// NoMemory says that the memory limit of all requests is reached.
 class NoMemory : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -103,7 +103,8 @@ class EngineGeneration final : public Generation,
     tally_.start(std::move(tally), prompt_tokens);
   }
 
-  // Counts the tokens up to this number, before the engine makes them. The first block is the request's.
+  // Counts tokens up to this number before the engine generates them. The request has counted the first
+  // block.
   Result<void> charge_until(int64_t num_tokens) {
     num_tokens = std::min(num_tokens, max_new_tokens_);
     if (num_tokens <= charged_tokens_) return {};
@@ -145,8 +146,8 @@ class EngineGeneration final : public Generation,
     guarded(was_last, [&] { take(std::move(chunk)); });
   }
 
-  // Events that repeat everything are made less often while this thread is behind. Others send each token
-  // once, however many share an event, so they keep an event for each.
+  // A stream whose events repeat everything sends fewer events while this thread is behind. Other streams
+  // send each token only once, so they keep one event for each chunk.
   bool merges_chunks() const override { return cumulative_; }
 
   bool proceed() override {
@@ -202,7 +203,7 @@ class EngineGeneration final : public Generation,
     hand_over(std::move(delta));
   }
 
-  // Delivers a delta, at once or in pieces. What was held is counted until it has been delivered.
+  // Delivers a delta, at once or in pieces. A held delta stays counted until it has been delivered.
   void hand_over(GenerationDelta delta) {
     if (DeltaPieces::needed(delta)) {
       pieces_.emplace(std::move(delta));
@@ -218,7 +219,7 @@ class EngineGeneration final : public Generation,
 
   void continue_later() {
     if (std::exchange(is_queued_, true)) return;
-    const MemoryReserve::Scope reserve;  // nothing else would deliver the rest
+    const MemoryReserve::Scope reserve;  // no later call would deliver the rest
     context_.chunks.continue_later(io_, shared_from_this());
   }
 
@@ -230,7 +231,8 @@ class EngineGeneration final : public Generation,
     if (held_ && !paused_ && (stream_ || done_)) hand_over(take_held());
   }
 
-  // Ends the request in the engine. An open tally stays, because the last chunk is only counted.
+  // Ends the request in the engine. If the tally is open, the receiver stays, because the last chunk must be
+  // counted.
   void stop_engine() {
     if (!tally_.is_open()) context_.chunks.remove(io_, id_);
     context_.engine.abort(id_);
@@ -261,7 +263,7 @@ class EngineGeneration final : public Generation,
     const bool last = chunk.finish_reason != FinishReason::kNone;
     const bool one_piece = !stream_ || (last && !last_token_);
     if (one_piece) {
-      // Its arrival does not tell when its tokens were generated.
+      // The time of the chunk's arrival does not tell when its tokens were generated.
       if (last && chunk.completion_tokens > 0) {
         context_.metrics.observe_first_token(timings.queue_s + timings.prefill_s);
         context_.metrics.observe_tokens(timings.decode_s, chunk.completion_tokens - 1);
@@ -350,17 +352,17 @@ class EngineGeneration final : public Generation,
   TextStream text_;
   GenerationTally tally_;
   std::optional<GenerationDelta> held_;
-  std::optional<DeltaPieces> pieces_;  // what is being delivered; later deltas are held
+  std::optional<DeltaPieces> pieces_;  // the delta that is being delivered; later deltas are held
   std::optional<Clock::time_point> last_token_;
-  MemoryCharge charge_;  // beyond what the request has counted at its beginning
+  MemoryCharge charge_;  // memory beyond what the request counted at its beginning
   const LogprobOptions logprobs_;
   const int64_t max_new_tokens_;
   int64_t charged_tokens_ = kTokenBlock;
-  const int64_t block_;  // what the engine makes at most before its next chunk
+  const int64_t block_;  // the most tokens that the engine generates before its next chunk
   const bool stream_;
   const bool keeps_answer_;
   const bool cumulative_;
-  const size_t token_bytes_;  // what is counted for each of its tokens
+  const size_t token_bytes_;  // counted for each generated token
   const bool long_logprobs_;
   const bool log_metrics_;
   const bool further_choice_;
@@ -376,7 +378,7 @@ class EngineGeneration final : public Generation,
 
 uint64_t engine_client(const HttpRequest& from) {
   const uint64_t number = std::hash<std::string>{}(from.client) >> 1;  // below 2^63
-  return std::max<uint64_t>(number, 1);                                // 0 is nobody
+  return std::max<uint64_t>(number, 1);                                // 0: unknown client
 }
 
 void set_origin(GenerationRequest& request, const ServerContext& context, const HttpRequest& from) {
@@ -408,7 +410,7 @@ Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, Io
   engine_request.priority = request.priority;
   engine_request.client = request.client;
   engine_request.cache_salt = request.cache_salt;
-  // An answer in one piece comes in blocks too, because each of them is counted before it is made.
+  // An answer in one piece also arrives in blocks, because each block is counted before it is generated.
   engine_request.stream_interval = request.stream ? context.options.stream_interval : kTokenBlock;
   HADAL_RETURN_IF_ERROR(generation->charge_until(engine_request.stream_interval));
   engine_request.sink = context.chunks.sink(io);

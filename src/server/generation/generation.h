@@ -1,6 +1,6 @@
 // A Generation is one prompt that is generated for a client: an engine request, its text and its pauses. It
-// is everything an endpoint needs between a validated request and its own JSON. It belongs to one I/O thread,
-// on which all callbacks run.
+// does everything between a validated request and an endpoint's own JSON. It belongs to one I/O thread, on
+// which all callbacks run.
 #pragma once
 
 #include <functional>
@@ -37,11 +37,11 @@ struct GenerationRequest {
   int32_t priority = 0;
   CacheSalt cache_salt;                 // the client's field; set_origin() adds the client's key
   uint64_t client = 0;                  // set_origin()
-  std::shared_ptr<RequestTally> tally;  // set_origin(); null: nobody counts
-  bool further_choice = false;          // an earlier one has the same prompt, which counts once
+  std::shared_ptr<RequestTally> tally;  // set_origin(); null: nothing is counted
+  bool further_choice = false;          // an earlier choice has the same prompt, which counts once
   bool stream = false;                  // false: only the last delta is delivered, and it contains everything
-  // True if what it delivers is kept until the request ends: it is no stream, or one whose events, or
-  // whose last event, repeat everything.
+  // True if the delivered data is kept until the request ends: the request is not a stream, or is one in
+  // which every event, or the last event, repeats everything.
   bool keeps_answer = true;
   bool cumulative = false;     // a stream whose events repeat everything: chunks that wait become one event
   bool long_logprobs = false;  // log-probabilities become objects with texts and bytes (chat)
@@ -52,8 +52,8 @@ struct GenerationRequest {
 // a possible stop string, and contains nothing from a stop string on.
 //
 // A delta with many log-probabilities is delivered in pieces (server/generation/delta_pieces.h), each in a
-// task of its own. Those with `has_more` have only log-probabilities; they are no event, and everything else
-// is in the last.
+// task of its own. Pieces with `has_more` contain only log-probabilities and are not events by themselves;
+// everything else is in the last piece.
 struct GenerationDelta {
   std::string text;
   std::vector<int32_t> token_ids;                    // includes a matched stop or end token
@@ -67,16 +67,16 @@ struct GenerationDelta {
   int64_t completion_tokens = 0;  // so far
   int64_t cached_tokens = 0;
   SpeculationCounts speculation;  // so far
-  RequestTimings timings;         // in the last delta
+  RequestTimings timings;         // set in the last delta
   double e2e_s = 0.0;             // since start()
-  bool has_more = false;          // this is a piece, and not the last
+  bool has_more = false;          // this is a piece, but not the last one
 };
 
-// Returns the number by which the engine tells clients apart (HttpRequest::client); never 0.
+// Returns the number of a client (HttpRequest::client) in the engine, which is never 0.
 uint64_t engine_client(const HttpRequest& from);
 
-// Sets for whom the request is made: its tally, its engine_client, the name of that client's key, and with
-// --cache-isolation key the key's salt.
+// Sets on whose behalf the request is made: its tally, its engine_client, the name of that client's key, and
+// with --cache-isolation key the key's salt.
 void set_origin(GenerationRequest& request, const ServerContext& context, const HttpRequest& from);
 
 class Generation {
@@ -84,21 +84,21 @@ class Generation {
   using OnDelta = std::function<void(GenerationDelta delta)>;
 
   // Submits the request to the engine in one of `places`, which belong to request.client. The errors are
-  // those of Engine::submit, stops without a tokenizer, and a rid that is in use. After an error nothing was
-  // started. `on_delta` is destroyed with its last call or with cancel().
+  // those of Engine::submit, stops without a tokenizer, and a rid that is in use. After an error nothing has
+  // been started. `on_delta` is destroyed with its last call or by cancel().
   static Result<std::shared_ptr<Generation>> start(ServerContext& context, IoThread& io, QueuePlaces& places,
                                                    GenerationRequest request, OnDelta on_delta);
-  // Reserves a place and starts in it. The errors include those of Engine::reserve.
+  // Reserves a place and starts in it. The errors are also those of Engine::reserve.
   static Result<std::shared_ptr<Generation>> start(ServerContext& context, IoThread& io,
                                                    GenerationRequest request, OnDelta on_delta);
   virtual ~Generation() = default;
 
   virtual RequestId id() const = 0;
-  // While paused (because a client does not read), deltas are merged into one and held, and a delta that is
-  // being delivered in pieces waits; memory stays bounded by max_new_tokens.
+  // While paused (because a client does not read), new deltas are merged into one, which is held. A delta
+  // that is being delivered in pieces waits. Memory stays bounded by max_new_tokens.
   virtual void pause() = 0;
   virtual void resume() = 0;
-  // Tells that the client has gone: aborts the request in the engine and delivers nothing more.
+  // The client has gone: aborts the request in the engine and delivers nothing more.
   virtual void cancel() = 0;
 };
 

@@ -22,7 +22,7 @@ static_assert(GrammarMemoryLimits{}.position_bytes == kMatcherBytes);
 
 constexpr const char* kTooMany = "too many grammars are waiting to be compiled; try again";
 
-// GrammarJob compiles the grammars of one request one at a time: after each the request waits for its
+// GrammarJob compiles the grammars of one request one at a time. After each grammar the request waits for its
 // client's next turn.
 class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
  public:
@@ -36,7 +36,7 @@ class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
         compiled_(specs_.size()),
         done_(std::move(done)) {}
 
-  // Waits for the client's next turn, unless the request has been left. Returns false if too much is waiting.
+  // Waits for the client's next turn, unless leave() was called. Returns false if too many tasks are waiting.
   bool post() {
     const std::lock_guard lock(mutex_);
     if (left_) return true;
@@ -73,12 +73,12 @@ class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
     }
   }
 
-  // Compiles the next grammar. Returns whether all are compiled.
+  // Compiles the next grammar. Returns true if all are compiled.
   Result<bool> advance() {
     for (bool has_compiled = false; next_ < specs_.size(); ++next_) {
       const GrammarSpec* spec = specs_[next_].get();
       if (spec == nullptr) continue;
-      // Equal pointers mean equal texts, and most of them are equal.
+      // Equal pointers mean equal texts, and in most requests all specs are equal.
       if (next_ > 0 && specs_[next_ - 1].get() == spec) {
         compiled_[next_] = compiled_[next_ - 1];
         continue;

@@ -17,22 +17,22 @@ using CompiledGrammars = std::vector<std::shared_ptr<const CompiledGrammar>>;
 
 using GrammarSpecs = std::vector<std::shared_ptr<const GrammarSpec>>;
 
-// Compiles `specs`, equal ones once; entry i of the result belongs to specs[i] and is null if that is. `done`
-// is called on `io`: immediately if nothing has to be compiled, otherwise later. The errors are that of the
-// first failing spec (see GrammarCompiler::compile); kInvalidArgument without a compiler; kResourceExhausted
-// when too many are waiting, or too many of `client` (HttpRequest::client), or there is no memory; and
-// kCancelled when the background threads stop before all are compiled; what is being compiled is given up
-// then. Clients take turns, and a client's grammars are compiled one after another.
+// Compiles `specs`, equal ones once. Entry i of the result belongs to specs[i] and is null if specs[i] is.
+// `done` is called on `io`: immediately if nothing has to be compiled, otherwise later. Clients take turns,
+// and a client's grammars are compiled one after another. The errors are that of the first failing spec (see
+// GrammarCompiler::compile); kInvalidArgument without a compiler; kResourceExhausted if too many tasks are
+// waiting, of all clients or of `client` (HttpRequest::client), or if there is no memory; and kCancelled if
+// the background threads stop before all are compiled, which cancels the running compilation.
 //
-// Returns a function that says, on `io`, that nobody waits for the result any more. From then on `done` is
-// not called, and what has not begun is skipped: work that waits for its turn is dropped with everything that
-// it owns, `done` included, before that function returns.
+// Returns a function that says, on `io`, that the result is not needed any more. From then on `done` is not
+// called, and work that has not begun is skipped. Work that waits for its turn is destroyed with everything
+// that it owns, `done` included, before that function returns.
 std::function<void()> compile_grammars(ServerContext& context, IoThread& io, const std::string& client,
                                        GrammarSpecs specs,
                                        std::function<void(Result<CompiledGrammars>)> done);
 
-// Counts what the different grammars of a request take, in a charge of their own: an estimate by their texts
-// before they are compiled, and in its place their sizes afterwards.
+// Counts the memory of the different grammars of a request, in a charge of their own. Before compilation that
+// is an estimate from their texts, which their sizes replace afterwards.
 Result<void> charge_grammars(MemoryCharge& charge, const GrammarSpecs& specs);
 Result<void> charge_grammars(MemoryCharge& charge, const CompiledGrammars& grammars);
 

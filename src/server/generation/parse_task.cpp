@@ -15,7 +15,7 @@
 namespace hadal::server {
 namespace {
 
-// Task is a body on its way through the workers.
+// Task is a body on its way through the worker threads.
 struct Task {
   std::string body;
   std::shared_ptr<const void> charge;  // of the body
@@ -35,7 +35,7 @@ void finish(const std::shared_ptr<HttpExchange>& exchange, ErrorStyle style, con
   }
 }
 
-// Tells whether the JSON may write a key of lower-case letters and underscores (U+005F to U+007A) with
+// Returns true if the JSON may write a key of lower-case letters and underscores (U+005F to U+007A) with
 // escapes.
 bool may_escape_a_key(std::string_view body) {
   for (size_t at = 0; (at = body.find("\\u00", at)) != body.npos; at += 4) {
@@ -51,7 +51,7 @@ bool is_parsed_inline(std::string_view body) {
   if (body.size() > kInlineBodyBytes || may_escape_a_key(body)) return false;
   if (std::count(body.begin(), body.end(), ',') > static_cast<ptrdiff_t>(kInlineCommas)) return false;
   const auto has = [body](std::string_view key) { return body.find(key) != body.npos; };
-  // A stored conversation is rendered and tokenised again, whatever its size.
+  // A stored conversation is rendered and tokenised again, and it may have any size.
   return !has("stop_regex") && !has("\"n\"") && !has("previous_response_id") &&
          (body.size() <= kInlineToolsBytes || !has("tool"));
 }
@@ -87,7 +87,7 @@ void run_parse_work(ServerContext& context, std::shared_ptr<HttpExchange> exchan
             failed->respond(error_response(style, status));
           };
         }
-        const MemoryReserve::Scope reserve;  // what follows brings the answer
+        const MemoryReserve::Scope reserve;  // this work brings the answer
         std::string().swap(task->body);
         task->charge.reset();
         io.post(
@@ -98,7 +98,7 @@ void run_parse_work(ServerContext& context, std::shared_ptr<HttpExchange> exchan
     return exchange->respond(
         error_response(style, 503, "too many requests are waiting to be parsed; try again later"));
   }
-  // This thread alone calls back, so neither a departure nor what was parsed has come before.
+  // The I/O thread that runs this also runs the callbacks, so neither of them can have run before.
   exchange->on_disconnect([&context, task, posted, client = request.client] {
     task->is_left = true;
     context.parsers.drop(posted, client);

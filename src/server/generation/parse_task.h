@@ -1,5 +1,5 @@
-// Parses the bodies of requests: small ones on the request's I/O thread, those that may take long on worker
-// threads, so that they delay nobody else's answers.
+// Parses the bodies of requests: small ones on the request's I/O thread, and those that may take long on
+// worker threads, so that they do not delay the answers of other requests.
 #pragma once
 
 #include <functional>
@@ -14,28 +14,28 @@
 namespace hadal::server {
 
 // Bodies up to this size are parsed at once, unless they may have stop expressions, several choices or many
-// values: text of this length takes about a quarter of a millisecond to tokenise, but an expression of a few
-// bytes up to 6 ms to compile.
+// values. Tokenising a text of this length takes about a quarter of a millisecond, but compiling an
+// expression of a few bytes takes up to 6 ms.
 inline constexpr size_t kInlineBodyBytes = size_t{4} << 10;
-// This is the limit for bodies that may have tools or tool calls, because these become a prompt several times
-// as long as they are: 16 KiB of nested schemas take 8 ms.
+// This is the limit for bodies that may have tools or tool calls, because their prompt is several times as
+// long as the body: 16 KiB of nested schemas take 8 ms.
 inline constexpr size_t kInlineToolsBytes = size_t{2} << 10;
-// The limit of commas in a body, which are more than its lists have values: 16 KiB of token ids, or of
-// prompts of one letter, take several milliseconds. Commas in texts count too, because they are few.
+// This is the limit of commas in a body, which separate the values of its lists. 16 KiB of token ids, or of
+// prompts of one letter, take several milliseconds. Commas in texts are few, so they count too.
 inline constexpr size_t kInlineCommas = 512;
-// Tells whether a body is parsed at once.
+// Returns true if a body is parsed at once.
 bool is_parsed_inline(std::string_view body);
 
-// This runs on the exchange's I/O thread with what was parsed.
+// This runs on the exchange's I/O thread with the parsed body.
 using ParseDone = std::function<void(std::shared_ptr<HttpExchange>)>;
 // This is a pure function of the body: any thread may call it. `body` is valid during the call only.
 using ParseWork = std::function<ParseDone(std::string_view body)>;
 
-// Calls work(body) and then, on the exchange's I/O thread, the function that it returned. The body leaves the
-// request and stays charged until `work` has ended. If the client goes, work that has not begun is dropped at
-// once, with the body, work that runs is cancelled (base/cancel.h), and the returned function is not called
-// either. When the server stops, such work is cancelled too and answered with a 503, as is one for which the
-// queue is full. Whatever else is thrown answers this request with a 500.
+// Calls work(body) and then, on the exchange's I/O thread, the function that it returned. The body is moved
+// out of the request and stays charged until `work` has ended. If the client goes, the returned function is
+// not called: waiting work is dropped at once with the body, and running work is cancelled (base/cancel.h).
+// When the server stops, work is cancelled too and the request is answered with a 503. A full queue is also a
+// 503. Any other exception becomes a 500.
 void run_parse_work(ServerContext& context, std::shared_ptr<HttpExchange> exchange, ErrorStyle style,
                     ParseWork work);
 

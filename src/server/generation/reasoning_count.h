@@ -11,9 +11,9 @@ namespace hadal::server {
 
 class ReasoningCount {
  public:
-  // `opened` tells whether the prompt ends inside <think>.
+  // `opened` is true if the prompt ends inside <think>.
   ReasoningCount(const Tokenizer& tokenizer, bool opened);
-  // Adds the tokens of the next delta, without `has_more`.
+  // Adds the tokens of the next delta, which is not a piece with `has_more`.
   void add(const GenerationDelta& delta);
   int64_t tokens() const { return tokens_; }
 

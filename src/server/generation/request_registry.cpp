@@ -45,7 +45,7 @@ RequestRegistry::Meant RequestRegistry::mark_prefix(std::string_view prefix, std
     for (size_t i = request->num_started_; i < request->rids_.size(); ++i) {
       const std::string& rid = request->rids_[i];
       if (!rid.starts_with(prefix)) continue;
-      // A choice that has just got its id is among those that have been started.
+      // A choice that has just got its engine id is in `started` already.
       const auto entry = requests_.find({.rid = rid, .key_name = request->key_name_});
       if (entry != requests_.end() && entry->second != 0) continue;
       request->is_marked_[i] = true;

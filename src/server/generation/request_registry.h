@@ -1,6 +1,6 @@
-// Lists the running requests by the ids that clients know, which /abort_request searches. Each key that has a
-// name has a name space of its own, so keys neither see nor occupy each other's ids; all other clients share
-// one. Any thread may call it.
+// Lists the running requests by the ids that clients know, which /abort_request searches. Each named key has
+// a name space of its own, so that keys neither find nor occupy each other's ids. All other clients share one
+// name space. Any thread may call it.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace hadal::server {
 struct ClientRid {
   std::string rid;
   std::string key_name;  // empty: the client has no named key
-  // All ids with a common beginning follow each other, whosever they are.
+  // Orders ids by rid first, so that all ids with a common prefix are adjacent, whichever key they belong to.
   bool operator<(const ClientRid& other) const {
     return std::tie(rid, key_name) < std::tie(other.rid, other.key_name);
   }
@@ -37,15 +37,15 @@ class RequestRegistry {
   void set(const ClientRid& rid, RequestId id);
   // Frees the rid if it belongs to request `id` (0: reserved).
   void remove(const ClientRid& rid, RequestId id);
-  // Returns the engine ids of all requests whose rid begins with `prefix`, except reserved ones: those of the
-  // key `key_name`, or of all clients if that is empty.
+  // Returns the engine ids of all requests whose rid begins with `prefix`, except reserved ones. They are
+  // those of the key `key_name`, or of all clients if that is empty.
   std::vector<RequestId> find_prefix(std::string_view prefix, std::string_view key_name = {}) const;
 
   struct Meant {
     std::vector<RequestId> started;  // as find_prefix() returns them
     size_t num_waiting = 0;
   };
-  // Finds whom an abort means, and marks those of them that wait to be started (WaitingChoices).
+  // Finds the requests that an abort means, and marks the choices among them that wait to be started.
   Meant mark_prefix(std::string_view prefix, std::string_view key_name);
 
  private:
@@ -54,22 +54,23 @@ class RequestRegistry {
 
   mutable std::mutex mutex_;
   std::map<ClientRid, RequestId> requests_;  // 0: reserved; guarded by mutex_
-  std::set<WaitingChoices*> waiting_;        // guarded by mutex_, and so is what they hold
+  std::set<WaitingChoices*> waiting_;        // guarded by mutex_, and so are the objects in it
 };
 
-// WaitingChoices are the choices of one request that have no engine id yet. An abort finds them as long as
-// this lives, and whoever starts a choice that it has marked must abort it then. It belongs to one thread.
+// WaitingChoices are the choices of one request that have no engine id yet. An abort finds them during the
+// lifetime of this object. A choice that the abort has marked must be aborted when it is started. The object
+// belongs to one thread.
 class WaitingChoices {
  public:
-  // `rids` has the id of each choice; only an abort of everything finds an empty one.
+  // `rids` has the id of each choice. An empty id is found only by an abort of everything.
   WaitingChoices(RequestRegistry& registry, std::string key_name, std::vector<std::string> rids);
   ~WaitingChoices();
   WaitingChoices(const WaitingChoices&) = delete;
   WaitingChoices& operator=(const WaitingChoices&) = delete;
 
   const std::string& rid(size_t choice) const { return rids_[choice]; }
-  // Records that `choice` now has its engine id. Choices are started in order. Returns true if an abort has
-  // marked it while it waited.
+  // Records that `choice` now has its engine id. Choices are started in order. Returns true if an abort
+  // marked the choice while it waited.
   bool set_started(size_t choice);
 
  private:

@@ -18,7 +18,7 @@ std::shared_ptr<SseStream> SseStream::create(std::shared_ptr<HttpExchange> excha
 }
 
 void SseStream::attach(std::shared_ptr<Generation> generation) {
-  const MemoryReserve::Scope reserve;  // it runs already, and only what is attached can be cancelled
+  const MemoryReserve::Scope reserve;  // it runs already, and only attached generations can be cancelled
   if (paused_) generation->pause();
   generations_.push_back(std::move(generation));
 }
@@ -30,7 +30,7 @@ void SseStream::start() {
   head.headers.emplace_back("Cache-Control", "no-cache");
   head.headers.emplace_back("X-Accel-Buffering", "no");  // a proxy must not buffer events
   exchange_->start_stream(std::move(head));
-  started_ = true;  // until now, a failure can still have a status
+  started_ = true;  // before this, a failure could still be reported by a status
 }
 
 void SseStream::event(std::string_view name, std::string_view json) {
@@ -59,13 +59,13 @@ void SseStream::write(std::string_view data) {
   });
 }
 
-// Resumes the generations. It needs no memory of its own, because nothing else would resume those that stayed
-// paused, and they would be held for ever.
+// Resumes the generations. It allocates nothing, because generations that stayed paused after a failure would
+// never be resumed, and would be held for ever.
 void SseStream::resume() {
   paused_ = false;
   try {
-    // A resumed generation may write so much at once that all are paused again: the others continue waiting.
-    // It may also end the answer, which empties the list.
+    // A resumed generation may write so much at once that all are paused again. The rest then continue to
+    // wait. It may also end the answer, which empties the list.
     for (size_t i = 0; i < generations_.size() && !paused_; ++i) {
       const auto generation = generations_[i];
       generation->resume();

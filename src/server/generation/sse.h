@@ -16,47 +16,47 @@
 
 namespace hadal::server {
 
-// EventForm is how events and their end are written.
+// EventForm says how events and the end of a stream are written.
 enum class EventForm {
   kData,   // "data: <json>\n\n", and "data: [DONE]\n\n" at the end: OpenAI's and SGLang's streams
   kNamed,  // "event: <name>\ndata: <json>\n\n", without an end: Anthropic's, and OpenAI's Responses
   kLines,  // "<json>\n", without an end: Ollama's
 };
 
-// Sends events over an exchange. Generations attached to it are paused while the client
-// does not read and cancelled when it goes away, even if the answer is one piece and event() is never called.
-// create() makes it; the code that handles the deltas keeps it alive.
+// Sends events over an exchange. Generations attached to it are paused while the client does not read and
+// cancelled when the client goes away, even if the answer is one piece and event() is never called. create()
+// makes the object; the code that handles the deltas keeps it alive.
 class SseStream : public std::enable_shared_from_this<SseStream> {
  public:
-  // `style` is that of errors, before the stream begins and in it.
+  // `style` is the style of errors, both before the stream begins and in it.
   static std::shared_ptr<SseStream> create(std::shared_ptr<HttpExchange> exchange, ErrorStyle style,
                                            EventForm form = EventForm::kData);
 
   void attach(std::shared_ptr<Generation> generation);
-  // Sends an event, and the head before the first one.
+  // Sends an event. The first event also sends the head.
   void event(std::string_view json) { event({}, json); }
-  // Does the same; `name` is written by kNamed alone.
+  // Does the same; only kNamed writes `name`.
   void event(std::string_view name, std::string_view json);
-  // Sends what ends a stream of this form, and ends the answer.
+  // Sends the end marker of this form, if it has one, and ends the answer.
   void done();
   bool started() const { return started_; }
 
-  // Cancels what was attached, because the request failed half way. Nothing is sent.
+  // Cancels the attached generations, because the request failed half way. Nothing is sent.
   void cancel_all();
-  // Does the same, and informs the client: by a status before the stream has begun, otherwise by an event and
-  // the end.
+  // Does the same, and informs the client: by a status if the stream has not begun, otherwise by an event and
+  // the end of the stream.
   void fail(const Status& status, std::string_view field = {});
   // Ends only this request after a broken invariant, with an answer and a line in the log.
   void fail_internal(const std::exception& error);
   // Returns true once cancel_all() was called.
   bool cancelled() const { return cancelled_; }
-  // Sets what the first cancel_all() calls, to end work of which the generations will be made. done() drops
-  // it. If that call has been made, the callback is called at once.
+  // Sets a callback for the first cancel_all(), which ends work whose result would be further generations.
+  // done() drops the callback. If cancel_all() has been called already, the callback is called at once.
   void on_cancel(std::function<void()> callback) {
     if (cancelled_) return callback();
     on_cancel_ = std::move(callback);
   }
-  // Returns true once the client has gone, so nothing that is sent arrives.
+  // Returns true once the client has gone, so that nothing more arrives.
   bool disconnected() const { return exchange_->disconnected(); }
   HttpExchange& exchange() { return *exchange_; }
 

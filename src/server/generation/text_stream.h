@@ -1,5 +1,5 @@
-// Turns the token ids of one answer into the text to show: what the server streams and what the command line
-// prints. It belongs to one stream and one thread at a time.
+// Turns the token ids of one answer into the text that the server streams and the command line prints. It
+// belongs to one stream and one thread at a time.
 #pragma once
 
 #include <memory>

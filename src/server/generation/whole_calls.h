@@ -1,5 +1,5 @@
-// Joins the pieces of tool calls, for answers in which a call comes whole. It belongs to one thread at a
-// time.
+// Joins the pieces of tool calls, for answers in which a call is sent as a whole. It belongs to one thread at
+// a time.
 #pragma once
 
 #include <optional>

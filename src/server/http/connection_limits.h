@@ -9,18 +9,18 @@
 namespace hadal::server {
 
 struct ConnectionLimits {
-  // The descriptors that connections leave to the rest of the process: to shards (a checkpoint may have 160,
-  // which may be open at the same time), devices, logs and traces, and to connections that get a 503.
+  // Connections leave this many descriptors to the rest of the process: to shards (a checkpoint may have 160,
+  // all of which may be open at the same time), devices, logs and traces, and to connections that get a 503.
   int64_t reserved_descriptors = 0;
   int64_t all = 0;              // connections of all addresses, ≥ 1
-  int64_t of_peer = 0;          // connections of one address, ≥ 1; those of all are a limit for it too
-  int64_t refused_of_peer = 0;  // beyond of_peer: those that are open while they get their 503
+  int64_t of_peer = 0;          // connections of one address, ≥ 1; `all` is a limit for them too
+  int64_t refused_of_peer = 0;  // connections beyond of_peer that may be open while they get a 503
   bool is_lowered = false;      // the descriptors allow fewer connections than the limits
 };
 
 // `max_descriptors` is how many the process may have open (int64_t's maximum: any number), of which
-// `open_descriptors` are open already. Unless `limits` says how many connections one address may have, it
-// leaves a quarter of all to others.
+// `open_descriptors` are open already. Unless `limits` gives the number of connections of one address, an
+// address leaves a quarter of all connections to others.
 ConnectionLimits fit_connections(const HttpLimits& limits, int64_t max_descriptors, int64_t open_descriptors);
 
 // Returns how many descriptors a process needs for this many connections.

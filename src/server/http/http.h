@@ -33,11 +33,11 @@ struct HttpRequest {
                      // returned move it out, together with body_charge
   std::string id;    // the client's X-Request-Id if it is printable and short, otherwise generated; echoed
   std::string peer;  // "127.0.0.1:54321"
-  std::string client;  // who is accounted for the request: "peer:127.0.0.1", "key:alice"; never empty
-  int route = -1;      // HttpAdmission::route of the gate; -1: there was no gate
-  ErrorStyle style = ErrorStyle{};          // HttpAdmission::style of the gate
+  std::string client;               // the account of the request: "peer:127.0.0.1", "key:alice"; never empty
+  int route = -1;                   // HttpAdmission::route of the gate; -1: there was no gate
+  ErrorStyle style = ErrorStyle{};  // HttpAdmission::style of the gate
   std::shared_ptr<const void> body_charge;  // the body's memory is counted for the client while a copy exists
-  std::shared_ptr<RequestTally> tally;      // what the request costs; null: nobody counts
+  std::shared_ptr<RequestTally> tally;      // counts what the request costs; null: nothing is counted
   HeaderList answer_headers;                // HttpAdmission::answer_headers of the gate
   bool always_logged = false;               // HttpAdmission::always_logged of the gate
 
@@ -58,35 +58,35 @@ inline std::string_view key_name_of(std::string_view client) {
   return client.starts_with(kKeyPrefix) ? client.substr(kKeyPrefix.size()) : std::string_view();
 }
 
-// HttpAdmission is what is decided about a request when its headers are complete, before any of its body is
+// HttpAdmission is the decision about a request when its headers are complete, before any of its body is
 // kept.
 struct HttpAdmission {
   std::optional<HttpResponse> refusal;  // the whole answer; the connection is closed after it
   Refusal reason = Refusal::kPath;      // why it was refused, for the counter in /metrics
   size_t max_body_bytes = SIZE_MAX;     // more: 413. 0: the path needs no body, so none is read; after a
                                         // request that has one the connection is closed
-  std::string client;                   // "key:<name>" once that is known; empty: the peer
-  bool has_key = false;                 // it has a key that is known, whether that is enough or not
-  bool is_admin = false;                // that is the admin key
+  std::string client;                   // "key:<name>" once the key is known; empty: the peer
+  bool has_key = false;                 // the request has a known key, whether or not that key is enough
+  bool is_admin = false;                // that key is the admin key
   int route = -1;                       // copied to HttpRequest::route
-  ErrorStyle style = ErrorStyle{};      // the route's, for what the transport refuses later
-  std::shared_ptr<RequestTally> tally;  // null: nobody counts
+  ErrorStyle style = ErrorStyle{};      // the route's, for later refusals by the transport
+  std::shared_ptr<RequestTally> tally;  // null: nothing is counted
   HeaderList answer_headers;            // of the answer; a refusal has headers of its own
-  // It has a line in the access log, unless it is refused without a key. Otherwise it shares the lines that
-  // strangers may cause (server/http/line_budget.h).
+  // The request has a line in the access log, unless it is refused without a known key. Other requests share
+  // the lines that clients without a key may cause (server/http/line_budget.h).
   bool always_logged = false;
 };
 
-// A gate is called on the connection's I/O thread with a request that has neither body nor id; its client is
-// the peer.
+// A gate is called on the connection's I/O thread with a request that has neither body nor id yet; its client
+// is the peer.
 using HttpGate = std::function<HttpAdmission(const HttpRequest&)>;
 
 // IoThread is one I/O thread, on which handlers run.
 class IoThread {
  public:
   virtual ~IoThread() = default;
-  // Runs `task` on this thread soon. Any thread may call. Tasks of one thread run in order; they are dropped
-  // after the server has stopped.
+  // Runs `task` on this thread soon. Any thread may call it. Tasks of one thread run in order. They are
+  // dropped after the server has stopped.
   virtual void post(std::function<void()> task) = 0;
   // Runs `task` on this thread after `delay`. Only this thread may call it.
   virtual void post_after(std::chrono::milliseconds delay, std::function<void()> task) = 0;
@@ -111,21 +111,22 @@ class HttpExchange {
 
   // Sends the head of an answer of unknown length (`body` empty); its data follows by write().
   virtual void start_stream(HttpResponse head) = 0;
-  // Appends to the answer. The data is buffered until the client reads; the writer must stop when !writable()
-  // and continue in the callback of on_writable, so that a client that does not read cannot grow memory.
+  // Appends to the answer. The data is buffered until the client reads. The writer must stop when !writable()
+  // and continue in the callback of on_writable, so that a client that does not read cannot make the buffer
+  // grow.
   virtual void write(std::string_view data) = 0;
-  // Returns false while more bytes wait for the client than the mark of this answer allows, which is
+  // Returns false while more bytes wait for the client than this answer's high-water mark, which is
   // HttpLimits::stream_high_water unless it was set.
   virtual bool writable() const = 0;
   virtual void set_high_water(size_t bytes) = 0;
   virtual void finish() = 0;
 
-  // Sets a callback for when the buffer has drained after writable() was false; if it is true, the call comes
-  // soon. There is one callback at a time; a new one replaces the old. Both callbacks are dropped when the
-  // answer ends, so they may own the exchange.
+  // Sets a callback for when the buffer has drained after writable() was false. If writable() is true, the
+  // callback is called soon. There is one callback at a time; a new one replaces the old. Both callbacks are
+  // dropped when the answer ends, so they may own the exchange.
   virtual void on_writable(std::function<void()> callback) = 0;
-  // Sets a callback that is called at most once, when the client goes away or is cut off before the answer
-  // was complete. A client that shuts its sending side counts as gone.
+  // Sets a callback that is called at most once, when the client goes away or is cut off before the answer is
+  // complete. A client that shuts its sending side counts as gone.
   virtual void on_disconnect(std::function<void()> callback) = 0;
   virtual bool disconnected() const = 0;
 };

@@ -19,8 +19,9 @@ constexpr std::chrono::seconds kLinger{2};
 // A buffer that grew beyond this for one answer is freed when it is empty.
 constexpr size_t kKeepCapacity = 32 << 10;
 constexpr size_t kPipelineSlack = 4 << 10;
-// While more of its answers wait for a client, its next request waits. The kernel's buffer holds much more,
-// so only clients that do not read notice; thousands of those must not fill the memory of requests.
+// While more bytes of answers than this wait for a client, its next request waits. The kernel's buffer holds
+// much more, so this affects only clients that do not read. Thousands of them must not fill the memory of
+// requests.
 constexpr size_t kMostUnread = 16 << 10;
 
 void clear_buffer(std::string& buffer) {
@@ -95,8 +96,8 @@ void HttpConnection::on_data(std::string_view data) {
   }
   if (!keep_input(data)) {
     if (!exchange_) return fail(Refusal::kMemory, 503, kOutOfMemory);
-    // The request that is being answered must not end because of those that follow it. They are dropped, and
-    // the client learns from the end of the connection that they had no answer (RFC 9112, 9.3.2).
+    // Lack of memory for later requests must not end the one that is being answered. The later requests are
+    // dropped, and the end of the connection tells the client that they got no answer (RFC 9112, 9.3.2).
     thread_->transport().ledger->count(Refusal::kMemory);
     exchange_->keep_alive_ = false;
     surplus_ = true;
@@ -106,8 +107,8 @@ void HttpConnection::on_data(std::string_view data) {
   ask_for_turn();
 }
 
-// Keeps bytes that the parser cannot read yet; returns false if there is no memory for them. That is rare,
-// because wants_data() has seen room before they were read.
+// Keeps bytes that the parser cannot read yet. Returns false if there is no memory for them, which is rare
+// because wants_data() checked for room before they were read.
 bool HttpConnection::keep_input(std::string_view data) {
   if (!waiting_.grow_to(waiting_bytes(input_.size() + data.size()))) return false;
   input_.append(data);
@@ -120,7 +121,7 @@ void HttpConnection::drop_input() {
   input_begin_ = 0;
 }
 
-// Returns false while so much waits for the client that its further requests have to wait, too.
+// Returns false while so many bytes wait for the client that its further requests have to wait, too.
 bool HttpConnection::client_reads() const {
   return queued() <= std::min(kMostUnread, thread_->transport().options.limits.stream_high_water);
 }
@@ -132,14 +133,14 @@ void HttpConnection::ask_for_turn() {
 void HttpConnection::take_turn() {
   if (opening_) return resume_opening();
   process_input();
-  if (ended_) on_end();  // which waited for the requests before it
-  mark_dirty();          // also where only empty lines were read, because the connection may be idle now
+  if (ended_) on_end();  // the end was postponed until the earlier requests had run
+  mark_dirty();          // even if only empty lines were read, because the connection may be idle now
 }
 
 void HttpConnection::process_input() {
   if (closed_ || closing_ || exchange_ || input_begin_ == input_.size()) return;
   const std::string_view waiting = std::string_view(input_).substr(input_begin_);
-  input_begin_ = input_.size();  // nothing follows what the parser reads now
+  input_begin_ = input_.size();  // all waiting bytes are given to the parser
   const size_t used = parse(waiting);
   if (closed_ || closing_) return;
   input_begin_ -= waiting.size() - used;
@@ -156,7 +157,7 @@ size_t HttpConnection::parse(std::string_view data) {
   if (exchange_ || (!started && !client_reads())) return 0;
   size_t used = 0;
   try {
-    const MemoryReserve::Pause own;  // the body is the request's
+    const MemoryReserve::Pause own;  // the body belongs to one request
     used = parser_.feed(data);
   } catch (const std::bad_alloc&) {
     fail(Refusal::kMemory, 503, kOutOfMemory);
@@ -235,8 +236,8 @@ HeadCharge HttpConnection::take_head() {
   return std::exchange(head_, HeadCharge(thread_->transport().memory()));
 }
 
-// Sends an answer of the transport itself, after which the connection cannot continue. Its style is that of
-// the route whose body arrives.
+// Sends an error of the transport itself, after which the connection cannot continue. The error has the style
+// of the route whose body is arriving.
 void HttpConnection::fail(Refusal reason, int status, std::string_view message) {
   refuse(reason, error_response(admission_.style, status, message));
 }
@@ -270,7 +271,7 @@ void HttpConnection::on_fault(const std::exception& error) noexcept {
 void HttpConnection::on_end() {
   if (closed_) return;
   ended_ = true;
-  // A half-closed client still gets the answers to requests that wait for their turns, and complete answers.
+  // A half-closed client still gets complete answers and the answers to requests that wait for their turns.
   if (requests_wait() && !exchange_ && !closing_) return;
   if (exchange_ || queued() == 0 || opening_) return cut("client closed the connection");
   close_after_flush();

@@ -6,9 +6,9 @@
 // only.
 //
 // The life cycle is opening → (idle → receiving → answering)* → flushing the last answer → lingering →
-// closed. While it lingers, our side is shut and whatever the client still sends is discarded for a moment,
-// up to a limit, so that a reset does not destroy the answer on its way. Any failure leads straight to
-// closed.
+// closed. While a connection lingers, the server's side is shut. Bytes that the client still sends are
+// discarded for a moment, up to a limit, so that a reset does not destroy the answer on its way. Any failure
+// leads straight to closed.
 #pragma once
 
 #include <chrono>
@@ -120,9 +120,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpIoThread& thread() { return *thread_; }
   bool closed() const { return closed_; }
   bool lingering() const { return lingering_; }
-  // Returns false while the client has to keep the bytes that follow a request: enough of them wait here,
-  // there is no memory for more, or none of them will be read. After the last answer it returns false once
-  // enough was discarded. Reading pauses until resume_reading().
+  // Returns false while the socket must not be read: enough bytes wait here behind a request, there is no
+  // memory for more, or no further request will be read. After the last answer it returns false once enough
+  // was discarded. Reading pauses until resume_reading().
   bool wants_data() const;
   // Asks for a turn in which resume_opening() is called.
   void ask_for_opening_turn() { thread_->queue_turn(*this); }
@@ -178,7 +178,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HeadCharge head_;
   std::shared_ptr<BodyCharge> charge_;  // null while it has no body
   HttpAdmission admission_;
-  std::string pending_;  // answers not yet given to the socket
+  std::string pending_;  // answers that have not been given to the socket yet
   std::string sending_;  // given to the socket; the bytes from sent_ on are not sent yet
   size_t sent_ = 0;
   MemoryCharge unread_;  // answers that the client has not read when a batch ends
@@ -188,7 +188,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool flushing_ = false;
   bool surplus_ = false;  // the client has sent more after its last request
   size_t discarded_ = 0;  // bytes that came after the last answer
-  // At most this many of them are read and discarded; the rest is not read.
+  // At most this many bytes after the last answer are read and discarded; the rest is not read.
   size_t max_discarded_ = size_t{1} << 20;
   bool ended_ = false;    // the client sends nothing more
   bool closing_ = false;  // closes once the buffers are empty

@@ -1,5 +1,5 @@
-// Implements what http_connection.h decides while a request arrives: whether it is admitted, and whether
-// there is memory for its headers and its body.
+// Implements the decisions of http_connection.h while a request arrives: whether the request is admitted, and
+// whether there is memory for its headers and its body.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,8 +12,9 @@
 namespace hadal::server {
 namespace {
 
-// Lets a preflight through, whatever the gate says. Its answer names the methods of the path, which stand in
-// the gate's refusal; where there are none it names all, so that a page can read why its request is refused.
+// Admits a preflight request, whatever the gate decides. The answer names the methods of the path, which the
+// gate's refusal lists. If it lists none, the answer names all methods, so that a page can read why its
+// request is refused.
 HttpAdmission preflight_admission(const HttpRequest& request, HttpAdmission of_gate) {
   std::string methods;
   if (of_gate.refusal) {
@@ -53,7 +54,7 @@ std::optional<HttpRequestParser::BodyRule> HttpConnection::admit(const HttpReque
   return HttpRequestParser::BodyRule{.limit = std::min(admission_.max_body_bytes, options.limits.body_bytes)};
 }
 
-// Counts the memory of request line and headers before it is taken.
+// Counts the memory of the request line and headers before it is allocated.
 bool HttpConnection::charge_head(size_t bytes) {
   if (head_.grow_to(bytes)) return true;
   admission_ = {};
@@ -72,7 +73,7 @@ void HttpConnection::discard_a_body() {
   max_discarded_ = thread_->transport().options.limits.body_bytes;
 }
 
-// Counts the body's memory before it is taken.
+// Counts the body's memory before it is allocated.
 bool HttpConnection::charge_body(size_t bytes) {
   const HttpTransport& transport = thread_->transport();
   const HttpLimits& limits = transport.options.limits;

@@ -1,9 +1,10 @@
 // This is the socket half of a TLS connection, and the server's certificates. OpenSSL has its own buffers, so
 // reads and writes are asynchronous operations of the stream, at most one of each at a time.
 //
-// A handshake costs up to a millisecond of computation, and needs no key. It is computed when the bytes for
-// it are read, so each read of a handshake waits for a turn of the I/O thread (HttpIoThread::queue_turn):
-// however many clients shake hands at once, others wait for one computation at most.
+// A handshake costs up to a millisecond of computation, and a client needs no key for it. It is computed when
+// its bytes are read, so each read of a handshake waits for a turn of the I/O thread
+// (HttpIoThread::queue_turn). However many clients shake hands at once, other connections wait for at most
+// one computation.
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
@@ -85,8 +86,8 @@ Result<std::shared_ptr<TlsContext>> load_tls(const HttpServerOptions& options) {
 
 namespace {
 
-// TurnSocket is the socket below the stream. While it has a function that asks for a turn, every read calls
-// it when there is something to read, and begins with take_turn().
+// TurnSocket is the socket below the TLS stream. While a function that asks for a turn is set, every read
+// calls that function when there is something to read, and begins in take_turn().
 class TurnSocket {
  public:
   using executor_type = tcp::socket::executor_type;
@@ -103,7 +104,7 @@ class TurnSocket {
   }
   tcp::socket& socket() { return socket_; }
 
-  // The stream needs these.
+  // The TLS stream requires these members.
   executor_type get_executor() { return socket_.get_executor(); }
   lowest_layer_type& lowest_layer() { return socket_.lowest_layer(); }
   template <typename Buffers, typename Token>
@@ -117,7 +118,7 @@ class TurnSocket {
                                                    const error_code&) mutable {
       turn_.expires_at(asio::steady_timer::time_point::max());
       turn_.async_wait([this, buffers, handler = std::move(handler)](const error_code&) mutable {
-        socket_.async_read_some(buffers, std::move(handler));  // tells the error of a closed socket, too
+        socket_.async_read_some(buffers, std::move(handler));  // also reports the error of a closed socket
       });
       socket_.is_open() ? ask_() : take_turn();
     });
@@ -156,8 +157,8 @@ class TlsConnection final : public HttpConnection {
   }
   tcp::socket& socket() { return stream_.next_layer().socket(); }
 
-  // A change of keys (RFC 8446, 4.6.3) costs computation and brings no data, so the library goes on reading.
-  // A client that only changes keys is cut off by the end of its input.
+  // A key update (RFC 8446, 4.6.3) costs computation and brings no data, so the library goes on reading. A
+  // client that sends only key updates is cut off by shutting the socket, which ends its input.
   static void count_key_update(int is_sent, int, int type, const void* message, size_t size, SSL*,
                                void* connection) {
     if (is_sent != 0 || type != SSL3_RT_HANDSHAKE || size == 0) return;
@@ -224,7 +225,7 @@ class TlsConnection final : public HttpConnection {
       }
       const size_t n = co_await c->socket().async_read_some(asio::buffer(c->received_), token);
       if (ec) break;
-      c->on_data({c->received_.data(), n});  // which counts and discards it
+      c->on_data({c->received_.data(), n});  // counts and discards the data
     }
     const HttpIoThread::Batch batch(c->thread());
     c->on_end();
@@ -264,7 +265,7 @@ class TlsConnection final : public HttpConnection {
   std::optional<asio::steady_timer> gate_;
   bool reading_ = false;
   bool shutting_down_ = false;
-  int key_updates_ = 0;  // since data came
+  int key_updates_ = 0;  // since data last arrived
   std::array<char, 16 << 10> received_;
 };
 

@@ -56,7 +56,7 @@ std::shared_ptr<HttpExchange> Exchange::handle() {
           }};
 }
 
-// No time-out would end what is left here, because handlers have none.
+// The answer must end here, because handlers have no time-out that would end it later.
 void Exchange::released() noexcept {
   if (!connection_) return;
   const MemoryReserve::Scope reserve;

@@ -96,9 +96,9 @@ void HttpIoThread::request_stop() {
     closed_ = true;
     std::swap(*dropped, queue_);
   }
-  if (!thread_.joinable()) return run_released();  // it was never started, so the caller does its work
+  if (!thread_.joinable()) return run_released();  // it was never started, so the caller does the work
   asio::post(loop_->context, [this, dropped] {
-    dropped->clear();  // here, because the tasks' contents belong to this thread
+    dropped->clear();  // here, because the objects that the tasks own belong to this thread
     run_released();
     shut_down();
   });
@@ -123,7 +123,7 @@ void HttpIoThread::shut_down() {
 }
 
 void HttpIoThread::post(std::function<void()> task) {
-  const MemoryReserve::Scope reserve;  // the queue is everybody's
+  const MemoryReserve::Scope reserve;  // all requests share the queue
   {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
@@ -150,7 +150,7 @@ void HttpIoThread::wake() {
     asio::post(loop_->context, [this] { drain_queue(); });
   } catch (const std::bad_alloc&) {
     const std::lock_guard lock(mutex_);
-    is_woken_ = false;  // by the next post, or by the sweep
+    is_woken_ = false;  // the next post, or the sweep, tries again
   }
 }
 
@@ -205,7 +205,7 @@ void HttpIoThread::run_delayed() {
 }
 
 void HttpIoThread::flush_dirty() {
-  // A flush may find that a client has gone, and what its request's end calls may mark connections.
+  // A flush may find that a client has gone. The end of its request may then mark further connections.
   while (!dirty_.empty()) {
     std::swap(dirty_, flushing_);
     for (auto& connection : flushing_) {
@@ -220,7 +220,7 @@ void HttpIoThread::flush_dirty() {
 }
 
 void HttpIoThread::queue_turn(HttpConnection& connection) {
-  const MemoryReserve::Scope reserve;  // the turns are everybody's
+  const MemoryReserve::Scope reserve;  // all connections share the turns
   std::list<HttpConnection*>& own = connection.turn_place_;
   if (own.empty()) return;
   std::list<HttpConnection*>& of_client = turns_[connection.peer_.slot.account().get()];
@@ -338,7 +338,7 @@ void HttpIoThread::arm_sweep() {
   loop_->sweep_timer.async_wait([this](const boost::system::error_code& ec) {
     if (ec || stopped_) return;
     MemoryReserve::refill();
-    drain_queue();  // runs what was posted when there was no memory to wake this thread
+    drain_queue();  // runs tasks that were posted when there was no memory to wake this thread
     arm_turns();
     sweep();
     arm_sweep();

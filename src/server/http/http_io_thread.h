@@ -94,25 +94,26 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   // Flushes the connection at the end of the batch.
   void mark_dirty(std::shared_ptr<HttpConnection> connection) { dirty_.push_back(std::move(connection)); }
 
-  // Calls the connection's take_turn() once; a connection that waits for its turn already changes nothing.
-  // One turn is taken between two looks at what has arrived on other connections, which therefore go first.
-  // Clients have their turns in a circle, and so have the connections of each client.
+  // Queues one call of the connection's take_turn(). It changes nothing if the connection already waits for
+  // its turn. Between two turns the thread handles what has arrived on its other connections. Turns go
+  // round-robin over clients, and round-robin over the connections of each client.
   void queue_turn(HttpConnection& connection);
   void leave_turns(HttpConnection& connection);  // may be repeated
 
   void add(std::shared_ptr<HttpConnection> connection);
   void remove(HttpConnection& connection);
   int num_connections() const { return num_connections_.load(std::memory_order_relaxed); }
-  // These two keep the connections that wait for a request in order, the idlest first. Both calls may be
-  // repeated.
+  // These two keep the connections that wait for a request in order, the longest idle first. Both calls may
+  // be repeated.
   void note_idle(HttpConnection& connection);
   void note_busy(HttpConnection& connection);
-  // These two are for the thread that accepts connections. The first returns when the idlest connection
-  // became idle (max() if there is none, or if all idle ones have been told to close already); the second
-  // closes it unless it is busy by then or has been idle for less than `min_idle`. Any thread may call them.
+  // These two are for the thread that accepts connections. The first returns when the longest idle connection
+  // became idle (max() if there is none, or if all idle ones have been told to close already). The second
+  // closes that connection unless it is busy by then or has been idle for less than `min_idle`. Any thread
+  // may call them.
   Clock::time_point idlest_since() const;
   void cut_idlest(std::chrono::milliseconds min_idle);
-  // Closes connections after their answers, and idle ones now. Any thread may call it.
+  // Closes idle connections now, and the others after their answers. Any thread may call it.
   void drain_connections();
   bool draining() const { return draining_; }
   bool stopped() const { return stopped_; }
@@ -122,7 +123,7 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
     return std::chrono::duration<double>(longest_.longest(Clock::now())).count();
   }
 
-  // Returns true if the access log may have one more line of those that strangers may cause.
+  // Returns true if the access log may have one more of the lines that clients without a key may cause.
   bool take_stranger_line();
 
   HttpTransport& transport() { return *transport_; }
@@ -170,16 +171,17 @@ class HttpIoThread final : public IoThread, public std::enable_shared_from_this<
   std::vector<std::shared_ptr<HttpConnection>> dirty_;
   std::vector<std::shared_ptr<HttpConnection>> flushing_;
   std::list<HttpConnection*> idle_;  // all are in connections_
-  // The connections that wait for a turn, by client, in order; all are in connections_, no list is empty.
+  // These connections wait for a turn, by client, in order. All are in connections_, and no list is empty.
   std::map<const ClientAccount*, std::list<HttpConnection*>> turns_;
   const ClientAccount* last_turn_ = nullptr;  // the client that has had the last turn; it may be gone
   bool turn_posted_ = false;
   std::atomic<int> num_connections_{0};
-  // Idle connections that no ordered cut will close. One number instead of two, because between changes of
-  // two the accepting thread would see connections that are gone and order cuts that find none.
+  // Counts the idle connections that no requested cut will close. It is one number instead of two, because
+  // between the updates of two numbers the accepting thread would count connections that are gone, and
+  // request cuts that find none.
   std::atomic<int> num_spare_{0};
   bool is_cutting_ =
-      false;  // the next note_busy is that of an ordered cut, which has left num_spare_ already
+      false;  // the next note_busy is that of a requested cut, which num_spare_ no longer counts
   std::atomic<Clock::rep> idlest_since_{std::numeric_limits<Clock::rep>::max()};
   LongestTask longest_;
   Clock::time_point batch_began_;

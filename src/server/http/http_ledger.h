@@ -1,7 +1,7 @@
-// Counts what clients hold of a server at this moment, and how often it refused them. Any thread may call
-// everything but the charges, each of which belongs to one thread at a time; the counters are exact. Bytes
-// are counted in one place, RequestMemory; beside it, a client's account says how much of them are bodies of
-// its own.
+// Counts the resources of the server that clients hold at this moment, and how often their requests were
+// refused. Any thread may call everything but the charges, each of which belongs to one thread at a time. The
+// counters are exact. Bytes are counted in RequestMemory; a client's account only repeats how many of them
+// are bodies of that client.
 #pragma once
 
 #include <array>
@@ -52,7 +52,7 @@ class HttpLedger : public std::enable_shared_from_this<HttpLedger> {
   // Without `memory` the ledger has one of its own, without a limit.
   explicit HttpLedger(std::shared_ptr<RequestMemory> memory);
 
-  // Returns the account of this name; it exists as long as somebody holds it.
+  // Returns the account of this name, which exists as long as anything holds the pointer.
   std::shared_ptr<ClientAccount> account(const std::string& client);
   size_t num_accounts() const;
 
@@ -76,19 +76,19 @@ class HttpLedger : public std::enable_shared_from_this<HttpLedger> {
   std::atomic<int64_t> idle_cuts_{0};
 };
 
-// These are upper estimates of what the head of a request takes, in bytes; server/admission/memory_costs.h
-// has those of everything that it stands for. A test compares them with what is really allocated.
+// These are upper estimates in bytes for the head of a request; server/admission/memory_costs.h has those for
+// the rest of the request. A test compares them with what is really allocated.
 //
 // The request line is kept by the request and, for the log, by its exchange.
 inline size_t request_line_bytes(size_t method, size_t target) {
   return 2 * (method + target) + 128;
 }
-// A header is a pair of strings in a list. While the list grows, its old and its new array exist, which is up
-// to three entries for each header.
+// A header is a pair of strings in a list. While the list grows, its old and its new array both exist, so
+// each header may take up to three entries.
 inline size_t header_field_bytes(size_t name, size_t value) {
   return name + value + 3 * sizeof(std::pair<std::string, std::string>) + 64;
 }
-// Bytes that wait to be parsed are in a string. While it grows, its old and its new buffer exist.
+// Bytes that wait to be parsed are in a string. While it grows, its old and its new buffer both exist.
 inline size_t waiting_bytes(size_t size) {
   return 3 * size;
 }
@@ -96,13 +96,13 @@ inline size_t waiting_bytes(size_t size) {
 // HeadCharge is the memory of one request's line and headers, or of bytes that wait to be parsed. It is
 // counted in blocks. The first block is granted whatever the limit says, because a server without memory must
 // still answer small requests: /health, and errors that say that memory is missing. All heads together have
-// an eighth of the memory, because whoever can connect may send headers, and must not leave clients with a
-// key without memory for what they ask.
+// an eighth of the memory, because anybody who can connect may send headers, and they must not use up the
+// memory that clients with a key need.
 class HeadCharge {
  public:
   static constexpr size_t kBlock = size_t{8} << 10;
   static size_t limit(const RequestMemory& memory) { return memory.limit() / 8; }
-  // Says whether `bytes` more of all heads would fit now.
+  // Returns true if all heads together may take `bytes` more now.
   static bool has_room(const RequestMemory& memory, size_t bytes) {
     const size_t taken = memory.bytes(MemoryKind::kHeader);
     return memory.has_room(bytes) && taken <= limit(memory) && bytes <= limit(memory) - taken;
@@ -110,7 +110,8 @@ class HeadCharge {
 
   explicit HeadCharge(std::shared_ptr<RequestMemory> memory) : memory_(std::move(memory)) {}
 
-  // Counts at least `bytes` in all. Otherwise it returns false, and at least the first block stays counted.
+  // Counts at least `bytes` in all. If a limit forbids that, it returns false and keeps at least the first
+  // block.
   bool grow_to(size_t bytes) noexcept;
   void clear() noexcept { memory_.clear(); }
 

@@ -36,7 +36,7 @@ std::vector<std::string_view> values_of(std::string_view head, std::string_view 
   return out;
 }
 
-// Says what is wrong with the headers that tell a body's size, or nothing if the error is another one.
+// Says what is wrong with the headers that give a body's size, or nothing if the error is another one.
 std::string size_reason(const boost::system::error_code& error, std::string_view head) {
   if (error != http::error::bad_content_length && error != http::error::multiple_content_length &&
       error != http::error::bad_transfer_encoding)

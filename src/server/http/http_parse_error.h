@@ -17,8 +17,8 @@ std::string shown_header(std::string_view value);
 // shows the first two.
 std::string told_header(std::string_view name, std::span<const std::string_view> values);
 
-// Returns what is wrong and what is allowed instead of a request that Beast refuses with `error`. `head` is
-// the text that it was reading, which contains the wrong headers.
+// Returns a text for a request that Beast refuses with `error`: what is wrong, and what is allowed instead.
+// `head` is the text that Beast was reading, which contains the wrong headers.
 std::string malformed_reason(const boost::system::error_code& error, std::string_view head);
 
 }  // namespace hadal::server

@@ -44,22 +44,22 @@ struct Failure {
   std::string message;
 };
 
-// Says whether this may be the beginning of the last chunk ("0", two ends of lines), but not yet all of it.
-// Beast asserts that all of it is there when it looks at the last chunk again.
+// Says whether this may be the beginning of the last chunk ("0", two line ends), but not yet all of it. Beast
+// asserts that the last chunk is complete when it reads the chunk again.
 bool may_be_cut_end(std::string_view data) {
   return data.size() < 5 && (data.starts_with("0") || data.starts_with("\r\n0"));
 }
 
-// Returns the bytes that a chunk of this size needs besides its data: the size and two ends of lines. The
-// last chunk needs as many.
+// Returns the bytes that a chunk of this size needs besides its data: the size and two line ends. The last
+// chunk needs them too.
 size_t chunk_frame_bytes(uint64_t size) {
   size_t digits = 1;
   while (size >>= 4) ++digits;
   return digits + 4;
 }
 
-// Beast finds the structure, and its parts go straight into an HttpRequest. One call of put() reads either
-// the head, or data of the body, or the head of one chunk.
+// Beast finds the structure, and its parts are moved straight into an HttpRequest. One call of put() reads
+// either the head, or data of the body, or the head of one chunk.
 class BeastParser final : public http::basic_parser<true> {
  public:
   BeastParser(HttpRequest& request, Failure& failure, size_t header_limit, size_t body_limit,
@@ -67,11 +67,11 @@ class BeastParser final : public http::basic_parser<true> {
       : request_(request), failure_(failure), hooks_(hooks), rule_{.limit = body_limit} {
     this->header_limit(static_cast<uint32_t>(std::min<size_t>(header_limit, UINT32_MAX)));
     this->body_limit(
-        boost::none);  // set when the headers are complete: a wrong key is told before a wrong size
+        boost::none);  // set when the headers are complete: a wrong key is reported before a wrong size
   }
 
   bool version_11() const { return version_11_; }
-  // Views of `data` are given to put() next.
+  // `data` is the input of the next call of put().
   void about_to_read(std::string_view data) { data_ = data; }
   bool body_unread() const { return body_unread_; }
   // Returns the bytes of the body so far that its data and the shortest possible framing need.
@@ -86,8 +86,8 @@ class BeastParser final : public http::basic_parser<true> {
     ec = http::error::bad_value;  // any error ends the parse; the failure has the details
   }
 
-  // Beast joins a field of several lines (obs-fold; RFC 9112, 5.2) in a buffer of its own, unless all of them
-  // but the last are empty. Any other value is a view of what is read, on the line of its name.
+  // Beast joins a header of several lines (obs-fold; RFC 9112, 5.2) in a buffer of its own, unless all lines
+  // but the last are empty. Any other value is a view of the input, on the line of its name.
   bool is_folded(string_view name, string_view value) const {
     const std::less_equal<const char*> not_after;
     const char* const line = name.data() + name.size();
@@ -167,8 +167,8 @@ class BeastParser final : public http::basic_parser<true> {
       return fail(ec, 400,
                   fmt::format("{}; more than one Host header is not allowed", told_header("Host", hosts)));
     }
-    // A proxy in front of this server may look at another of them than this server. The keys are secret, so
-    // the error does not show them.
+    // A proxy in front of this server may use another of these headers than this server. The keys are secret,
+    // so the error does not show them.
     if (num_authorizations_ > 1) return fail(ec, 400, "more than one Authorization header");
     if (num_api_keys_ > 1) return fail(ec, 400, "more than one x-api-key header");
     if (http11 && num_hosts_ == 0) return fail(ec, 400, "no Host header, which HTTP/1.1 requires");
@@ -183,7 +183,7 @@ class BeastParser final : public http::basic_parser<true> {
     }
     if (!rule_.read) {
       body_unread_ = chunked() || content_length().value_or(0) != 0;
-      if (body_unread_) ec = http::error::unexpected_body;  // which ends the parse
+      if (body_unread_) ec = http::error::unexpected_body;  // this error ends the parse
       return;
     }
     const auto length = content_length();
@@ -325,7 +325,7 @@ class HttpRequestParser::Impl {
     return used;
   }
   // Empty lines before a request are ignored (RFC 9112, 2.2). One of them may be the end of the last request,
-  // which some clients send after a body; more of them begin a request and count to its headers.
+  // which some clients send after a body. Further ones begin a request and count as part of its headers.
   size_t skip_empty_lines(std::string_view data) {
     constexpr size_t kOneLine = 2;
     size_t used = 0;
@@ -353,7 +353,7 @@ class HttpRequestParser::Impl {
     failure_ = {false, status, std::move(message)};
     set_failed();
   }
-  // `read` is what was given to Beast.
+  // `read` is the data that Beast was given.
   void fail_with(const error_code& ec, std::string_view read) {
     if (ec == http::error::header_limit)
       fail(431, fmt::format("request line and headers exceed {} bytes", header_limit_));

@@ -50,7 +50,7 @@ constexpr int kBacklog = 4096;
 constexpr int kAcceptBurst = 64;  // after this many the thread's connections are served
 constexpr std::chrono::milliseconds kAcceptBackOff{100};
 
-// Descriptor is a descriptor on its way to its thread, which is closed if it never arrives.
+// Descriptor owns a descriptor on its way to its thread, and closes it if it never arrives.
 struct Descriptor {
   explicit Descriptor(int value) : fd(value) {}
   ~Descriptor() {
@@ -61,8 +61,8 @@ struct Descriptor {
   int fd;
 };
 
-// A connection on its way from the accepting thread to its I/O thread. It holds its place among the server's
-// connections from the moment it is accepted.
+// Arrival is a connection on its way from the accepting thread to its I/O thread. It holds its place among
+// the server's connections from the moment it is accepted.
 struct Arrival {
   Arrival(int fd, std::shared_ptr<HttpTransport> to) : descriptor(fd), transport(std::move(to)) {
     transport->num_places.fetch_add(1, std::memory_order_relaxed);
@@ -74,7 +74,7 @@ struct Arrival {
   Arrival& operator=(const Arrival&) = delete;
   Descriptor descriptor;
   const std::shared_ptr<HttpTransport> transport;
-  bool is_added = false;  // HttpIoThread::remove gives the place back
+  bool is_added = false;  // if true, HttpIoThread::remove gives the place back
 };
 
 std::string describe(const sockaddr_storage& address, socklen_t length) {
@@ -88,8 +88,8 @@ std::string describe(const sockaddr_storage& address, socklen_t length) {
                                                                       : fmt::format("{}:{}", name, port);
 }
 
-// Returns the name of the client to whom a peer's connections are accounted. With IPv6 that is a network of
-// 64 bits, because a host may choose any address of its network.
+// Returns the name of the client to whom a peer's connections are accounted. For IPv6 the client is a /64
+// network, because a host may choose any address of its network.
 std::string client_of(const sockaddr_storage& address) {
   char text[INET6_ADDRSTRLEN] = "?";
   if (address.ss_family == AF_INET) {
@@ -107,7 +107,7 @@ std::string client_of(const sockaddr_storage& address) {
   return fmt::format("peer:{}/64", text);
 }
 
-// Raises the limit of this process as far as it may, and returns it.
+// Raises this process's descriptor limit to its hard limit, and returns it.
 int64_t raise_descriptor_limit() {
   constexpr auto kNone = std::numeric_limits<int64_t>::max();
   rlimit limit{};
@@ -283,7 +283,7 @@ class HttpServerImpl final : public HttpServer {
         listener->timer.expires_after(kAcceptBackOff);
         co_await listener->timer.async_wait(token);
       } catch (const std::bad_alloc&) {
-        // A connection was lost for lack of memory; the next one is tried.
+        // A connection was lost for lack of memory; the next connection is tried.
       }
     }
   }
@@ -297,7 +297,7 @@ class HttpServerImpl final : public HttpServer {
           ::accept4(listening, reinterpret_cast<sockaddr*>(&address), &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
       if (fd >= 0) {
         Descriptor owned(fd);
-        const MemoryReserve::Pause own;  // a connection is its client's
+        const MemoryReserve::Pause own;  // a connection's memory is that of its client
         hand_over(owned, describe(address, length), client_of(address));
         continue;
       }

@@ -18,7 +18,7 @@ namespace hadal::server {
 
 class AnswerCounts;  // server/http/answer_counts.h
 
-// The largest number of connections from one address, unless HttpLimits says another.
+// This is the largest number of connections from one address, unless HttpLimits gives another.
 inline constexpr int kMaxConnectionsPerPeer = 4096;
 
 struct HttpLimits {
@@ -36,8 +36,8 @@ struct HttpLimits {
   // 503 with Retry-After.
   int max_connections = 16384;
   std::chrono::milliseconds min_idle{1000};  // connections idle for less are not closed for new ones
-  // As above, from one address (IPv6: one /64 network); more: 503. Without a value it is
-  // kMaxConnectionsPerPeer, and fewer where the process may open few descriptors
+  // This is the limit for connections from one address (IPv6: one /64 network); more: 503. Without a value it
+  // is kMaxConnectionsPerPeer, or less if the process may open few descriptors
   // (server/http/connection_limits.h).
   std::optional<int> max_connections_per_peer;
 
@@ -76,7 +76,7 @@ class HttpServer {
   virtual IoThread& io_thread(int index) = 0;
   virtual int64_t num_connections() const = 0;
   virtual HttpLedger& ledger() = 0;
-  // Every answer is counted, also that to a client who has left (499).
+  // Returns the counts of all answers, including those to clients that have left (499).
   virtual const AnswerCounts& answers() const = 0;
   // Returns the longest time for which the thread served one event or one batch of tasks in the last one to
   // two minutes.

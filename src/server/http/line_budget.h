@@ -1,5 +1,5 @@
-// Bounds the lines of the access log that somebody without a key can cause: those of refused requests and of
-// paths that need no key. Without a bound, whoever can connect could fill the disk.
+// Bounds the lines of the access log that clients without a key can cause: those of refused requests and of
+// paths that need no key. Without a bound, anybody who can connect could fill the disk.
 #pragma once
 
 #include <chrono>
@@ -8,8 +8,8 @@
 
 namespace hadal::server {
 
-// Any thread may call a LineBudget. Each call gives the current time, so times decrease only by the moment
-// that passes between two threads' calls.
+// Any thread may call a LineBudget. Each call passes the current time. Times of different threads may come
+// out of order by the moment between reading the clock and the call.
 class LineBudget {
  public:
   static constexpr int kLinesPerSecond = 100;
@@ -17,8 +17,8 @@ class LineBudget {
 
   // Returns true if a line may be written at this time; otherwise it is counted as left out.
   bool take(Clock::time_point now);
-  // Returns how many lines were left out since the last report, once the second in which the first of them
-  // was left out is over; before that it returns 0.
+  // Returns how many lines were left out since the last report. It returns 0 until the second in which the
+  // first of them was left out is over.
   int64_t take_left_out(Clock::time_point now);
 
  private:

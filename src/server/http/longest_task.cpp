@@ -10,7 +10,7 @@ void LongestTask::note(Clock::time_point end, Clock::duration duration) {
   const bool is_new = window.number.load(std::memory_order_relaxed) != number;
   if (!is_new && duration.count() <= window.longest.load(std::memory_order_relaxed)) return;
   window.longest.store(duration.count(), std::memory_order_relaxed);
-  // Whoever sees the new number sees the new duration too, not that of two minutes ago.
+  // A reader of the new number also reads the new duration, not that of two minutes ago.
   if (is_new) window.number.store(number, std::memory_order_release);
 }
 

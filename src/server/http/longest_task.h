@@ -1,6 +1,6 @@
-// Keeps how long the longest task of one I/O thread took in the last one to two minutes. Looking at it
-// changes nothing, so any number of scrapers see the same. The thread itself notes its tasks; any thread may
-// look.
+// Keeps how long the longest task of one I/O thread took in the last one to two minutes. Reading changes
+// nothing, so any number of scrapers read the same value. Only the thread itself notes its tasks; any thread
+// may read.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ class LongestTask {
 
   // Notes a task that has just ended. `end` never decreases.
   void note(Clock::time_point end, Clock::duration duration);
-  // Returns the longest task that ended in the minute of the clock that `now` is in, or in the one before it.
+  // Returns the longest task that ended in the clock's minute of `now`, or in the minute before it.
   Clock::duration longest(Clock::time_point now) const;
 
  private:

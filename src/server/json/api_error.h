@@ -23,13 +23,13 @@ enum class ErrorStyle {
 
 // Returns the HTTP status of a Status code: 400 for kInvalidArgument; 501 for kUnsupported (not text
 // generation); 404 for kNotFound; 503 for kResourceExhausted (the queue is full) and kCancelled (shutting
-// down); 500 for the rest. A request that
-// can never fit is refused before the engine is called, with kInvalidArgument.
+// down); 500 for the rest. A request that can never fit is refused with kInvalidArgument before the engine is
+// called.
 int http_status(StatusCode code);
 
-// Returns the HTTP status with which a client learns that its generation was aborted before its answer began,
-// or nothing: then the answer is a 200 with the finish_reason "abort", and on /generate with the reason in
-// its `message`. In a stream that has begun the same aborts are an error event in the other styles.
+// Returns the HTTP status for a generation that was aborted before its answer began. If there is none, the
+// answer is a 200 with the finish_reason "abort", and on /generate with the reason in its `message`. In a
+// stream that has begun, an abort with a status is an error event in the other styles.
 //
 // | reason    | other styles             | /generate (kSglang)                           |
 // |-----------|--------------------------|-----------------------------------------------|
@@ -45,20 +45,20 @@ HttpResponse error_response(ErrorStyle style, int status, std::string_view messa
                             std::string_view param = {});
 HttpResponse error_response(ErrorStyle style, const Status& status, std::string_view param = {});
 
-// A client is told only this about an exception; the log has its text.
+// This is all that a client is told about an exception; the log has the exception's text.
 inline constexpr std::string_view kInternalError = "internal error; the server's log has the details";
 // A client is told this when an allocation for its request has failed.
 inline constexpr std::string_view kOutOfMemory =
     "the server has no memory left for this request; try again later";
-// Returns what a client is told of an exception of its request: kResourceExhausted (503) for std::bad_alloc,
-// otherwise kInternal (500).
+// Returns the error that a client gets for an exception in its request: kResourceExhausted (503) for
+// std::bad_alloc, otherwise kInternal (500).
 Status status_of(const std::exception& error);
 inline HttpResponse exception_response(ErrorStyle style, const std::exception& error) {
   return error_response(style, status_of(error));
 }
 
-// Returns the JSON of an error inside a stream that has begun: {"error": {…}} with the styles of SGLang and
-// OpenAI, otherwise what error_response() has as its body.
+// Returns the JSON of an error inside a stream that has begun: {"error": {…}} in the styles of SGLang and
+// OpenAI, otherwise the body of error_response().
 std::string error_event(ErrorStyle style, int status, std::string_view message);
 
 }  // namespace hadal::server

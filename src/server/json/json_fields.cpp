@@ -38,11 +38,11 @@ std::optional<double> as_number(const json::value& value) {
   return std::nullopt;
 }
 
-// LimitedMemory gives memory up to a limit, beyond which it throws. Its charge only grows: memory that is
-// freed stays charged until the object ends.
+// LimitedMemory provides memory up to a limit, beyond which it throws. Its charge only grows: memory that is
+// freed stays charged until the object is destroyed.
 class LimitedMemory final : public json::memory_resource {
  public:
-  // After std::bad_alloc this tells which limit was reached: the request's own, or that of all requests.
+  // After std::bad_alloc this says which limit was reached: that of this request or that of all requests.
   struct Limits {
     bool is_full = false;
     size_t refused_bytes = 0;
@@ -53,8 +53,8 @@ class LimitedMemory final : public json::memory_resource {
  private:
   static constexpr size_t kGranule = size_t{1} << 20;
 
-  // Boost.JSON frees keys with another alignment than it asked for, so none is passed on. Every allocation
-  // has that of the default operator new, and no value needs more.
+  // Boost.JSON frees keys with another alignment than it asked for, so the alignment is ignored. Every
+  // allocation has the alignment of the default operator new, which is enough for every value.
   void* do_allocate(size_t bytes, size_t alignment) override {
     if (alignment > __STDCPP_DEFAULT_NEW_ALIGNMENT__) throw std::bad_alloc();
     if (bytes > kMaxJsonMemory - used_) {
@@ -83,7 +83,7 @@ class LimitedMemory final : public json::memory_resource {
   size_t used_ = 0;
 };
 
-// Smaller bodies cannot reach the limit, so the most that their values may need is counted in one piece.
+// Values of smaller bodies cannot reach the limit, so their upper estimate is counted all at once.
 constexpr size_t kLimitedBody = size_t{1} << 20;
 
 std::string_view view(const json::string& text) {

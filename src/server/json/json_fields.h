@@ -18,19 +18,19 @@ namespace hadal::server {
 class MemoryCharge;  // server/admission/request_memory.h
 
 inline constexpr size_t kMaxJsonDepth = 100;
-// Limits the memory of a body's values and of their parser, because a value of two bytes takes up to thirty
-// times as much.
+// Limits the memory of a body's values and of their parser, because a value of two bytes in the body may take
+// up to thirty times as much memory.
 inline constexpr size_t kMaxJsonMemory = size_t{256} << 20;
 
 // Parses a request's body. It is an error (kInvalidArgument) if the body is empty, not JSON (with the
 // offset), not UTF-8 (with the byte), nested deeper than kMaxJsonDepth, has more values than kMaxJsonMemory
-// holds, or is not an object. If a key occurs twice, the last one counts. The memory of the values is counted
-// as long as `reading` and they exist (null: nowhere), with the texts that a handler copies out of them; the
-// error is kResourceExhausted when there is no room for it.
+// holds, or is not an object. If a key occurs twice, the last one counts. The memory of the values, and of
+// the texts that a handler copies out of them, is counted in `reading` (null: not counted) while both exist.
+// If there is no room for it, the error is kResourceExhausted.
 Result<boost::json::object> parse_json_object(std::string_view body, MemoryCharge* reading = nullptr);
 
-// FieldReader reads fields of one object. The first error is kept and everything after it does nothing, so
-// that a request is read top to bottom and checked once. An absent field and null are equivalent: the target
+// FieldReader reads fields of one object. The first error is kept and later reads do nothing, so that a
+// request is read from top to bottom and checked once. An absent field and null are equivalent: the target
 // keeps its value.
 class FieldReader {
  public:
@@ -53,11 +53,11 @@ class FieldReader {
   void integer(std::string_view name, int64_t& out, int64_t min, int64_t max, std::string_view because = {});
   void integer(std::string_view name, std::optional<int64_t>& out, int64_t min, int64_t max,
                std::string_view because = {});
-  // Reads a number in [min, max], after it and the bounds are rounded to float32.
+  // Reads a number in [min, max]. The number and the bounds are rounded to float32 before they are compared.
   void number(std::string_view name, float& out, double min, double max);
   void text(std::string_view name, std::string& out);
   void text(std::string_view name, std::optional<std::string>& out);
-  // Reads one of `choices`; errors do not mention an empty one. The error names the nearest.
+  // Reads one of `choices`. Errors do not list an empty choice, and name the choice nearest to the value.
   void choice(std::string_view name, std::string& out, std::initializer_list<std::string_view> choices);
   // Reads one string, or a list of at most `max_count`, each of at most `max_bytes`.
   void texts(std::string_view name, std::vector<std::string>& out, size_t max_count,
@@ -74,17 +74,17 @@ class FieldReader {
   void refuse(std::string_view name, const Status& status);
   // Does the same for a value of the wrong kind: "<field> is <value>; must be <allowed>".
   void must_be(std::string_view name, const boost::json::value& value, std::string_view allowed);
-  // Does the same for what the client gave in `name`: null if it gave nothing.
+  // Does the same for the client's value of field `name` ("null" if there is none).
   void must_be(std::string_view name, std::string_view allowed);
 
-  // Adopts the error of a reader of a part of this object, if it has one.
+  // Adopts the error of a reader of a part of this object, if that reader has one.
   void adopt(const FieldReader& part);
 
-  // Records an error if one of these is present (and is not null, false or an empty list or object): a known
-  // field of the API that this server does not support.
+  // Records an error if one of these fields is present (and is not null, false or an empty list or object).
+  // They are known fields of the API that this server does not support.
   void unsupported(std::initializer_list<std::string_view> names, std::string_view why);
-  // Records an error for any field that is not in `names`, with its value; it suggests the nearest one, or
-  // names all if none is near and they are few.
+  // Records an error for any field that is not in `names`, with its value. It suggests the nearest name, or
+  // lists all if none is near and they are few.
   void only(std::initializer_list<std::string_view> names);
 
   const boost::json::object& object() const { return object_; }

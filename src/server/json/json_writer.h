@@ -1,5 +1,5 @@
-// Appends JSON to a string: only what the hot path of streaming needs. Whole documents that are not written
-// per token are built with Boost.JSON instead. The functions are pure.
+// Appends JSON to a string, as far as the hot path of streaming requires it. Whole documents that are not
+// written per token are built with Boost.JSON instead. The functions are pure.
 #pragma once
 
 #include <cstdint>

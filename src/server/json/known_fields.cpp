@@ -77,8 +77,7 @@ constexpr std::string_view kShared[] = {"bootstrap_host",
                                         "video_max_dynamic_patch",
                                         "web_search_options"};
 
-// "user", "metadata", "safety_identifier" and "prompt_cache_key" are labels, which ask for nothing that an
-// answer shows.
+// "user", "metadata", "safety_identifier" and "prompt_cache_key" are labels, which do not change an answer.
 constexpr std::string_view kOpenAi[] = {"add_generation_prompt",
                                         "audio",
                                         "best_of",
@@ -205,7 +204,7 @@ constexpr std::string_view kOllamaGenerate[] = {"_debug_render_only",
                                                 "truncate",
                                                 "width"};
 
-// Those that say how Ollama's engine should work make no difference here.
+// Options for Ollama's engine itself make no difference here.
 constexpr std::string_view kOllamaOptions[] = {"embedding_only",
                                                "f16_kv",
                                                "frequency_penalty",

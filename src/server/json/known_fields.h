@@ -1,5 +1,5 @@
-// Tells which fields of a body no API defines. There is one table for each kind of body; its fields are read,
-// refused, or known to make no difference to an answer. The functions are pure.
+// Tells which fields of a body no API defines. There is one table for each kind of body. Each field in a
+// table is read, refused, or known to make no difference to an answer. The functions are pure.
 #pragma once
 
 #include <cstdint>

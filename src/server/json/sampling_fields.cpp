@@ -163,8 +163,8 @@ void read_native_sampling(FieldReader& reader, int64_t vocab_size, StopRegexBudg
   std::optional<int64_t> seed;
   reader.integer("sampling_seed", seed, 0, std::numeric_limits<int64_t>::max());
   if (seed) fields.params.seed = static_cast<uint64_t>(*seed);
-  // The value is checked and otherwise ignored: the server's own applies, because chunks may always be
-  // larger.
+  // The value is checked and otherwise ignored. The server's own interval applies, because chunks may always
+  // be larger than requested.
   int64_t stream_interval = 1;
   reader.integer("stream_interval", stream_interval, 1, kMaxTokenCount);
   bool spaces = true;  // byte-level tokens contain their own spaces, so nothing is put between them

@@ -1,4 +1,4 @@
-// Reads sampling parameters from JSON: the one place where their names, types and bounds are defined.
+// Reads sampling parameters from JSON. This is the one place where their names, types and bounds are defined.
 // SGLang's `sampling_params` and the OpenAI bodies share most of them. The functions are pure.
 #pragma once
 
@@ -24,7 +24,7 @@ struct SamplingFields {
   SamplingParams params;                  // without max_new_tokens: see below
   std::optional<int64_t> max_new_tokens;  // none: the endpoint's default, lowered to fit the context
   int64_t n = 1;
-  // These are shared by all generations of the request, however many it has.
+  // These are shared by all generations of the request, whatever their number.
   std::shared_ptr<const StopPatterns> stops;   // null: none
   std::shared_ptr<const GrammarSpec> grammar;  // null: none
   bool skip_special_tokens = true;
@@ -34,8 +34,8 @@ struct SamplingFields {
 // Reads the parameters with the same names in both APIs: temperature, top_p, top_k, min_p, frequency_penalty,
 // presence_penalty, repetition_penalty, ignore_eos, skip_special_tokens, no_stop_trim, stop, stop_token_ids,
 // stop_regex, n, logit_bias, and one of json_schema | regex | ebnf | structural_tag. `fields` contains the
-// defaults. What the stop expressions need is taken from the request's `stop_regexes`. Errors stay in
-// `reader`.
+// defaults. The cost of the stop expressions is taken from `stop_regexes`, the request's budget. Errors stay
+// in `reader`.
 void read_common_sampling(FieldReader& reader, int64_t vocab_size, StopRegexBudget& stop_regexes,
                           SamplingFields& fields);
 
@@ -44,14 +44,14 @@ void read_common_sampling(FieldReader& reader, int64_t vocab_size, StopRegexBudg
 void read_native_sampling(FieldReader& reader, int64_t vocab_size, StopRegexBudget& stop_regexes,
                           SamplingFields& fields);
 
-// Refuses a min_new_tokens (`name`) above the client's own length of the answer, `length` (`length_name`). A
-// length that the server has chosen or cut lowers it instead.
+// Refuses a min_new_tokens (field `name`) above `length`, the client's own length of the answer (field
+// `length_name`). If the server has chosen or cut the length, min_new_tokens is lowered instead.
 void check_least_tokens(FieldReader& reader, std::string_view name, int64_t least, int64_t length,
                         std::string_view length_name);
 
 // Returns a JSON value that is given as text or as the value itself ("json_schema": "{…}" or {…}).
 std::string text_or_json(const boost::json::value& value);
-// Does the same for a grammar: beyond kMaxGrammarBytes it is an error of field `name`, before anything is
+// Does the same for a grammar. A text beyond kMaxGrammarBytes is an error of field `name`, and is never
 // copied.
 std::string grammar_text(FieldReader& reader, std::string_view name, const boost::json::value& value);
 

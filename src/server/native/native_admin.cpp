@@ -52,8 +52,8 @@ HttpResponse shutting_down() {
   return error_response(ErrorStyle::kSglang, 503, "the server is shutting down");
 }
 
-// Runs work, which may wait for the engine or the disk, on a background thread, and answers on the exchange's
-// I/O thread. Work that has not begun when a drain ends is not done, and its answer is a 503.
+// Runs `work`, which may wait for the engine or the disk, on a background thread, and answers on the
+// exchange's I/O thread. Work that has not begun when a drain ends is not done; its answer is a 503.
 void answer_in_background(ServerContext& context, const Exchange& exchange,
                           std::function<HttpResponse()> work) {
   if (context.admin.stopping()) return exchange->respond(shutting_down());
@@ -88,9 +88,9 @@ void health(ServerContext& context, const Exchange& exchange) {
   exchange->respond(plain_text(200, ""));
 }
 
-// HealthProbe generates one token with the whole pipeline, for one probe at a time; all who ask while it runs
-// get its answer, so that any number of them costs no more than one. A busy engine may take long to reach the
-// probe; then advancing steps are enough.
+// HealthProbe generates one token with the whole pipeline, for one probe at a time. Requests that arrive
+// while it runs get its answer, so that any number of them costs no more than one. A busy engine may take
+// long to reach the probe; then it is enough if the number of steps grows.
 class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
  public:
   explicit HealthProbe(ServerContext& context) : context_(context) {}
@@ -101,19 +101,19 @@ class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
     {
       const std::lock_guard lock(mutex_);
       waiting_.push_back(exchange);
-      if (waiting_.size() > 1) return;  // the probe of the first one is running
+      if (waiting_.size() > 1) return;  // the probe of an earlier request is running
     }
     try {
       start(exchange->io());
-    } catch (...) {  // those who wait for this probe must not wait for ever
+    } catch (...) {  // the other requests must not wait for ever
       answer(error_response(ErrorStyle::kSglang, 500, "the probe failed"));
       throw;
     }
   }
 
  private:
-  // Pending is one running probe. Only its generation's callback owns it, so that the timer of a probe that
-  // is over holds next to nothing until it fires.
+  // Pending is one running probe. Only its generation's callback owns it, so that the timer of a finished
+  // probe holds next to nothing until it fires.
   struct Pending {
     explicit Pending(std::shared_ptr<RequestMemory> memory) : charge(std::move(memory)) {}
     std::weak_ptr<Generation> generation;
@@ -130,7 +130,7 @@ class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
     const int64_t steps = context_.engine.stats().num_steps;
     // With make_shared the timer's weak pointer would keep the whole block.
     const std::shared_ptr<Pending> pending(new Pending(context_.memory));
-    if (!charge_choices(pending->charge, request, 1, 0).ok())  // busy is not unhealthy
+    if (!charge_choices(pending->charge, request, 1, 0).ok())  // a full server is not unhealthy
       return watch_steps(io, steps, Clock::now() + kHealthTimeout);
     const auto started = Generation::start(
         context_, io, std::move(request), [self = shared_from_this(), pending](const GenerationDelta& delta) {
@@ -146,7 +146,7 @@ class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
                   [self = shared_from_this(), running = std::weak_ptr<Pending>(pending), steps] {
                     const auto probe = running.lock();
                     const auto generation = probe == nullptr ? nullptr : probe->generation.lock();
-                    if (generation == nullptr) return;  // it has been answered
+                    if (generation == nullptr) return;  // the probe has been answered
                     generation->cancel();
                     self->answer(self->verdict(steps));
                   });
@@ -158,7 +158,7 @@ class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
                           fmt::format("no token within {} s", kHealthTimeout.count()));
   }
 
-  // Advancing steps show that the engine is alive.
+  // A growing number of steps shows that the engine is alive.
   void watch_steps(IoThread& io, int64_t steps, Clock::time_point deadline) {
     if (context_.engine.stats().num_steps > steps) return answer(plain_text(200, ""));
     if (Clock::now() >= deadline) {
@@ -210,7 +210,7 @@ void abort_request(ServerContext& context, const Exchange& exchange) {
   if (!reader.ok()) {
     return exchange->respond(error_response(ErrorStyle::kSglang, reader.status(), reader.failed_field()));
   }
-  // A client without a named key may administer; otherwise the router would have refused the request.
+  // The router lets clients without a named key through only if they may administer.
   const std::string_view key_name = key_name_of(exchange->request().client);
   if (abort_all && !key_name.empty()) {
     return exchange->respond(error_response(
@@ -219,7 +219,7 @@ void abort_request(ServerContext& context, const Exchange& exchange) {
         "of --api-key-file must give the beginning of a rid of its own",
         "abort_all"));
   }
-  // As in SGLang, this means every request whose id begins with this text.
+  // As in SGLang, this means every request whose id begins with `rid`.
   const RequestRegistry::Meant meant =
       context.requests.mark_prefix(abort_all ? std::string_view() : rid, key_name);
   if (abort_all) {
@@ -259,7 +259,7 @@ void continue_generation(ServerContext& context, const Exchange& exchange) {
 }
 
 HttpResponse profile_written(const Result<std::string>& path) {
-  if (!path.ok()) {  // a profile that ends by itself can report only here
+  if (!path.ok()) {  // the error of a profile that ends by itself can be reported only here
     log_error("profile not written error=\"{}\"", path.status().message);
     return error_response(ErrorStyle::kSglang, path.status());
   }
@@ -267,7 +267,7 @@ HttpResponse profile_written(const Result<std::string>& path) {
   return plain_text(200, fmt::format("Stop profiling. The trace is in {}\n", *path));
 }
 
-// A profile of a given number of steps is written as soon as it has them.
+// Writes a profile of a given number of steps as soon as it has all of them.
 void watch_profile(ServerContext& context, Profiler& profiler, IoThread& io) {
   io.post_after(kProfilePoll, [&context, &profiler, &io] {
     context.admin.post([&context, &profiler, &io] {
@@ -284,7 +284,7 @@ void start_profile(ServerContext& context, Profiler& profiler, const Exchange& e
   const auto body = optional_body(exchange);
   if (!body.ok()) return exchange->respond(error_response(ErrorStyle::kSglang, body.status()));
   FieldReader reader(body.value());
-  std::string output_dir;  // the operator's directory itself
+  std::string output_dir;  // empty: the operator's directory itself
   int64_t num_steps = 0;
   reader.text("output_dir", output_dir);
   reader.integer("num_steps", num_steps, 1, 1'000'000);

@@ -1,5 +1,5 @@
-// Adds SGLang's endpoints besides generation: health, information, cache, abort, pause, profile, metrics, and
-// the list of models. They run on I/O threads.
+// Adds SGLang's endpoints that do not generate: health, information, cache, abort, pause, profile, metrics,
+// and the list of models. They run on I/O threads.
 #pragma once
 
 #include "server/router.h"

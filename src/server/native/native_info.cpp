@@ -24,7 +24,7 @@ int64_t unix_seconds() {
       .count();
 }
 
-// Returns the most tokens that the prompt of one generation may have.
+// Returns the greatest number of tokens that the prompt of one generation may have.
 int64_t max_input_tokens(const ServerContext& context) {
   return std::min(context.engine.context_length(), context.engine.max_total_tokens()) - 1;
 }
@@ -103,7 +103,7 @@ json::array load(const ServerContext& context) {
                        {"gen_throughput", stats.gen_throughput}}};
 }
 
-// Returns what one rank says of its load; with --dp-size 1 it is the only one.
+// Returns one rank's report of its load. With --dp-size 1 it is the only one.
 json::object rank_load(const ServerContext& context) {
   const EngineStats stats = context.engine.stats();
   const SchedulerStats& scheduler = stats.scheduler;

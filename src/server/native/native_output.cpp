@@ -40,7 +40,7 @@ NativeOutput::NativeOutput(std::string rid, std::span<const int32_t> prompt, Opt
     : rid_(std::move(rid)), options_(std::move(options)) {
   const LogprobOptions& logprobs = options_.logprobs;
   if (!logprobs.enabled || logprobs.start < 0) return;
-  // Nothing predicts the first requested position, so its entry has no value.
+  // No logits predict the first requested position, so its entry has no value.
   append_entry(input_logprobs_, std::nullopt, prompt[static_cast<size_t>(logprobs.start)]);
   if (logprobs.top_num > 0) input_tops_ = "null";
 }
@@ -86,7 +86,7 @@ void NativeOutput::add(GenerationDelta delta) {
     ids_.clear();
     output_logprobs_.clear();
     output_tops_.clear();
-    if (has_sent_) {  // the first event has reported the prompt's
+    if (has_sent_) {  // the first event has reported the prompt's log-probabilities
       input_logprobs_.clear();
       input_tops_.clear();
     }
@@ -106,7 +106,7 @@ void NativeOutput::add(GenerationDelta delta) {
   last_.prompt_logprobs.clear();
 }
 
-// No step verifies a request of one token, nor any if nothing speculates.
+// There is no verification in a request of one token, nor without speculation.
 void NativeOutput::append_speculation(std::string& out) const {
   const SpeculationCounts& counts = last_.speculation;
   append_count(out, "spec_verify_ct", counts.verifications);

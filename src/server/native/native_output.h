@@ -3,9 +3,9 @@
 // only a copy. Only the I/O thread uses it.
 //
 // A cumulative stream of t tokens whose last event has b bytes has at most t · kEventBytesPerToken + 2b
-// bytes. A longer event waits until more tokens share it, and the prompt's log-probabilities stand in the
-// first and the last event only: SGLang's own OpenAI endpoint reads the first one, and its client keeps the
-// last one.
+// bytes. An event that would be too long waits until it has more new tokens. The prompt's log-probabilities
+// are only in the first and the last event, because SGLang's own OpenAI endpoint reads the first, and its
+// client keeps the last.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class NativeOutput {
   };
   NativeOutput(std::string rid, std::span<const int32_t> prompt, Options options);
 
-  // Adds a delta, or a piece of one: those with has_more are shown together with the last.
+  // Adds a delta, or a piece of one. Pieces with has_more are shown together with the last piece.
   void add(GenerationDelta delta);
   // Returns false when the event of the last add() must wait for more tokens. The last event never waits.
   bool is_due() const;
@@ -70,7 +70,7 @@ class NativeOutput {
   std::string output_tops_;
   bool has_sent_ = false;    // append_json was called
   bool in_pieces_ = false;   // the last pieces of a delta are missing
-  int64_t sent_tokens_ = 0;  // completion tokens that it has shown
+  int64_t sent_tokens_ = 0;  // completion tokens that append_json has written
   GenerationDelta last_;
 };
 

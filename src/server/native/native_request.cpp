@@ -24,7 +24,7 @@ std::string text_of(const json::string& text) {
   return {text.data(), text.size()};
 }
 
-// Prompts holds the prompts, and whether they were given as a list. Texts are encoded here.
+// Prompts holds the prompts as token ids, and whether they were given as a list. Texts are encoded here.
 struct Prompts {
   std::vector<std::vector<int32_t>> ids;
   bool is_list = false;
@@ -70,7 +70,7 @@ void read_ids(FieldReader& reader, const json::value& value, const NativeLimits&
   for (size_t i = 0; i < list->size(); ++i) {
     const std::string name = fmt::format("input_ids[{}]", i);
     if (!(*list)[i].is_array()) return reader.must_be(name, (*list)[i], "a list of token ids");
-    json::object one;  // the list under the name that errors should show
+    json::object one;  // the list, under the name that errors should show
     one.emplace(name, (*list)[i]);
     FieldReader inner(one);
     prompts.ids.emplace_back();
@@ -146,12 +146,12 @@ std::string read_rid(FieldReader& reader, size_t i, size_t count, bool numbered)
     reader.must_be("rid", *entry, fmt::format("a string of 1 to {} bytes, or a list of them", kMaxRidBytes));
     return {};
   }
-  // One name for several prompts is extended to name_0, name_1, …
+  // A single name for several prompts is extended to name_0, name_1, …
   return numbered && !value->is_array() ? fmt::format("{}_{}", text_of(*text), i) : text_of(*text);
 }
 
 // Reads the sampling parameters of each prompt. Parameters that equal those of the previous prompt are not
-// read again: the prompts share them, and so the grammar and the stops.
+// read again: both prompts then share the parameters, the grammar and the stops.
 class SamplingReader {
  public:
   explicit SamplingReader(const FieldReader& reader)
@@ -160,7 +160,7 @@ class SamplingReader {
   // Returns the name of the parameters of prompt i, as errors write it.
   std::string name(size_t i) const { return is_list_ ? fmt::format("{}[{}]", kName, i) : std::string(kName); }
 
-  // Never returns null; after an error the fields mean nothing.
+  // Never returns null. After an error the fields are meaningless.
   std::shared_ptr<const SamplingFields> read(FieldReader& reader, size_t i, size_t count,
                                              const NativeLimits& limits) {
     const json::value* value = entry_of(reader, kName, i, count);
@@ -216,16 +216,16 @@ void refuse_unsupported(FieldReader& reader) {
                      "prefill and decode run in one process");
 }
 
-// PromptFields is what one prompt asks for: small, because it exists for every prompt before the request as a
-// whole is accepted.
+// PromptFields holds the fields of one prompt. It is small, because it exists for every prompt before the
+// whole request is accepted.
 struct PromptFields {
   std::shared_ptr<const SamplingFields> sampling;
   LogprobOptions logprobs;
   int64_t max_new_tokens = 0;
 };
 
-// Reads what each prompt asks for, fits the prompts to their limits, and refuses what is too much for one
-// request.
+// Reads the fields of each prompt, fits the prompts to their limits, and refuses a request that exceeds the
+// limits of one request.
 std::vector<PromptFields> read_prompt_fields(FieldReader& reader, const NativeLimits& limits,
                                              Prompts& prompts) {
   std::vector<PromptFields> out;
@@ -275,7 +275,7 @@ std::vector<PromptFields> read_prompt_fields(FieldReader& reader, const NativeLi
   return out;
 }
 
-// Makes the generation that all choices of one prompt begin as, and counts the memory of all of them.
+// Makes the generation that each choice of one prompt copies, and counts the memory of all choices.
 NativeItem make_item(FieldReader& reader, const NativeLimits& limits, const PromptFields& fields,
                      std::vector<int32_t> prompt, NativeRequest& out) {
   const SamplingFields& sampling = *fields.sampling;
@@ -284,7 +284,7 @@ NativeItem make_item(FieldReader& reader, const NativeLimits& limits, const Prom
   request.logprobs = fields.logprobs;
   request.sampling = sampling.params;
   if (!sampling.max_new_tokens || limits.prompt.allow_auto_truncate) {
-    // The server lowered it, not the client, so the lower bound follows.
+    // The server lowered the length, not the client, so the lower bound follows.
     request.sampling.min_new_tokens = std::min(request.sampling.min_new_tokens, fields.max_new_tokens);
   }
   request.sampling.max_new_tokens = fields.max_new_tokens;
@@ -301,7 +301,7 @@ NativeItem make_item(FieldReader& reader, const NativeLimits& limits, const Prom
   return item;
 }
 
-// Generations is what a request will make, before any choice is made.
+// Generations holds the generations of a request before any choice is made.
 struct Generations {
   std::vector<NativeItem> items;     // [prompts]
   std::vector<int64_t> num_choices;  // [prompts]
@@ -309,7 +309,7 @@ struct Generations {
   std::vector<size_t> prompt_of;     // [choices]
 };
 
-// Gives all choices their ids, which must differ.
+// Gives each choice its id; the ids must differ.
 void name_choices(FieldReader& reader, bool is_list, Generations& out) {
   const size_t count = out.num_choices.size();
   for (size_t i = 0; i < count && reader.ok(); ++i) {
@@ -326,7 +326,7 @@ void name_choices(FieldReader& reader, bool is_list, Generations& out) {
       [&](size_t i) { return out.prompt_of[i]; });
 }
 
-// Makes all choices. No error is left.
+// Makes all choices. It cannot fail.
 void make_choices(Generations from, NativeRequest& out) {
   out.items.reserve(from.rids.size());
   for (size_t i = 0, next = 0; i < from.items.size(); ++i) {
@@ -336,15 +336,15 @@ void make_choices(Generations from, NativeRequest& out) {
       NativeItem item = choice + 1 < n ? from.items[i] : std::move(from.items[i]);
       item.request.further_choice = choice > 0;
       item.request.rid = std::move(from.rids[next++]);
-      // Choices with the same seed would all be equal.
+      // Choices with the same seed would all have the same text.
       if (item.request.sampling.seed) *item.request.sampling.seed += static_cast<uint64_t>(choice);
       out.items.push_back(std::move(item));
     }
   }
 }
 
-// Whatever can be refused is refused before any choice is made, because a body of a few bytes may ask for
-// thousands of them.
+// Every error is found before any choice is made, because a body of a few bytes may ask for thousands of
+// choices.
 void read_native(FieldReader& reader, const NativeLimits& limits, NativeRequest& out) {
   refuse_unsupported(reader);
   reader.boolean("stream", out.stream);

@@ -1,5 +1,5 @@
-// Parses SGLang's /generate body. It is a function of the body, the tokenizer and the limits, without
-// sockets: what it takes beside that (memory, places in the queue) the limits give.
+// Parses SGLang's /generate body. The result depends on the body, the tokenizer and the limits alone, without
+// sockets. The limits also give access to memory and to places in the queue.
 #pragma once
 
 #include <functional>
@@ -22,8 +22,8 @@ namespace hadal::server {
 
 class FieldReader;  // server/json/json_fields.h
 
-// Takes places in the engine's queue for all generations of a request, or none of them (Engine::reserve). Any
-// thread may call it.
+// Reserves places in the engine's queue for all generations of a request, or for none of them
+// (Engine::reserve). Any thread may call it.
 using ReservePlaces = std::function<Result<QueuePlaces>(int64_t count)>;
 
 struct NativeLimits {
@@ -39,7 +39,7 @@ inline constexpr size_t kMaxBatch = 16384;  // generations of one HTTP request, 
 inline constexpr size_t kMaxRidBytes = 256;
 inline constexpr int64_t kMaxPriority = 1'000'000'000;  // the limit in both directions
 
-// This says why content_special_tokens is refused where a prompt is one text.
+// Clients get this reason when content_special_tokens is refused because a prompt is one text.
 inline constexpr std::string_view kOnlyForMessages =
     "it is for the messages of /v1/chat/completions; here the whole prompt is the client's";
 
@@ -53,28 +53,29 @@ struct NativeRequest {
   bool is_list = false;           // the answer is a list, and events have an `index`
   bool stream = false;
   bool text_in_logprobs = false;
-  MemoryCharge memory;  // what it holds until its end
+  MemoryCharge memory;  // memory that the request holds until its end
   QueuePlaces places;   // one for each item
 };
 
 struct FieldError {
   Status status;
-  std::string field;  // empty: the body as a whole
+  std::string field;  // the field's name; empty: the body as a whole
 };
 
-// Takes the places of `count` generations, unless `reader` has an error or `reserve` is null. What is refused
-// is an error of the whole body.
+// Reserves the places of `count` generations, unless `reader` has an error or `reserve` is null. A refusal is
+// an error of the whole body.
 void reserve_places(FieldReader& reader, const ReservePlaces& reserve, int64_t count, QueuePlaces& out);
 
-// Refuses two generations of one request that have the same id: the error names it, and the prompts of both.
-// `rid_of(i)` and `prompt_of(i)` tell the id of generation i of `count`, and the index of its prompt.
+// Refuses two generations of one request that have the same id. The error names the id and both prompts.
+// `rid_of(i)` and `prompt_of(i)` return the id of generation i of `count`, and the index of its prompt.
 void check_rids_differ(FieldReader& reader, size_t count,
                        const std::function<const std::string&(size_t)>& rid_of,
                        const std::function<size_t(size_t)>& prompt_of);
 
 // Errors name the field, its value and what is allowed. As in SGLang, unknown fields of the body are ignored,
-// and unknown sampling parameters are errors. What the request will hold is counted in limits.prompt.memory,
-// and its places come from limits.reserve (both kResourceExhausted), before any of its choices is made.
+// and unknown sampling parameters are errors. Before any choice is made, the memory that the request will
+// hold is counted in limits.prompt.memory, and its places are reserved by limits.reserve. Both may fail with
+// kResourceExhausted.
 std::variant<NativeRequest, FieldError> parse_native_request(std::string_view body,
                                                              const NativeLimits& limits);
 

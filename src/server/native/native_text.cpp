@@ -68,7 +68,7 @@ HttpResponse separate_reasoning_response(std::string_view body, const TextParser
   const ReasoningFormat format =
       read_parser(reader, "reasoning_parser", parsers.reasoning, parsers, resolve_reasoning_format);
   if (!reader.ok()) return error_of(reader);
-  // No prompt tells how the text began: R1's always begins in reasoning.
+  // Without the prompt it is unknown how the text began. R1's texts always begin in reasoning.
   ReasoningParser parser({.format = format, .starts_in_reasoning = format == ReasoningFormat::kDeepSeekR1});
   ReasoningParser::Piece piece = parser.append(text);
   const ReasoningParser::Piece rest = parser.finish();

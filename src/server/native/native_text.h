@@ -1,5 +1,5 @@
-// Serves SGLang's /separate_reasoning and /parse_function_call, which read text that somebody else has
-// generated: {"text", "reasoning_parser"} → {"reasoning_text", "text"} and {"text", "tools",
+// Serves SGLang's /separate_reasoning and /parse_function_call, which parse a text that was generated
+// elsewhere: {"text", "reasoning_parser"} → {"reasoning_text", "text"} and {"text", "tools",
 // "tool_call_parser"} → {"normal_text", "calls": [{"tool_index", "name", "parameters"}]}. They run on I/O
 // threads.
 #pragma once
@@ -14,12 +14,12 @@
 
 namespace hadal::server {
 
-// Says which parsers stand for those that a request does not name, and where what it holds is counted.
+// Holds the parsers for requests that name none, and the ledger that counts a request's memory.
 struct TextParsers {
   std::optional<ChatFormat> chat_format;  // for the parser "auto"; none: a request must name another one
   std::string reasoning = "auto";
   std::string tool_calls = "auto";
-  std::shared_ptr<RequestMemory> memory;  // null: nowhere
+  std::shared_ptr<RequestMemory> memory;  // null: memory is not counted
 };
 
 // The answers are pure functions of the body and the parsers. Errors name the field, its value and what is

@@ -24,8 +24,8 @@ void append_head(std::string& out, std::string_view model) {
   out += '"';
 }
 
-// Returns the arguments of a call as one line of JSON, or nothing if they are no object, because the end of
-// the answer has cut them.
+// Returns the arguments of a call as one line of JSON, or nothing if they are not an object because the end
+// of the answer cut them off.
 std::optional<std::string> object_of(const std::string& arguments) {
   json::parse_options options;
   options.max_depth = kMaxJsonDepth;
@@ -60,8 +60,8 @@ OllamaAnswer::OllamaAnswer(const OllamaRequest& request, const Tokenizer* tokeni
       model_(request.common.model),
       text_(request.parsing) {}
 
-// Leaves in `piece` the calls that are complete, with their arguments as one line of JSON. Arguments that the
-// end of the answer has cut are no object; what there is of them is content.
+// Leaves in `piece` only the complete calls, with their arguments as one line of JSON. Arguments that the end
+// of the answer cut off are no object, so their text becomes content.
 void OllamaAnswer::join_calls(ChatChoiceText::Piece& piece, bool last) {
   std::vector<ToolCallDelta> complete = calls_.append(std::move(piece.calls));
   piece.calls.clear();
@@ -78,7 +78,7 @@ void OllamaAnswer::join_calls(ChatChoiceText::Piece& piece, bool last) {
   }
 }
 
-// Appends an object up to "done", and the log-probabilities that wait.
+// Appends an object up to "done", with the log-probabilities that wait.
 void OllamaAnswer::append_object(const ChatChoiceText::Piece& piece) {
   append_head(json_, model_);
   json_ += is_chat_ ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"response\":";
@@ -113,8 +113,8 @@ void OllamaAnswer::append_object(const ChatChoiceText::Piece& piece) {
   json_ += ",\"done\":";
 }
 
-// Ends the last object. The time that a request waits for its turn is the time to load in Ollama, which loads
-// a model when the turn comes.
+// Ends the last object. The time in the queue is reported as load_duration, because Ollama loads a model when
+// the request's turn comes.
 void OllamaAnswer::append_end(const GenerationDelta& delta) {
   json_ += "true,\"done_reason\":\"";
   json_ += finish_name(delta.finish_reason);
@@ -147,7 +147,7 @@ void OllamaAnswer::add(size_t /*i*/, GenerationDelta delta, SseStream& stream) {
     stream.event(json_);
     json_.clear();
   }
-  if (!last || abort_status(ErrorStyle::kOllama, delta.abort_reason)) return;  // fail_stream() says the rest
+  if (!last || abort_status(ErrorStyle::kOllama, delta.abort_reason)) return;  // fail_stream() ends it
   append_object({});
   append_end(delta);
   stream.event(json_);

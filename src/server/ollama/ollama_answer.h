@@ -1,5 +1,5 @@
-// Answers Ollama's /api/chat and /api/generate: objects with a message or a response, one a line in a stream,
-// of which the last says how much time and how many tokens the answer took. It runs on I/O threads.
+// Answers Ollama's /api/chat and /api/generate: objects with a message or a response, one per line in a
+// stream. The last object has the times and token counts of the answer. It runs on I/O threads.
 #pragma once
 
 #include <string>
@@ -39,7 +39,7 @@ class OllamaAnswer final : public OpenAiAnswer {
   std::string json_;      // the object being written
 };
 
-// Returns the answer to a request that loads_only: the model is there.
+// Returns the answer to a request with loads_only, which says that the model is loaded.
 std::string ollama_loaded(const OllamaRequest& request);
 
 }  // namespace hadal::server

@@ -1,4 +1,4 @@
-// Describes the one model in Ollama's words.
+// Describes the server's one model in Ollama's form.
 #include <openssl/sha.h>
 
 #include <array>
@@ -46,8 +46,8 @@ std::string_view quantization_level(const ModelConfig& config) {
   return is_int8(config.quantization->type) ? "INT8" : "F8_E4M3";
 }
 
-// Clients tell models apart by this value. The weights are too large to be summed at start, so it stands for
-// the model's path.
+// Clients distinguish models by this value. The weights are too large to be hashed at start, so the value is
+// derived from the model's path.
 std::string digest(const ServerOptions& options) {
   std::array<unsigned char, SHA256_DIGEST_LENGTH> sum;
   ::SHA256(reinterpret_cast<const unsigned char*>(options.model_path.data()), options.model_path.size(),
@@ -66,7 +66,7 @@ json::object details(const ServerContext& context) {
           {"quantization_level", quantization_level(context.config)}};
 }
 
-// Returns what the lists of models say of the one that is there.
+// Returns the entry of the server's model in lists of models.
 json::object model_entry(const ServerContext& context) {
   const ServerOptions& options = context.options;
   return {{"name", options.served_model_name},

@@ -15,7 +15,7 @@ void read_message(FieldReader& message, ChatMessage& out) {
   message.text("content", out.content);
   message.text("thinking", out.reasoning_content);
   message.text("tool_call_id", out.tool_call_id);
-  std::string name;  // of the function whose result a tool's message is, which no format of the family shows
+  std::string name;  // of a tool message's function; no format of the family shows it
   message.text("tool_name", name);
   read_tool_calls(message, {.shape = "{\"function\": {\"name\", \"arguments\"}}"}, out);
 }

@@ -11,7 +11,7 @@ namespace hadal::server {
 namespace json = boost::json;
 namespace {
 
-// -1 and -2 stand for an answer without a limit of its own.
+// -1 and -2 mean that the answer has no limit of its own.
 void read_length(FieldReader& options, const OpenAiLimits& limits, SamplingFields& sampling) {
   std::optional<int64_t> length;
   read_answer_length(options, "num_predict", length, -2, limits.prompt);
@@ -35,7 +35,7 @@ void read_stops(FieldReader& options, SamplingFields& sampling) {
   if (!(*compiled)->empty()) sampling.stops = std::move(compiled).value();
 }
 
-// Refuses `name` unless it is `off`, which leaves the probabilities as they are.
+// Refuses `name` unless its value is `off`, which leaves the probabilities unchanged.
 void must_be_off(FieldReader& options, std::string_view name, float off) {
   float value = off;
   options.number(name, value, -1e30, 1e30);

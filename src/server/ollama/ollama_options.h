@@ -1,5 +1,5 @@
-// Reads `options` of Ollama's bodies: how to sample, and settings of Ollama's own engine. The function is
-// pure.
+// Reads `options` of Ollama's bodies: sampling parameters, and settings of Ollama's own engine. The function
+// is pure.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace hadal::server {
 
-// Errors name the limit of an answer's length by this field.
+// Errors about the limit of an answer's length name this field.
 inline constexpr std::string_view kOllamaLengthField = "options.num_predict";
 
-// `sampling` holds the defaults. An option that changes the answer is honoured or refused; one that says how
-// Ollama's engine should work (num_gpu, num_batch, use_mmap, …) has no effect on an answer and none here.
+// `sampling` holds the defaults. An option that changes the answer is either honoured or refused. An option
+// for Ollama's own engine (num_gpu, num_batch, use_mmap, …) has no effect on an answer, so it is ignored.
 // Returns how many options Ollama does not define.
 int64_t read_ollama_options(FieldReader& reader, const OpenAiLimits& limits, SamplingFields& sampling);
 

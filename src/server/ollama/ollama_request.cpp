@@ -36,8 +36,8 @@ void read_format(FieldReader& reader, std::shared_ptr<const GrammarSpec>& gramma
   grammar = std::make_shared<const GrammarSpec>(std::move(spec));
 }
 
-// Reads think. The models have no degrees of thinking, so each level asks for it. A format that cannot
-// do what is asked for refuses it.
+// Reads think. The models have no levels of thinking, so each level just switches it on. A value that the
+// chat format cannot honour is refused.
 void read_think(FieldReader& reader, const OpenAiLimits& limits, ChatOptions& options) {
   const json::value* value = reader.find("think");
   if (value == nullptr || !reader.ok()) return;
@@ -58,8 +58,8 @@ void read_think(FieldReader& reader, const OpenAiLimits& limits, ChatOptions& op
                   to_string(*limits.chat_format), thinks ? "always think" : "cannot be asked to think"));
 }
 
-// keep_alive is how long a model stays loaded. The model of this server stays loaded until its end, which
-// grants every wish but the one to unload it at once.
+// keep_alive is how long a model stays loaded. The model of this server stays loaded until the server ends.
+// That satisfies every value except 0 without a prompt, which asks to unload it at once.
 void read_keep_alive(FieldReader& reader, bool loads_only) {
   const json::value* value = reader.find("keep_alive");
   if (value == nullptr || !reader.ok()) return;
@@ -84,7 +84,7 @@ void read_logprobs(FieldReader& reader, const RequestLimits& limits, LogprobOpti
   }
 }
 
-// Reads what both endpoints have.
+// Reads the fields that both endpoints share.
 void read_common(FieldReader& reader, const OpenAiLimits& limits, ChatInput& input, OllamaRequest& out) {
   out.common.unknown_fields =
       num_unknown_fields(reader.object(), out.is_chat ? BodyKind::kOllamaChat : BodyKind::kOllamaGenerate);
@@ -181,7 +181,8 @@ void read_generate(FieldReader& reader, const OpenAiLimits& limits, OllamaReques
   make_chat(reader, limits, std::move(input), out);
 }
 
-// The messages of /api/generate are made here, so that what is wrong with them is wrong with the prompt.
+// The server makes the messages of /api/generate itself, so their errors are reported as errors of the
+// prompt.
 FieldError in_terms_of_prompt(FieldError error) {
   constexpr std::string_view kMessages = "messages";
   if (!error.field.starts_with(kMessages)) return error;

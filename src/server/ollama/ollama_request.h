@@ -12,8 +12,8 @@ namespace hadal::server {
 
 struct OllamaRequest : OpenAiChatRequest {
   bool is_chat = false;  // the answer has a message; otherwise it has a response
-  // The body has no messages or no prompt, with which a client asks whether the model is loaded. There are no
-  // items then, so nothing is generated.
+  // The body has no messages or no prompt. With such a body a client asks whether the model is loaded. There
+  // are no items then, so nothing is generated.
   bool loads_only = false;
 };
 

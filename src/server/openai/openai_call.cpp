@@ -48,7 +48,7 @@ class OpenAiCall final : public ChoicesCall {
     const bool last = delta.finish_reason != FinishReason::kNone;
     if (context_.options.log_requests_level >= 0) log_delta(i, delta, last);
     if (std::optional<Failure> failure = failure_of(delta)) {
-      if (!stream_->started()) {  // the status can still report the error
+      if (!stream_->started()) {  // an error can still be the status
         stream_->cancel_all();
         return stream_->exchange().respond(
             error_response(answer_->error_style(), failure->status, failure->message));
@@ -86,9 +86,9 @@ class OpenAiCall final : public ChoicesCall {
   OpenAiRequest request_;
   std::unique_ptr<OpenAiAnswer> answer_;
   std::vector<std::string> rids_;   // of the choices that have been started
-  std::vector<std::string> texts_;  // for the log: beginnings
+  std::vector<std::string> texts_;  // for the log: the beginning of each text
   size_t num_open_;
-  std::optional<Failure> failure_;  // the first failure of a stream that had begun
+  std::optional<Failure> failure_;  // the first failure after the stream began
 };
 
 }  // namespace

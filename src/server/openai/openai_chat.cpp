@@ -27,7 +27,8 @@ void append_calls(std::string& out, const std::vector<ToolCallDelta>& calls) {
   out += ']';
 }
 
-// Writes an event's form: after the first delta of a call only its index and more of its arguments.
+// Writes calls in the form of events: after its first delta a call has only its index and more of its
+// arguments.
 void append_call_deltas(std::string& out, const std::vector<ToolCallDelta>& calls) {
   for (size_t i = 0; i < calls.size(); ++i) {
     out += i == 0 ? "[{\"index\":" : ",{\"index\":";
@@ -44,14 +45,14 @@ void append_call_deltas(std::string& out, const std::vector<ToolCallDelta>& call
   out += ']';
 }
 
-// An answer whose call broke keeps the reason of its end, because its calls cannot be executed as they are.
+// If a call broke off, the finish reason is not "tool_calls", because such calls cannot be executed.
 std::string_view finish_word(const GenerationDelta& delta, const ChatChoiceText& text) {
   const bool stopped =
       delta.finish_reason == FinishReason::kStopToken || delta.finish_reason == FinishReason::kStopCondition;
   return stopped && text.has_whole_calls() ? "tool_calls" : std::string_view();
 }
 
-// This stands between the deltas of an event and its end.
+// This stands between an event's delta and its end.
 constexpr std::string_view kNoContent = "\"content\":null,\"reasoning_content\":null,\"tool_calls\":null}";
 
 }  // namespace
@@ -154,7 +155,7 @@ void ChatAnswer::stream_piece(size_t i, const ChatChoiceText::Piece& piece, SseS
     begin_event(i, "\"assistant\"");
     json_ += "\"content\":\"\",\"reasoning_content\":null,\"tool_calls\":null}";
     std::string waiting;
-    waiting.swap(choice.logprobs);  // they belong to text
+    waiting.swap(choice.logprobs);  // they belong to this text
     send(i, nullptr, {}, stream);
     choice.logprobs.swap(waiting);
   }
@@ -182,7 +183,7 @@ void ChatAnswer::stream_piece(size_t i, const ChatChoiceText::Piece& piece, SseS
 }
 
 void add_openai_chat_routes(Router& router, ServerContext& context) {
-  // Those without "v1" are what clients make of DeepSeek's base URLs.
+  // Clients derive the paths without "v1" from DeepSeek's base URLs.
   for (const std::string_view path :
        {"/v1/chat/completions", "/chat/completions", "/beta/chat/completions", "/beta/v1/chat/completions"}) {
     add_openai_route(router, context, path, parse_openai_chat, [&context](const OpenAiChatRequest& request) {

@@ -11,7 +11,7 @@ namespace hadal::server {
 namespace json = boost::json;
 namespace {
 
-// Reads DeepSeek's {"type": "enabled" | "disabled"}, which is refused where the chat format always thinks or
+// Reads DeepSeek's {"type": "enabled" | "disabled"}, which is refused if the chat format always thinks or
 // never does.
 void read_thinking_type(FieldReader& reader, const std::optional<ChatFormat>& format, bool& thinking) {
   const json::value* value = reader.find("thinking");
@@ -33,7 +33,8 @@ void read_thinking_type(FieldReader& reader, const std::optional<ChatFormat>& fo
   thinking = type == "enabled";
 }
 
-// Reads DeepSeek's "prefix" of messages: the answer continues a last message of the assistant that has it.
+// Reads DeepSeek's "prefix" of messages: the answer continues the last message if it is the assistant's and
+// has it.
 void read_prefix(FieldReader& reader, bool& continue_final_message) {
   const json::value* value = reader.find("messages");
   const json::array* list = value == nullptr ? nullptr : value->if_array();
@@ -51,8 +52,8 @@ void read_prefix(FieldReader& reader, bool& continue_final_message) {
   }
 }
 
-// Reads chat_template_kwargs, or else thinking, or else reasoning_effort, which tell whether the model should
-// think: the models have no degrees of it. Other template arguments have no meaning for the formats here
+// Reads chat_template_kwargs, or else thinking, or else reasoning_effort, which say whether the model should
+// think; the models have no levels of thinking. Other template arguments have no meaning for these formats
 // and are ignored, as a template ignores arguments that it does not use.
 void read_thinking(FieldReader& reader, const std::optional<ChatFormat>& format, bool& thinking) {
   std::string effort;
@@ -77,8 +78,8 @@ void read_logprobs(FieldReader& reader, const RequestLimits& limits, LogprobOpti
   }
 }
 
-// Reads the length under both of its names, and returns the one that counts. max_completion_tokens is the
-// newer name and wins where both are given, as in vLLM, because clients send the other for old servers.
+// Reads the length under both of its names, and returns the name that counts. max_completion_tokens is the
+// newer name and takes precedence, as in vLLM, because clients send the older name for old servers.
 std::string_view read_max_tokens(FieldReader& reader, const PromptLimits& limits,
                                  std::optional<int64_t>& out) {
   read_answer_length(reader, "max_tokens", out, 1, limits);

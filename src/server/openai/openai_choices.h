@@ -1,4 +1,4 @@
-// Holds what the answers of /v1/completions and /v1/chat/completions have in common: the frame around their
+// Holds the common part of the answers of /v1/completions and /v1/chat/completions: the frame around their
 // choices, in one piece or in events, and the usage. It runs on I/O threads.
 #pragma once
 
@@ -19,13 +19,13 @@ class OpenAiChoices : public OpenAiAnswer {
   std::string whole() final;
 
  protected:
-  // `object` is the answer's field of that name; with `reasoning` the usage counts reasoning.
+  // `object` is the answer's field of that name. If `reasoning` is set, the usage counts reasoning tokens.
   OpenAiChoices(const OpenAiRequest& request, std::string_view object, bool cache_report, bool reasoning);
 
   bool in_stream() const { return in_stream_; }
   OpenAiUsage& usage() { return usage_; }
-  // Returns how the JSON of choice i begins, up to its index; in a stream with the beginning of the event
-  // before it.
+  // Returns the beginning of the JSON of choice i, up to its index. In a stream the beginning of the event
+  // precedes it.
   std::string begin_choice(size_t i) const;
   // Ends the event that choice i has begun, and sends it.
   void send_choice(size_t i, std::string& event, SseStream& stream) const;

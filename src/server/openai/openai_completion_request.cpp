@@ -28,7 +28,7 @@ void add_text(FieldReader& reader, const json::string& text, const OpenAiLimits&
 
 void add_ids(FieldReader& reader, const std::string& name, const json::value& list,
              const OpenAiLimits& limits, Prompts& prompts) {
-  json::object one;  // the list under the name that errors should show
+  json::object one;  // the list, under the name that errors should show
   one.emplace(name, list);
   FieldReader inner(one);
   prompts.texts.emplace_back();
@@ -111,7 +111,7 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
     item.prompt = i;
     item.request.input_ids = std::move(prompts.ids[i]);
     if (out.echo) {
-      // Each choice begins with the text: as it is, as JSON and in the answer.
+      // Each choice begins with the prompt's text. It has three copies: the text, its JSON and the answer's.
       const size_t bytes = std::max(prompts.texts[i] ? prompts.texts[i]->size() : 0,
                                     item.request.input_ids.size() * kIdTextBytes);
       const Result<void> charged = out.common.memory.add(

@@ -47,7 +47,7 @@ int64_t num_characters(std::string_view bytes) {
   return count;
 }
 
-// Returns a token's name in completions: its text, or its bytes if these are not valid text by themselves.
+// Returns a token's name in completions: its text, or its bytes if they are not valid UTF-8 by themselves.
 std::string completion_token(const Tokenizer* tokenizer, int32_t id) {
   if (tokenizer == nullptr) return {};
   const std::string_view bytes = tokenizer->token_bytes(id);
@@ -207,7 +207,7 @@ void CompletionLogprobs::add(const std::vector<TokenLogprob>& entries) {
     add_token(entry.token_id);
     append_json_number(values_, entry.logprob);
     tops_ += '{';
-    // Two tokens may have the same text (a special token and its letters), and the better one counts.
+    // Two tokens may have the same text (a special token and its letters); the more probable one counts.
     std::set<std::string> seen;
     const auto add_top = [&](int32_t id, float logprob) {
       std::string key = completion_token(tokenizer_, id);

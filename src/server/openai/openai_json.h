@@ -11,11 +11,11 @@
 
 namespace hadal::server {
 
-// Returns {"id":…,"object":…,"created":<now>,"model":…,"choices":[ , the beginning of an answer and of each
-// event, written once per request.
+// Returns {"id":…,"object":…,"created":<now>,"model":…,"choices":[ , which begins an answer and each event.
+// It is written once per request.
 std::string openai_head(std::string_view id, std::string_view object, std::string_view model);
 
-// Appends ,"finish_reason":…,"matched_stop":…  `reason` replaces the name of a stop ("tool_calls").
+// Appends ,"finish_reason":…,"matched_stop":…  `reason` replaces the reason "stop" (by "tool_calls").
 void append_finish(std::string& out, const GenerationDelta& delta, std::string_view reason = {});
 
 // OpenAiUsage holds the token counts of the choices of one request.
@@ -27,7 +27,7 @@ class OpenAiUsage {
   void update(size_t choice, const GenerationDelta& delta);
   void set_reasoning_tokens(size_t choice, int64_t count) { counts_[choice].reasoning = count; }
 
-  // Appends ,"usage":{…} of all choices, or of one for SGLang's continuous usage.
+  // Appends ,"usage":{…} of all choices, or of one choice for SGLang's continuous usage.
   void append_total(std::string& out) const;
   void append_choice(std::string& out, size_t choice) const;
 
@@ -43,13 +43,13 @@ class OpenAiUsage {
   std::vector<size_t> prompt_of_;
   std::vector<Counts> counts_;
   bool cache_report_;
-  bool reasoning_;  // count it (chat only)
+  bool reasoning_;  // count the tokens of reasoning (chat only)
 };
 
 // openai_tail() appends about this many bytes.
 inline constexpr size_t kTailBytes = 512;
 
-// Ends what openai_head began: "]", the usage of all choices, `more` members, "}".
+// Completes a text that begins with openai_head: "]", the usage of all choices, `more` members, "}".
 std::string openai_tail(std::string begun, const OpenAiUsage& usage, std::string_view more = {});
 
 // Appends chat's logprobs: {"token","logprob","bytes","top_logprobs"} objects, separated by commas.
@@ -57,9 +57,9 @@ void append_chat_logprobs(std::string& out, const Tokenizer& tokenizer,
                           const std::vector<TokenLogprob>& entries);
 
 // CompletionLogprobs writes the legacy four lists of completions, for one choice or one event. A token that
-// is not valid UTF-8 by itself is written as OpenAI does: "bytes:\xe2\x80". text_offset counts the characters
-// of the choice's text before a token; a special token that is not shown has no width. top_logprobs contains
-// the best tokens and the token itself.
+// is not valid UTF-8 by itself is written as OpenAI does: "bytes:\xe2\x80". text_offset is the number of
+// characters of the choice's text before a token; a special token that is not shown has no characters.
+// top_logprobs contains the best tokens and the token itself.
 class CompletionLogprobs {
  public:
   // `tokenizer` may be null: texts are then empty.

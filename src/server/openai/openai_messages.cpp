@@ -12,7 +12,7 @@ namespace hadal::server {
 namespace json = boost::json;
 namespace {
 
-// These are the types of parts that are not text, which other servers read.
+// These are the types of parts that are not text. Other servers support them.
 constexpr std::string_view kOtherMedia[] = {"image",       "image_url", "input_image", "audio", "audio_url",
                                             "input_audio", "video",     "video_url",   "file",  "input_file"};
 

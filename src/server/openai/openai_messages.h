@@ -12,16 +12,16 @@ namespace hadal::server {
 
 inline constexpr size_t kMaxTools = 1024;  // of one request
 
-// Says why what is no text is refused, with status 501.
+// Clients get this reason when parts that are not text are refused, with status 501.
 inline constexpr std::string_view kTextOnly =
     "text generation only: the models read no images, no sound and no files";
 
-// Reads `messages`. A role is system, developer, user, assistant or tool; content is a string or a list of
-// parts, whose texts are joined by a space as SGLang does for templates of one string. Parts of other
-// types (images, sound, files) are kUnsupported.
+// Reads `messages`. A role is system, developer, user, assistant or tool. Content is a string or a list of
+// parts, whose texts are joined by a space as SGLang does for templates of one string. Parts of other types
+// (images, sound, files) are kUnsupported.
 void read_messages(FieldReader& reader, std::vector<ChatMessage>& messages);
 
-// ToolCallForm is how a dialect writes the calls of a message.
+// ToolCallForm says how a dialect writes the calls of a message.
 struct ToolCallForm {
   std::string_view shape;  // of a call, for errors
   bool has_type = false;   // its `type` must be "function"

@@ -70,7 +70,7 @@ void read_rids(FieldReader& reader, std::vector<std::string>& rids) {
   }
 }
 
-// Makes a grammar of the value of a field "schema".
+// Makes a grammar from the value of a field "schema".
 std::shared_ptr<const GrammarSpec> schema_grammar(FieldReader& reader, const json::value& value) {
   if (!value.is_object() && !value.is_bool() && !value.is_string()) {
     reader.must_be("schema", value, "a JSON schema");
@@ -88,7 +88,7 @@ void read_json_schema(FieldReader& format, std::shared_ptr<const GrammarSpec>& g
   if (!value->is_object()) return format.must_be("json_schema", *value, kAllowed);
   FieldReader schema(value->get_object(), "response_format.json_schema.");
   std::string name;
-  bool strict = false;  // enforced either way
+  bool strict = false;  // a schema is enforced either way
   schema.text("name", name);
   schema.boolean("strict", strict);
   const json::value* text = schema.find("schema");
@@ -147,7 +147,7 @@ std::vector<size_t> prompts_of(const OpenAiRequest& request) {
 void read_model_name(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request) {
   request.model = limits.model_name;
   reader.text("model", request.model);
-  // Every event of a stream repeats it.
+  // Every event of a stream repeats the name.
   if (request.model.size() > kMaxModelBytes) {
     reader.fail("model",
                 fmt::format("has {} bytes; must have at most {}", request.model.size(), kMaxModelBytes));
@@ -198,7 +198,7 @@ std::vector<int64_t> fit_openai_prompts(FieldReader& reader, const OpenAiLimits&
       reader.fail(prompt_fits(prompt, limits.prompt) ? length_field : prompt_field, length.status().message);
       return lengths;
     }
-    // The client's bound is checked against the client's length only.
+    // The client's lower bound is checked only against a length that the client itself has set.
     const bool is_clients = sampling.max_new_tokens && !limits.prompt.allow_auto_truncate;
     if (is_clients)
       check_least_tokens(reader, "min_tokens", sampling.params.min_new_tokens, *length, length_field);
@@ -275,7 +275,7 @@ void make_openai_choices(FieldReader& reader, const OpenAiFields& fields, std::s
     OpenAiItem item = choice + 1 < n ? first : std::move(first);
     item.request.rid = std::move(rids[i]);
     item.request.further_choice = choice > 0;
-    // Choices with the same seed would all be equal.
+    // Choices with the same seed would all have the same text.
     if (item.request.sampling.seed) *item.request.sampling.seed += choice;
     choices.push_back(std::move(item));
   }

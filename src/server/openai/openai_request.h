@@ -1,9 +1,9 @@
 // Reads the part of requests that /v1/completions and /v1/chat/completions share. Parsing is a pure function
 // of the body and of these limits, without engine or sockets.
 //
-// The model's name is not checked, as in SGLang: the server's only model answers to any name, and uses that
-// name in its answer. Each field of OpenAI's, SGLang's and DeepSeek's APIs is done, or refused if it
-// asks for what is not done here; fields that no API defines are ignored and counted.
+// The model's name is not checked, as in SGLang: the server's only model answers to any name, and its answer
+// repeats that name. Each field of OpenAI's, SGLang's and DeepSeek's APIs is either supported, or refused if
+// it asks for something that is not supported. Fields that no API defines are ignored and counted.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ struct OpenAiItem {
 };
 
 struct OpenAiRequest {
-  int64_t unknown_fields = 0;  // of the body, which no API here defines
+  int64_t unknown_fields = 0;  // fields of the body that no API here defines
   std::string id;              // id of the answer, which /abort_request finds
   std::string model;           // the client's name for it
   bool stream = false;
@@ -58,11 +58,11 @@ struct OpenAiRequest {
   bool continuous_usage = false;  // send the usage so far in every event
   // Entry i is choice i: prompt by prompt, with the n choices of a prompt adjacent.
   std::vector<OpenAiItem> items;
-  MemoryCharge memory;  // what it holds until its end
+  MemoryCharge memory;  // memory that the request holds until its end
   QueuePlaces places;   // one for each item
 };
 
-// Returns the prompt of each choice.
+// Returns the index of each choice's prompt.
 std::vector<size_t> prompts_of(const OpenAiRequest& request);
 
 // OpenAiFields are the fields of a body that both endpoints read in the same way.
@@ -73,39 +73,38 @@ struct OpenAiFields {
   std::vector<std::string> rids;  // none, one, or one per prompt
 };
 
-// Reads model, which is any name of at most 256 bytes; without one it is the server's.
+// Reads model, which is any name of at most 256 bytes. The default is the server's name.
 void read_model_name(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request);
 
 // Reads model, stream, stream_options, rid, priority, cache_salt, seed, min_tokens, response_format and
-// everything of read_common_sampling; counts unknown fields and refuses what the server does not support.
-// Errors stay in `reader`.
+// everything of read_common_sampling. It counts unknown fields and refuses fields that the server does not
+// support. Errors stay in `reader`.
 void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request,
                         OpenAiFields& fields);
 
-// Counts the fields that neither chats nor completions define. Refuses store and a tier of service, which
-// these two do not support, though another API may.
+// Counts the fields that neither chats nor completions define. Refuses `store` and a tier of service, which
+// these two APIs do not support although another API may.
 void check_openai_fields(FieldReader& reader, OpenAiRequest& request);
 
-// Fits all prompts of a request to the limits, and returns the length of each one's answers: what the client
-// wants or, if it gave no number, `fallback` (see fit_prompt). Refuses what is too much for one request.
-// Errors name `prompt_field`, `length_field` or n; log-probabilities of prompts are the field logprobs. Then
-// it takes the places of all choices.
+// Fits all prompts of a request to the limits, and returns the length of the answers of each prompt: the
+// client's or, if it gave none, `fallback` (see fit_prompt). Refuses a request that exceeds the limits of one
+// request. Errors name `prompt_field`, `length_field` or n; log-probabilities of prompts are the field
+// logprobs. Then it reserves the places of all choices.
 std::vector<int64_t> fit_openai_prompts(FieldReader& reader, const OpenAiLimits& limits,
                                         const OpenAiFields& fields, const LogprobOptions& logprobs,
                                         std::optional<int64_t> fallback, std::string_view prompt_field,
                                         std::string_view length_field,
                                         std::span<std::vector<int32_t>> prompts, QueuePlaces& places);
 
-// Adds to request.items, for one prompt, the item that its choices begin as, and counts the memory of all of
-// them. `prototype` contains logprobs, grammar, grammar_after and the fitted prompt; `length` is that of its
-// answers.
+// Adds to request.items, for one prompt, the item that its choices copy, and counts the memory of all of
+// them. `prototype` contains logprobs, grammar, grammar_after and the fitted prompt; `length` is the length
+// of the prompt's answers.
 void add_openai_prompt(FieldReader& reader, const OpenAiLimits& limits, const OpenAiFields& fields,
                        OpenAiItem prototype, int64_t length, OpenAiRequest& request);
 
-// Replaces the item of each prompt by its n choices, which have items of their own. Sets request.id and the
-// rid of each item before that: the client's, or "<prefix><random>". With several items the rids are
-// "<id>_0",
-// "<id>_1", …, so that aborting the id aborts all of them.
+// Replaces the item of each prompt by its n choices, which have items of their own. Before that it sets
+// request.id and the rid of each item: the client's, or "<prefix><random>". With several items the rids are
+// "<id>_0", "<id>_1", …, so that aborting the id aborts all of them.
 void make_openai_choices(FieldReader& reader, const OpenAiFields& fields, std::string_view prefix,
                          OpenAiRequest& request);
 

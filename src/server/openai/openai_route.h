@@ -1,5 +1,5 @@
-// Serves every endpoint that generates for a client, whatever its dialect, in one way: it parses, answers
-// what is wrong, and runs.
+// Serves every endpoint that generates for a client, whatever its dialect, in one way: it parses the body,
+// answers with the error if there is one, and otherwise runs the request.
 #pragma once
 
 #include <memory>

@@ -20,7 +20,7 @@ namespace {
 // These limit one request: tokens in either direction, bytes of all texts to tokenise, and bytes of an
 // answer's text.
 constexpr size_t kMaxTokens = size_t{1} << 20;
-// Merging one long word takes 28 times its bytes.
+// Merging one long word takes memory of 28 times its bytes.
 constexpr size_t kMaxPromptBytes = size_t{8} << 20;
 constexpr size_t kMaxTextBytes = size_t{16} << 20;
 
@@ -36,7 +36,7 @@ void need_tokenizer(FieldReader& reader, std::string_view field, const Tokenizer
 void append_text(FieldReader& reader, MemoryCharge& reading, const std::string& name, const json::value& list,
                  const Tokenizer& tokenizer, int64_t vocab_size, bool skip_special_tokens, size_t& num_bytes,
                  std::string& out) {
-  json::object one;  // the list under the name that errors should show
+  json::object one;  // the list, under the name that errors should show
   one.emplace(name, list);
   FieldReader inner(one);
   std::vector<int32_t> ids;
@@ -54,7 +54,7 @@ void append_text(FieldReader& reader, MemoryCharge& reading, const std::string& 
   if (reader.ok()) append_json_string(out, tokenizer.decode(ids, skip_special_tokens));
 }
 
-// Returns the tokens of the prompt that a chat of these fields has.
+// Returns the tokens of the prompt of a chat with these fields.
 HttpResponse tokenize_chat(FieldReader& reader, size_t body_bytes, const OpenAiLimits& limits) {
   if (reader.has("prompt")) reader.fail("prompt", "excludes messages; only one of them may be given");
   reader.unsupported({"return_token_strs"}, "use /detokenize");
@@ -105,7 +105,7 @@ HttpResponse tokenize_response(std::string_view body, const OpenAiLimits& limits
     reader.fail("prompt", fmt::format("has {} bytes; at most {} are allowed", num_bytes, kMaxPromptBytes));
   }
   if (!reader.ok()) return error_of(reader);
-  // A byte of text may be a token, of which the text and the answer have a copy each.
+  // Each byte of text may be a token. The text and the answer each hold a copy of the token.
   for (const auto& [kind, bytes] : {std::pair(MemoryKind::kPrompt, num_bytes * kEncodeBytesPerByte),
                                     std::pair(MemoryKind::kOutput, num_bytes * kIdTextBytes)}) {
     if (const Result<void> charged = reading.add(kind, bytes); !charged.ok())

@@ -11,9 +11,9 @@
 
 namespace hadal::server {
 
-// Answers the request; it is pure except for the tokenizer and the memory of `limits`, in which the work is
-// counted while it lasts. The context of `limits` is told as max_model_len, but does not limit what is
-// tokenised. Without a tokenizer the answer is an error.
+// Answers the request. It is pure except for the tokenizer and the memory of `limits`, in which the work is
+// counted while it lasts. The context of `limits` is reported as max_model_len, but does not limit the text.
+// Without a tokenizer the answer is an error.
 HttpResponse tokenize_response(std::string_view body, const OpenAiLimits& limits);
 HttpResponse detokenize_response(std::string_view body, const Tokenizer* tokenizer, int64_t vocab_size,
                                  const std::shared_ptr<RequestMemory>& memory = nullptr);

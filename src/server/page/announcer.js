@@ -16,7 +16,7 @@ export class Announcer {
     while (this.node.childElementCount > KEPT) this.node.firstElementChild.remove();
   }
 
-  // `length` is what an answer that is continued has already.
+  // `length` is the number of characters that a continued answer has already.
   begin(length) {
     this.said = length;
     this.at = performance.now();

@@ -1,11 +1,11 @@
-// Shows a model's Markdown. The worker makes HTML of it, block by block; DOMPurify, which allows a short list of elements
-// and attributes, makes nodes of the HTML; and only blocks that changed are built again. Until the libraries are there,
-// and if a text takes too long, it is shown as it is.
+// Shows a model's Markdown. The worker turns it into HTML, block by block. DOMPurify, which allows a short list of
+// elements and attributes, turns the HTML into nodes. Only blocks that changed are built again. Until the libraries are
+// loaded, and if a text takes too long, it is shown as it is.
 import {copyButton, el} from './dom.js';
 import {drawFormulas} from './formulas.js';
 import {PlainText} from './plain_text.js';
 
-const PATIENCE_MS = 4000;  // of a worker that says nothing
+const PATIENCE_MS = 4000;  // after this time without a message the worker is given up
 const LOADING_MS = 60000;
 const ALLOWED = {
   ALLOWED_TAGS: ['p', 'br', 'em', 'strong', 'del', 'code', 'pre', 'a', 'ul', 'ol', 'li', 'blockquote', 'hr', 'h2', 'h3', 'h4',
@@ -15,7 +15,7 @@ const ALLOWED = {
   ALLOW_DATA_ATTR: false,
   RETURN_DOM_FRAGMENT: true,
 };
-// The parser of HTML keeps rows and items only inside of their lists.
+// The HTML parser keeps rows and items only inside of their tables and lists.
 const AROUND = {table: ['<table><tbody>', '</tbody></table>'], ul: ['<ul>', '</ul>'], ol: ['<ol>', '</ol>'],
                 code: ['<pre><code>', '</code></pre>']};
 
@@ -23,16 +23,16 @@ let purify = null;
 let worker = null;
 let timer = 0;
 let nextId = 1;
-const asked = new Map();  // id → text of an answer that the worker has not answered, the longest waiting first
+const asked = new Map();  // id → AnswerText that waits for the worker, the longest waiting first
 
 function loadPurify() {
-  // The package of Debian 12 asks this undeclared variable for the depth of its root, and throws if there is none.
+  // Debian 12's package reads this undeclared variable for the depth of its root, and throws if it is missing.
   self.shadowNode = self.shadowNode || {__depth: 0};
   purify = purify || import('./lib/purify.js').then(() => self.DOMPurify);
   return purify;
 }
 
-// Gives the text that the worker is at up, and the others to a new worker.
+// Shows the text that the worker is busy with as it is, and gives the others to a new worker.
 function giveUp() {
   worker.terminate();
   worker = null;
@@ -60,7 +60,7 @@ function startWorker() {
   worker.onerror = () => {
     for (const text of asked.values()) text.showPlain();
     asked.clear();
-    worker = ready ? null : worker;  // one that cannot start is not started again
+    worker = ready ? null : worker;  // a worker that cannot start is not started again
   };
 }
 
@@ -113,20 +113,20 @@ export class AnswerText {
     this.body = body;
     this.changed = changed;
     this.startOver();
-    this.plain = null;  // a PlainText, once the text is shown as it is
+    this.plain = null;  // a PlainText, once the text is shown without markup
   }
 
   startOver() {
     this.id = nextId++;
-    this.blocks = [];  // {kind, head, node, parent} where parent has one node for each part
+    this.blocks = [];  // {kind, head, node, parent}; parent has one node for each part
     this.sent = 0;
     this.waiting = false;
     this.finished = false;
   }
 
-  // Shows the text so far; `more` tells that it grows.
+  // Shows the text so far. `more` is true while it grows.
   update(text, more) {
-    if (this.finished && this.plain === null && text.length > this.sent) {  // an answer that is continued
+    if (this.finished && this.plain === null && text.length > this.sent) {  // the answer is being continued
       this.id = nextId++;
       this.sent = 0;
       this.waiting = this.finished = false;
@@ -145,12 +145,12 @@ export class AnswerText {
     this.sent = this.text.length;
   }
 
-  // Tells that the screen does not show all of the text yet.
+  // Returns true while the screen does not show all of the text.
   busy() {
     return this.plain === null && (this.waiting || !this.finished);
   }
 
-  // The view is not shown any more.
+  // Call this when the view is not shown any more.
   forget() {
     if (worker !== null) worker.postMessage({id: this.id, forget: true});
     this.waiting = this.finished = true;
@@ -187,7 +187,7 @@ export class AnswerText {
 
   apply({index, kind, head, from, parts}, library) {
     let block = this.blocks[index];
-    const old = document.createDocumentFragment();  // what is replaced
+    const old = document.createDocumentFragment();  // the replaced nodes
     if (!block || block.kind !== kind || block.head !== head) {
       const node = this.blockNode(kind, head, library);
       if (block) {
@@ -206,7 +206,7 @@ export class AnswerText {
     drawFormulas(fresh, old);
   }
 
-  // Returns the empty node of a block, and the one in it that holds the parts.
+  // Returns the empty node of a block, and the node inside it that holds the parts.
   blockNode(kind, head, library) {
     if (kind === 'ol' || kind === 'ul') {
       const list = library.sanitize(`<${kind}${head}></${kind}>`, ALLOWED).firstElementChild;

@@ -1,8 +1,7 @@
 // Talks to the server's OpenAI interface: the model list and a streamed chat.
 import {apiKey, NUMBERS} from './store.js';
 
-// Describes an error and what the reader can do about it. `kind` is one of network, key, busy, request,
-// server, broken.
+// Describes an error and what the reader can do about it. `kind` is one of network, key, busy, request, server, broken.
 export class ApiError extends Error {
   constructor(kind, title, advice) {
     super(title);
@@ -65,7 +64,7 @@ async function request(path, options) {
   return answer;
 }
 
-// Returns what the server says of its model: {id, root, max_model_len}.
+// Returns the server's description of its model: {id, root, max_model_len}.
 export async function servedModel() {
   const body = await (await request('v1/models', {})).json();
   return (body.data && body.data[0]) || {id: ''};
@@ -77,14 +76,14 @@ export async function countTokens(text) {
   return (await (await request('v1/tokenize', {method: 'POST', body})).json()).count;
 }
 
-// Returns the text of a message as the model reads it: DeepSeek's form for files, and then what was written.
+// Returns the text of a message as the model reads it: files in DeepSeek's form, and then the user's text.
 function contentOf({content, files = []}) {
   const blocks = files.map(({name, text}) => `[file name]: ${name}\n[file content begin]\n${text}\n[file content end]\n`);
   return blocks.join('') + content;
 }
 
-// Builds the request's body for what follows `messages`. Thoughts and failed answers are not sent again. If the last
-// message is an answer, the server continues it, and it does not think again.
+// Builds the request's body for the answer to `messages`. Thoughts and failed answers are not sent again. If the last
+// message is an answer, the server continues it without thinking again.
 export function chatRequest(model, messages, settings) {
   const history = messages.filter((message) => message.role === 'user' || message.content !== '')
     .map((message) => ({role: message.role, content: contentOf(message)}));
@@ -104,7 +103,7 @@ export function chatRequest(model, messages, settings) {
   return body;
 }
 
-// Joins parts of a stream of server-sent events, cut anywhere, into the data of whole events.
+// Joins pieces of a stream of server-sent events, which may be cut anywhere, into the data of whole events.
 export class EventLines {
   constructor() {
     this.rest = '';

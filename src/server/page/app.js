@@ -1,4 +1,4 @@
-// Runs the chat page: what is shown of a conversation, the answers in progress, the keyboard.
+// Runs the chat page: the shown conversation, the answers in progress, and the keyboard.
 import {Announcer} from './announcer.js';
 import {servedModel} from './api.js';
 import {Attachments} from './attachments.js';
@@ -12,7 +12,7 @@ import {setApiKey} from './store.js';
 import {suggestionsFor} from './suggestions.js';
 import {add, branch, choose, parentOf, remove, versions} from './tree.js';
 
-// The page is shown before what displays messages is loaded.
+// The page is shown before the modules that display messages are loaded.
 fillIcons(document);
 const [{AssistantView, errorBox, UserView}, {Run}] = await Promise.all([
   import('./messages.js'), import('./run.js'), loadStyle('page/answer.css')]);
@@ -48,7 +48,7 @@ let views = new Map();  // message → view, for the displayed branch
 let model = null;  // as the server lists it
 let frame = 0;
 let atEnd = true;
-let endTop = 0;  // where the end was when it was scrolled to
+let endTop = 0;  // scroll position of the end when it was last scrolled to
 
 // ---- display ----
 
@@ -60,7 +60,7 @@ function scrollToEnd() {
   endTop = scroller.scrollTop;
 }
 
-// A reader leaves the end by scrolling up, and not because the text has grown since the last frame.
+// A reader leaves the end by scrolling up. If the text has only grown since the last frame, the reader stays there.
 function noteScroll() {
   if (scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < NEAR_END) atEnd = true;
   else if (scroller.scrollTop < endTop - 1) atEnd = false;
@@ -153,7 +153,7 @@ function showChat(error = null, toEnd = true) {
   noteScroll();
 }
 
-// Answers arrive faster than screens display them, so there is one update per frame, and one layout.
+// Answers arrive faster than screens display them, so each frame has one update and one layout.
 function schedule() {
   if (frame) return;
   frame = requestAnimationFrame(() => {
@@ -180,7 +180,7 @@ function ask(text, files, parent) {
   answer(add(chat, message, {role: 'assistant', content: ''}));
 }
 
-// Asks for another answer in the place of this one, which stays as another version if it has a text.
+// Asks for another answer in place of this one, which is kept as another version if it has a text.
 function retry(message) {
   const chat = conversations.current;
   if (running()) return;
@@ -189,7 +189,7 @@ function retry(message) {
   answer(add(chat, question, {role: 'assistant', content: ''}));
 }
 
-// Lets the server write the message, or go on with it if it has a text.
+// Lets the server write the message, or continue it if it has a text.
 async function answer(message) {
   const chat = conversations.current;
   if (running()) return;
@@ -205,7 +205,7 @@ async function answer(message) {
   input.focus({preventScroll: true});
   await done;
   runs.delete(chat.id);
-  if (!conversations.isStored(chat)) return;  // it was deleted meanwhile
+  if (!conversations.isStored(chat)) return;  // the conversation was deleted meanwhile
   conversations.save(chat);
   if (chat !== conversations.current) return showState();
   updateAnswer(message);
@@ -302,7 +302,7 @@ document.querySelector('.skip').addEventListener('click', (event) => {
 });
 scroller.addEventListener('scroll', noteScroll, {passive: true});
 window.addEventListener('storage', (event) => conversations.followStorage(event, (id) => runs.has(id)));
-// Parts of an answer get their height when they come near the screen, and formulas when their fonts are there.
+// Heights change late: parts of an answer are laid out near the screen, and formulas when their fonts are loaded.
 const size = new ResizeObserver(() => {
   if (atEnd) scrollToEnd();
 });

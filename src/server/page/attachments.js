@@ -1,5 +1,5 @@
-// Text files that go with the next message: chosen with the button, dropped on the page, or pasted; a long paste becomes
-// one too. Each is a chip with its number of tokens.
+// Handles text files that go with the next message: chosen with the button, dropped on the page, or pasted. A long
+// pasted text becomes a file too. Each file is shown as a chip with its number of tokens.
 import {countTokens} from './api.js';
 import {byId, el, icon, iconButton, toast} from './dom.js';
 
@@ -10,7 +10,7 @@ const LONG_PASTE = 4000;  // characters
 const size = (text) => (text.length < 1024 ? `${text.length} characters` : `${Math.round(text.length / 1024)} KB`);
 const tokens = (count) => `${count.toLocaleString('en-US')} token${count === 1 ? '' : 's'}`;
 
-// Returns the chip of a file; `remove` is left out where the file is sent already.
+// Returns the chip of a file. `remove` is omitted if the file has been sent already.
 export function fileChip(file, remove = null) {
   const length = el('span.file-size', {}, typeof file.tokens === 'number' ? tokens(file.tokens) : size(file.text));
   return el('span.file', {title: file.name}, icon('file'), el('span.file-name', {}, file.name), length,
@@ -30,7 +30,7 @@ async function readText(file) {
 }
 
 export class Attachments {
-  // `changed` is called when there are more or fewer files, or a number of tokens is known.
+  // `changed` is called when files are added or removed, or when a number of tokens becomes known.
   constructor(changed) {
     this.changed = changed;
     this.files = [];
@@ -63,7 +63,7 @@ export class Attachments {
     });
   }
 
-  // Takes what should not be typed into the field from a paste; returns true if it did.
+  // Takes files and long text out of a paste, which should not be typed into the field. Returns true if it did.
   paste(data) {
     const files = [...data.files];
     const text = data.getData('text/plain');
@@ -98,7 +98,7 @@ export class Attachments {
     }, () => {});  // without a number the chip shows the size
   }
 
-  // Returns the files, which are those of a message from now on.
+  // Returns the files and forgets them, because they belong to a message from now on.
   take() {
     const taken = this.files;
     this.files = [];

@@ -1,19 +1,20 @@
-// Cuts an answer into blocks inside the worker, and tells how they changed since the text was shorter. A block is
-// {kind, head, parts}: its parts are HTML of items of a list, rows of a table or lines of code, and one part of anything
-// else. What comes after a blank line never changes what is before it, so only the end of a growing text is read again.
+// Cuts an answer into blocks inside the worker, and reports how the blocks changed as the text grew. A block is {kind,
+// head, parts}. Its parts are the HTML of a list's items, a table's rows or a code block's lines; any other block has
+// one part. Text after a blank line never changes the blocks before it, so only the end of a growing text is parsed
+// again.
 import {escaped, htmlOf, languageOf, tokensOf} from './grammar.js';
 import {LineHighlighter} from './highlighter.js';
 
 const PLAIN_PART = 4096;
-const TAB = '\uE009';  // stands for a tab of code, because marked makes blanks of those that begin a line
+const TAB = '\uE009';  // stands for a tab in code, because marked turns tabs at the beginning of a line into spaces
 
-// Collects the text in the form that marked reads without changing its length: line feeds end lines, and no line begins
-// with a tab.
+// Collects the text in the form that marked reads, without changing its length: lines end in a line feed, and no line
+// begins with a tab.
 class Lines {
   constructor() {
     this.whole = '';
     this.rest = '';  // the line that has not ended
-    this.fence = '';  // what began the block of code that is open
+    this.fence = '';  // the opening fence of the code block that is open
   }
 
   // Returns all of the text so far.
@@ -43,7 +44,7 @@ function plainBlock(text) {
 
 const attribute = (html) => /^<[a-z]+([^>]*)>/.exec(html)[1];
 
-// Shows a list with one item as HTML and takes the item out, so that each gets what marked gives the whole list.
+// Renders the list with one item at a time and extracts it, so that each item is as in marked's HTML of the whole list.
 function listBlock(token) {
   const shell = htmlOf([{...token, items: []}]);
   const parts = token.items.map((item) => {
@@ -60,7 +61,7 @@ function tableBlock(token) {
   return {kind: 'table', head, parts};
 }
 
-// Tells whether a fence that has begun is closed.
+// Returns true if the fence that begins the block has been closed.
 function isClosed(raw) {
   const fence = /^ {0,3}(`{3,}|~{3,})/.exec(raw);
   if (!fence) return true;
@@ -71,16 +72,16 @@ function isClosed(raw) {
 export class Blocks {
   constructor() {
     this.lines = new Lines();
-    this.settled = 0;  // characters of the text that cannot change any more
-    this.numSettled = 0;  // and their blocks
-    this.links = Object.create(null);  // addresses that settled text names
+    this.settled = 0;  // length of the text in characters that cannot change any more
+    this.numSettled = 0;  // number of its blocks
+    this.links = Object.create(null);  // addresses that the settled text names
     this.shown = [];
-    this.code = null;  // lines of the last block of code that are coloured already
+    this.code = null;  // the last code block, with its lines that are coloured already
   }
 
-  // Appends to the text and returns [{index, kind, head, from, parts}], where the parts of the block from `from` on are
-  // replaced, and the number of blocks. `more` tells that the text still grows; the last call reads all of it again, as
-  // an address may be named below the text that uses it.
+  // Appends to the text and returns {changes, count}, where `count` is the number of blocks. Each change is {index,
+  // kind, head, from, parts}: `parts` replaces the block's parts from `from` on. `more` is true while the text grows.
+  // The last call parses the whole text again, because an address may be named below the text that uses it.
   append(text, more) {
     const whole = this.lines.append(text);
     if (!more) {
@@ -119,7 +120,7 @@ export class Blocks {
     return {index, kind, head, from, parts: parts.slice(from)};
   }
 
-  // Everything before the last block is settled if a blank line is between them.
+  // All blocks before the last one are settled if a blank line precedes it.
   settle(tokens) {
     let last = tokens.length - 1;
     while (last > 0 && (tokens[last].type === 'space' || tokens[last].type === 'def')) --last;
@@ -140,7 +141,7 @@ export class Blocks {
     return {kind: 'html', head: '', parts: html ? [html] : []};
   }
 
-  // The last line of an open block is not coloured, as it may go on.
+  // The last line of an open block is not coloured, because it may continue.
   codeBlock(token, isOpen) {
     const language = languageOf(token.lang);
     const lines = token.text.replaceAll(TAB, '\t').split('\n');

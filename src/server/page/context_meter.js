@@ -1,8 +1,8 @@
-// Shows how much of the model's context the conversation fills, with what is about to be sent.
+// Shows how much of the model's context the conversation and the unsent message fill.
 import {byId} from './dom.js';
 import {branch} from './tree.js';
 
-const CHARACTERS_PER_TOKEN = 4;  // a guess, for what is not sent yet
+const CHARACTERS_PER_TOKEN = 4;  // an estimate for unsent text
 const NEARLY_FULL = 0.85;
 
 const count = (n) => n.toLocaleString('en-US');
@@ -13,7 +13,7 @@ export function usedTokens(chat) {
   return answer ? answer.stats.context : 0;
 }
 
-// `draft` is the text in the message field, and `fileTokens` what its files have.
+// `draft` is the text in the message field, and `fileTokens` the number of tokens in its files.
 export function showContext(chat, length, draft, fileTokens) {
   const node = byId('context');
   const fresh = fileTokens + Math.ceil(draft.length / CHARACTERS_PER_TOKEN);

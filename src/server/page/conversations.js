@@ -1,5 +1,5 @@
-// Keeps the conversations of this browser and which one is shown: opening, storing, searching, files with them, and what
-// other tabs change.
+// Keeps the conversations of this browser and which of them is shown. It opens, stores and searches them, exports and
+// imports files, and follows changes by other tabs.
 import {download, toast} from './dom.js';
 import {chats} from './store.js';
 
@@ -9,7 +9,8 @@ export function titleOf(text) {
   return line.length <= 60 ? line : `${line.slice(0, 60).replace(/\s+\S*$/, '')}…`;
 }
 
-// Returns where a conversation has all of the words, as a short text around the first, or null if it has not.
+// Returns a short text around the first of the words, which is empty if only the title has that word. Returns null if
+// the conversation lacks one of the words.
 export function foundIn(chat, words) {
   const texts = [chat.title, ...chat.messages.map(({content}) => content)];
   const whole = texts.join('\n').toLowerCase();
@@ -22,8 +23,8 @@ export function foundIn(chat, words) {
 }
 
 export class Conversations {
-  // `shown` is called when another conversation, or another state of it, must be displayed, and `listed` when only the
-  // list of them has changed.
+  // `shown` is called when another conversation, or a new state of the current one, must be displayed. `listed` is
+  // called when only the list of conversations has changed.
   constructor(shown, listed) {
     this.shown = shown;
     this.listed = listed;
@@ -53,12 +54,12 @@ export class Conversations {
     if (!this.isStored(chat)) this.all.unshift(chat);
   }
 
-  // Saves it if that has not been done for `interval` ms.
+  // Saves the conversation if the last save was more than `interval` ms ago.
   saveSometimes(chat, interval) {
     if (performance.now() - this.savedAt > interval && this.isStored(chat)) this.save(chat);
   }
 
-  // Puts it before all others.
+  // Moves the conversation to the front of the list and saves it.
   touch(chat) {
     chat.updated = Date.now();
     this.all = [chat, ...this.all.filter((each) => each !== chat)];

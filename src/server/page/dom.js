@@ -1,4 +1,4 @@
-// Builds DOM without markup in strings: text passed to these functions always stays text.
+// Builds DOM without markup in strings, so that text passed to these functions always stays text.
 
 // el('p.note', {title: 'x', onclick: f}, 'text', node, …) makes a tag with classes, properties or attributes,
 // and children. null and undefined attributes and children are left out.
@@ -18,7 +18,7 @@ export function el(spec, attributes = {}, ...children) {
   return node;
 }
 
-// Works for any number of nodes: a call cannot have as many arguments as a long text has nodes.
+// Works for any number of nodes. A call cannot have as many arguments as a long text has nodes.
 export function appendAll(parent, nodes) {
   for (const node of nodes) parent.append(node);
   return parent;
@@ -66,7 +66,7 @@ export function iconButton(name, label, onclick) {
   return el('button.icon-button', {type: 'button', 'aria-label': label, title: label, onclick}, icon(name));
 }
 
-// Inserts the outlines into the document's buttons that name one.
+// Inserts the icons into the document's buttons that name one.
 export function fillIcons(root) {
   for (const node of root.querySelectorAll('[data-icon]')) node.prepend(icon(node.dataset.icon));
 }
@@ -114,7 +114,7 @@ export function download(name, text) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-// Resolves when the style sheet is there, or cannot be loaded.
+// Resolves when the style sheet has been loaded, or cannot be loaded.
 export function loadStyle(href) {
   return new Promise((resolve) => {
     document.head.append(el('link', {rel: 'stylesheet', href, onload: resolve, onerror: resolve}));
@@ -123,7 +123,7 @@ export function loadStyle(href) {
 
 let toastTimer = 0;
 
-// Shows a line that disappears by itself and is read to screen readers; `action` is a button's {label, run}.
+// Shows a line which disappears by itself and which screen readers announce. `action` is a button's {label, run}.
 export function toast(text, action = null) {
   const node = byId('toast');
   const hide = () => (node.hidden = true);

@@ -1,15 +1,15 @@
-// Draws formulas with KaTeX, which is loaded when the first one appears. A formula that it cannot read stays text.
+// Draws formulas with KaTeX, which is loaded when the first one appears. A formula that KaTeX cannot parse stays text.
 import {loadStyle} from './dom.js';
 
-const FRAME_MS = 12;  // spent on formulas before the screen is shown again
+const FRAME_MS = 12;  // time spent on formulas before the next frame
 const OPTIONS = {output: 'htmlAndMathml', strict: 'ignore', trust: false, throwOnError: true, maxSize: 20, maxExpand: 500};
 
 let library = null;
-let queue = [];  // formulas that are shown as text so far
+let queue = [];  // formulas that are still shown as text
 let scheduled = false;
 
-// KaTeX styles its elements through the style object, which the security policy allows, but some of those that only
-// screen readers get through attributes, which it does not.
+// KaTeX styles most elements through the style object, which the security policy allows. It styles some of the elements
+// for screen readers through attributes, which the policy forbids.
 function dropStyles(node) {
   if (node.attributes && node.attributes.style) delete node.attributes.style;
   for (const child of node.children || []) dropStyles(child);
@@ -55,7 +55,7 @@ function load() {
   return library;
 }
 
-// Draws the formulas in `nodes`. Those in the fragment `before`, which they replace, are taken over, so that they do not
+// Draws the formulas in `nodes`. Formulas that exist in the replaced fragment `before` are reused, so that they do not
 // flicker.
 export function drawFormulas(nodes, before) {
   const fresh = nodes.flatMap((node) => [...node.querySelectorAll('.formula:not(.drawn, .unread)')]);
@@ -72,6 +72,6 @@ export function drawFormulas(nodes, before) {
   }
   if (queue.length && self.katex) return drawSome();
   if (queue.length) load().then(schedule, () => {
-    queue = [];  // without the library they stay text
+    queue = [];  // if the library cannot be loaded, formulas stay text
   });
 }

@@ -1,19 +1,19 @@
-// Sets marked up for answers, inside the worker. Beside Markdown there are formulas and footnotes; HTML is text, images
-// are links, and a link that leads to this server is text, because a GET can change what the server does.
+// Configures marked for answers, inside the worker. It adds formulas and footnotes to Markdown. HTML is shown as text,
+// images become links, and a link that leads to this server is text, because a GET can change the server's state.
 import './lib/marked.js';
 import {highlighted} from './highlighter.js';
 
 const {marked, Lexer, Parser} = self.marked;
 
-const MAX_INLINE = 32768;  // a longer paragraph is shown as it is: the time of emphasis may grow with its square
+const MAX_INLINE = 32768;  // a longer paragraph is shown as it is, because the time for emphasis may be quadratic
 const MAX_FORMULA = 8192;
 const PAIRS = [['\\(', '\\)', false], ['\\[', '\\]', true], ['$$', '$$', true]];  // opening, closing, on its own line
 const DOLLARS = /^\$(?![\s$])((?:\\.|[^$\\\n])*?(?:\\.|[^\s$\\]))\$(?!\d)/;
-const MONEY = /^\d[\d.,]*[kKmMbB]?\s+[A-Za-z]{2}/;  // "$5 per month, or 50$" is no formula
+const MONEY = /^\d[\d.,]*[kKmMbB]?\s+[A-Za-z]{2}/;  // "$5 per month, or 50$" is not a formula
 const NOTE = /^\[\^([^\]\s]{1,40})\]:[ \t]*([^\n]*(?:\n(?![ \t]*(?:\n|\[\^))[^\n]+)*)(?:\n|$)/;
 const NOTE_MARK = /^\[\^([^\]\s]{1,40})\](?!:)/;
 
-let growing = false;  // more of the text is to come, so a formula without an end is one that has half arrived
+let growing = false;  // more text will follow, so a formula without an end may still be arriving
 
 export const escaped = (text) => text.replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
 
@@ -23,7 +23,7 @@ function firstPart(text) {
   return end < 0 ? text : text.slice(0, end + 1);
 }
 
-// Reads a formula at the beginning of the text. `whole` asks that nothing follows on its last line.
+// Reads a formula at the beginning of the text. If `whole` is set, nothing may follow on its last line.
 function formula(src, type, whole) {
   for (const [open, close, display] of PAIRS) {
     if (!src.startsWith(open)) continue;
@@ -108,13 +108,13 @@ const footnoteMark = {
   renderer: (token) => `<sup class="note-mark">${escaped(token.label)}</sup>`,
 };
 
-// Returns the address if it leads to another site. Only some of those that come from marked are escaped.
+// Returns the address if it leads to another site. Only some of the addresses from marked are escaped.
 function outside(href) {
   try {
     const url = new URL(href.replace(/&amp;|&#38;/g, '&').replace(/&quot;/g, '"').replace(/&#39;/g, "'"));
     return url.protocol === 'mailto:' || (/^https?:$/.test(url.protocol) && url.origin !== self.location.origin) ? url.href : null;
   } catch {
-    return null;  // it is no whole address
+    return null;  // it is not an absolute address
   }
 }
 
@@ -139,7 +139,7 @@ marked.use({
   tokenizer: {
     html: () => undefined,
     tag: (src) => {
-      const found = /^<br\s*\/?>/i.exec(src);  // the only way to break a line in a cell of a table
+      const found = /^<br\s*\/?>/i.exec(src);  // the only way to break a line in a table cell
       return found ? {type: 'br', raw: found[0]} : undefined;
     },
   },
@@ -157,13 +157,13 @@ marked.use({
   },
 });
 
-// Returns the tokens of a text; `links` has the addresses that the text names and receives new ones, and `more` tells
-// that the text still grows.
+// Returns the tokens of a text. `links` has the addresses that the text names, and new ones are added to it. `more` is
+// true while the text still grows.
 export function tokensOf(text, links, more) {
   growing = more;
   const lexer = new Lexer(marked.defaults);
   lexer.tokens.links = links;
-  // marked takes an open block of code for one only if its last line ends.
+  // marked recognises an open code block only if its last line ends in a line break.
   lexer.blockTokens(more || !text.endsWith('\n') ? `${text}\n` : text, lexer.tokens);
   for (let next = lexer.inlineQueue.shift(); next; next = lexer.inlineQueue.shift()) {
     if (next.src.length > MAX_INLINE) next.tokens.push({type: 'text', raw: next.src, text: escaped(next.src)});

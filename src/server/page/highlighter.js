@@ -1,4 +1,4 @@
-// Colours code inside the worker, line by line: a line is coloured once, when it is complete, so that a growing block
+// Colours code inside the worker, line by line. A line is coloured once, when it is complete, so that a growing block
 // neither flickers nor costs more at its end than at its start.
 const MAX_LINE = 2000;  // the rest of a block with a longer line is not coloured
 
@@ -7,11 +7,11 @@ let loading = null;
 
 const escaped = (text) => text.replace(/[&<>]/g, (sign) => `&#${sign.charCodeAt(0)};`);
 
-// Loads highlight.js, which is large, for the first text with a block of code in a named language.
+// Loads highlight.js, which is large, when the first code block in a named language appears.
 export function loadHighlighter() {
   loading = loading || import('./lib/highlight.js').then(() => {
     library = self.hljs;
-    library.configure({hideUpgradeWarningAcceptNoSupportOrSecurityUpdates: true});  // it is a message on the console
+    library.configure({hideUpgradeWarningAcceptNoSupportOrSecurityUpdates: true});  // or it prints a message on the console
   }, () => null);
   return loading;
 }
@@ -21,7 +21,7 @@ export const needsHighlighter = (text) => library === null && loading === null &
 export class LineHighlighter {
   constructor(language) {
     this.language = library && language && library.getLanguage(language) ? language : null;
-    this.state = undefined;  // what the lines before leave open
+    this.state = undefined;  // the parser's state after the previous lines
   }
 
   // Returns the HTML of the next line, without its line break.

@@ -1,4 +1,4 @@
-// The keys of the whole page and of the message field.
+// Handles the keys of the whole page and of the message field.
 import {byId} from './dom.js';
 
 // `actions` are search(), newChat(), submit(), editLast() and escape().

@@ -25,7 +25,7 @@ export function statsText(stats) {
   if (typeof stats.cached === 'number') {
     parts.push(`${count(stats.cached)} of ${plural(stats.prompt, 'prompt token')} cached`);
   }
-  // Lines break between figures only.
+  // Lines may break only between the figures.
   return parts.map((part) => part.replaceAll(' ', '\u00a0')).join('\u00a0· ');
 }
 
@@ -38,7 +38,7 @@ function endNote(message) {
   return '';
 }
 
-// Shows an error in place of what is missing. `actions` are retry(), and setKey(key) for errors that a key
+// Returns an error box in place of a missing answer. `actions` are retry(), and setKey(key) for errors that a key
 // resolves.
 export function errorBox(error, actions) {
   const box = el('div.error', {role: 'alert'}, el('strong', {}, error.title), el('p', {}, error.advice));
@@ -55,7 +55,7 @@ export function errorBox(error, actions) {
   return box;
 }
 
-// Returns the buttons that step through what stands in the same place, or null if there is one message only.
+// Returns the buttons that step through the versions of a message, or null if there is only one.
 function versionSteps(message, actions) {
   const all = actions.versions();
   if (all.length < 2) return null;
@@ -71,7 +71,7 @@ function versionSteps(message, actions) {
 }
 
 export class UserView {
-  // `actions` are edit(text), which asks this instead, canEdit(), versions() and show(version).
+  // `actions` are edit(text), which asks `text` instead of the question, canEdit(), versions() and show(version).
   constructor(message, actions) {
     this.message = message;
     this.actions = actions;
@@ -149,8 +149,8 @@ export class AssistantView {
       this.thoughts, this.body, this.calls, this.waiting, this.foot);
   }
 
-  // Shows the current message. `now` is in ms since the request while it grows, and null once it is complete;
-  // `last` tells that no message follows it.
+  // Shows the current state of the message. While it grows, `now` is the time in ms since the request; once it is
+  // complete, `now` is null. `last` is true if no message follows.
   update(now, last) {
     const {message} = this;
     if (message.reasoning) this.thoughtText.update(message.reasoning);
@@ -165,7 +165,7 @@ export class AssistantView {
     this.waiting.hidden = !this.streaming || thinking || message.content !== '';
     if (this.streaming) {
       if (this.stats.parentNode !== this.foot) this.foot.replaceChildren(this.stats);
-      if (now - this.statsAt > 250) {  // faster changes could not be read
+      if (now - this.statsAt > 250) {  // figures that change faster cannot be read
         this.statsAt = now;
         this.stats.textContent = statsText(message.stats);
       }
@@ -174,7 +174,7 @@ export class AssistantView {
     }
   }
 
-  // Shows functions that the model calls, whose arguments grow like an answer.
+  // Shows the model's function calls, whose arguments grow like an answer.
   showCalls() {
     const {calls = []} = this.message;
     for (const [i, call] of calls.entries()) {

@@ -1,4 +1,4 @@
-// Shows a growing text as it is. A long text is kept in several elements, so that only the last is laid out again.
+// Shows a growing text as it is. A long text is split over several elements, so that only the last is laid out again.
 import {el} from './dom.js';
 
 const LONG = 2000;
@@ -10,7 +10,7 @@ export class PlainText {
     this.last = null;
   }
 
-  // `text` begins with what is shown already.
+  // `text` begins with the text that is shown already.
   update(text) {
     let fresh = text.slice(this.length);
     this.length = text.length;

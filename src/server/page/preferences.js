@@ -1,5 +1,5 @@
 // Runs the settings dialog, the theme, and the switch for thinking. Sampling and the system prompt belong to the
-// conversation; the theme and the key to the browser.
+// conversation; the theme and the key belong to the browser.
 import {byId, toast} from './dom.js';
 import {apiKey, NUMBERS, plainSampling, samplingOf, saveSettings, setApiKey, settings} from './store.js';
 
@@ -19,8 +19,8 @@ function showTheme() {
 }
 
 export class Preferences {
-  // `current` returns the conversation that is shown, `save` stores one, and `onKey` is called when the API key has been
-  // changed and settings are closed.
+  // `current` returns the conversation that is shown and `save` stores one. `onKey` is called when the API key has been
+  // changed and the settings are closed.
   constructor(current, save, onKey) {
     this.current = current;
     this.save = save;
@@ -36,7 +36,7 @@ export class Preferences {
       keyChanged = true;
     }));
     this.dialog.addEventListener('click', (event) => {
-      if (event.target === this.dialog) this.dialog.close();  // a click beside the dialog
+      if (event.target === this.dialog) this.dialog.close();  // a click outside the dialog
     });
     this.dialog.addEventListener('close', () => {
       if (keyChanged) onKey();
@@ -58,7 +58,7 @@ export class Preferences {
     showTheme();
   }
 
-  // Shows what the current conversation has.
+  // Shows the settings of the current conversation.
   showChat() {
     byId('thinking').setAttribute('aria-pressed', String(this.current().settings.thinking));
   }

@@ -1,8 +1,9 @@
-// Runs one answer in progress: sends the request and stores what arrives in a message of the conversation.
+// Runs one answer in progress: sends the request and stores the arriving data in a message of the conversation.
 import {ApiError, chatRequest, streamChat} from './api.js';
 import {branch} from './tree.js';
 
-// Adds a piece of a call of a function: the first names it, later ones with the same index append to its arguments.
+// Adds a piece of a function call. The first piece names the function; later ones with the same index extend its
+// arguments.
 export function addCall(calls, {index = 0, id, function: named = {}}) {
   calls[index] = calls[index] || {id: '', name: '', arguments: ''};
   if (id) calls[index].id = id;
@@ -28,7 +29,7 @@ export class Run {
     this.abort.abort();
   }
 
-  // Resolves when the answer has ended in any way; the message then tells how. A message that has a text already is
+  // Resolves when the answer has ended in any way, which the message then records. A message that already has a text is
   // continued.
   async answer(model, settings) {
     const {message} = this;
@@ -38,7 +39,7 @@ export class Run {
     message.stats = {first_ms: null, last_ms: null, first_tokens: this.tokensBefore, tokens: this.tokensBefore, prompt: 0,
                      cached: null, thinking: continues && message.stats ? message.stats.thinking : 0};
     for (const name of ['stopped', 'finish', 'error']) delete message[name];
-    message.unfinished = true;  // remains if the page is closed now
+    message.unfinished = true;  // stays set if the page is closed now
     try {
       const name = await model();
       if (this.abort.signal.aborted) throw new DOMException('stopped', 'AbortError');

@@ -1,5 +1,5 @@
-// Shows the list of conversations: search, choose, rename, export and delete. Each is one stop of the Tab key, and the
-// arrow keys reach the others and what can be done with one.
+// Shows the list of conversations: search, choose, rename, export and delete. The list is one stop of the Tab key. The
+// arrow keys reach its rows and their buttons.
 import {foundIn} from './conversations.js';
 import {byId, el, iconButton} from './dom.js';
 
@@ -29,7 +29,7 @@ export class Sidebar {
     return narrow.matches && this.node.classList.contains('open');
   }
 
-  // On a narrow screen the list covers the messages and cannot be reached while closed.
+  // On a narrow screen the list covers the messages and cannot receive the focus while closed.
   setOpen(open) {
     const wasOpen = this.isOpen();
     const shown = open && narrow.matches;
@@ -87,7 +87,7 @@ export class Sidebar {
     }
   }
 
-  // `running` contains the ids of conversations that are being answered. Only what the search finds is shown.
+  // `running` contains the ids of conversations that are being answered. Only results of the search are shown.
   show(chats, currentId, running) {
     this.state = [chats, currentId, running];
     if (this.renaming) return;  // the list is shown again when renaming ends
@@ -124,7 +124,7 @@ export class Sidebar {
     return row;
   }
 
-  // The focus goes to what takes the row's place.
+  // The focus moves to the row that replaces the removed one, or else to the button of a new chat.
   remove(row, id) {
     const at = [...this.list.children].indexOf(row);
     this.actions.remove(id);

@@ -1,14 +1,14 @@
-// Stores conversations and settings in the browser: one entry per conversation, so that tabs do not overwrite
-// each other's. Entries of other pages, or unreadable ones, are not changed.
+// Stores conversations and settings in the browser. Each conversation has its own entry, so that tabs do not overwrite
+// each other's. Entries of other pages, and unreadable ones, are not changed.
 import {upgrade} from './tree.js';
 
 const CHAT = 'hadal.chat.';
 const SETTINGS = 'hadal.settings';
-const KEY = 'hadal.api_key';  // kept only as long as the tab
+const KEY = 'hadal.api_key';  // kept only for the lifetime of the tab
 
 export const NUMBERS = ['temperature', 'top_p', 'top_k', 'min_p', 'max_tokens', 'frequency_penalty', 'presence_penalty',
                         'repetition_penalty', 'seed'];
-// What a conversation has of its own; the stored settings are those of new conversations.
+// These settings belong to a conversation. The stored settings are the defaults of new conversations.
 const SAMPLING = {system: '', stop: '', thinking: false, effort: '', ...Object.fromEntries(NUMBERS.map((name) => [name, null]))};
 const DEFAULTS = {theme: 'system', ...SAMPLING};
 
@@ -24,7 +24,7 @@ function read(storage, key) {
   try {
     return storage().getItem(key);
   } catch {
-    return null;  // the page may not use storage: everything lasts as long as the tab
+    return null;  // the page may not use storage, so everything lasts only as long as the tab
   }
 }
 
@@ -51,7 +51,7 @@ export function saveSettings(changes) {
 export const samplingOf = (all) => Object.fromEntries(Object.keys(SAMPLING).map((name) => [name, all[name]]));
 export const plainSampling = () => ({...SAMPLING});
 
-// Returns a random id, even if crypto.randomUUID is missing (a page that is served neither over TLS nor from
+// Returns a random id, even if crypto.randomUUID is missing (on a page that is served neither over TLS nor from
 // localhost).
 function newId() {
   return Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, '0')).join('');
@@ -74,7 +74,7 @@ function validChat(chat) {
 const isObject = (value) => value !== null && typeof value === 'object' && !Array.isArray(value);
 const isFile = (file) => isObject(file) && typeof file.name === 'string' && typeof file.text === 'string';
 
-// A file may come from anywhere, so what is not as this page writes it is left out.
+// A file may come from anywhere, so parts that this page would not write are left out.
 function cleaned(message) {
   if (!Array.isArray(message.files) || !message.files.every(isFile)) delete message.files;
   if (typeof message.reasoning !== 'string') delete message.reasoning;
@@ -92,7 +92,7 @@ function setting(name, value, otherwise) {
   return typeof value === kind ? value : otherwise;
 }
 
-// Returns the conversation in today's form, or null if it is none.
+// Returns the conversation in the current format, or null if it is not a conversation.
 function readChat(chat) {
   if (!validChat(chat)) return null;
   const own = isObject(chat.settings) ? chat.settings : settings;
@@ -123,7 +123,7 @@ export const chats = {
     return found.sort((a, b) => b.updated - a.updated);
   },
 
-  // Returns null if it does not exist.
+  // Returns null if the conversation does not exist.
   load(id) {
     return readChat(parsed(read(local, CHAT + id)));
   },
@@ -139,7 +139,8 @@ export const chats = {
                            conversations: list}, null, 2);
   },
 
-  // Returns the conversations of such a text, those of earlier versions too. Throws an Error that says what is wrong.
+  // Returns the conversations of such a text, including those of earlier versions. Throws an Error that says what is
+  // wrong.
   imported(text) {
     const file = parsed(text);
     if (file === null || typeof file !== 'object' || file.format !== 'hadal-chat') {

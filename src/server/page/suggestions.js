@@ -1,4 +1,4 @@
-// What an empty conversation proposes: the bundled model knows a few tasks only, others get questions of every kind.
+// These are suggestions for an empty conversation. The bundled model can do only a few tasks, so it has its own list.
 const BUNDLED = ['Tell me a short story about a brave fox.', 'Please add 217254 and 8366.',
                  'Sort the following codes: QZ, HJK, SJW, DRZ, DL'];
 const GENERAL = ['Explain how tides work, with the formula for the tidal force.',

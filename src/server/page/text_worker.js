@@ -1,15 +1,15 @@
-// Turns Markdown into HTML beside the page's own thread, which therefore stays free however long a text takes. Messages
-// come in as {id, text, more}, or {id, forget}; each {id, text, more} is answered by any number of {id, changes} and
-// then {id, done, count}. {waiting} tells that a library is being loaded.
+// Turns Markdown into HTML outside the page's main thread, which therefore stays free however long a text takes.
+// Incoming messages are {id, text, more} or {id, forget}. Each {id, text, more} is answered by any number of {id,
+// changes} and then {id, done, count}. {waiting} says that a library is being loaded.
 import {Blocks} from './blocks.js';
 import {loadHighlighter, needsHighlighter} from './highlighter.js';
 
-const BATCH = 8192;  // the page builds this much HTML at a time
+const BATCH = 8192;  // characters of HTML that the page builds at a time
 
 const documents = new Map();
 let last = Promise.resolve();
 
-// Sends the changes in pieces that the page can build without a pause that is felt.
+// Sends the changes in pieces that the page can build without a noticeable pause.
 function send(id, changes) {
   let batch = [];
   let size = 0;

@@ -1,7 +1,7 @@
-// A conversation is a tree of messages: an edited question and a new answer stand beside what was there before. Each
-// message has an id and names its parent, and `chat.leaf` is the last message of the branch that is shown.
+// A conversation is a tree of messages: an edited question or a new answer becomes a sibling of the previous one. Each
+// message has an id and names its parent. `chat.leaf` is the last message of the branch that is shown.
 
-// Gives a list of messages that follow each other, as older versions stored them, the form of a tree.
+// Turns a list of consecutive messages, as older versions stored them, into a tree.
 export function upgrade(chat) {
   if (chat.messages.length > 0 && chat.messages[0].id === undefined) {
     chat.messages.forEach((message, i) => Object.assign(message, {id: i + 1, parent: i}));
@@ -16,12 +16,12 @@ export function branch(chat, last = chat.leaf) {
   const found = [];
   for (let message = byId.get(last); message; message = byId.get(message.parent)) {
     found.unshift(message);
-    byId.delete(message.id);  // a damaged file could have a circle
+    byId.delete(message.id);  // a damaged file could contain a cycle
   }
   return found;
 }
 
-// Adds a message after `parent`, or as a first one if that is null, and shows it.
+// Adds a message after `parent`, or as a first message if `parent` is null, and shows it.
 export function add(chat, parent, message) {
   message.id = 1 + Math.max(0, ...chat.messages.map(({id}) => id));
   message.parent = parent ? parent.id : 0;
@@ -32,7 +32,7 @@ export function add(chat, parent, message) {
 
 export const parentOf = (chat, message) => chat.messages.find(({id}) => id === message.parent) || null;
 
-// Returns the messages that stand in the same place, the oldest first.
+// Returns the messages with the same parent, the oldest first.
 export const versions = (chat, message) => chat.messages.filter(({parent}) => parent === message.parent);
 
 // Shows the branch that goes through the message, down to its newest end.
@@ -46,7 +46,7 @@ export function choose(chat, message) {
   chat.leaf = last.id;
 }
 
-// Removes a message that has none after it.
+// Removes a message that has no successor.
 export function remove(chat, message) {
   chat.messages = chat.messages.filter((each) => each !== message);
   chat.leaf = message.parent;

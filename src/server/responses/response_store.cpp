@@ -32,7 +32,7 @@ void ResponseStore::put(const std::string& id, std::string_view owner, std::stri
   for (const auto& turn : earlier.turns) earlier_bytes += turn->charge.of_store.bytes(MemoryKind::kPrompt);
   if (own_bytes + turn_bytes + earlier_bytes > max_bytes()) return;
   earlier.turns.shrink_to_fit();
-  earlier.turns.reserve(earlier.turns.size() + 1);  // exactly what is counted: a long list would double
+  earlier.turns.reserve(earlier.turns.size() + 1);  // growth would double what is counted
   auto turn = std::make_shared<StoredTurn>(StoredTurn{.messages = std::move(messages), .charge = {}});
   auto response = std::make_shared<Response>(
       Response{.json = std::move(json), .conversation = std::move(earlier), .charge = {}});
@@ -44,7 +44,7 @@ void ResponseStore::put(const std::string& id, std::string_view owner, std::stri
       !count(turn->charge, holder, MemoryKind::kPrompt, turn_bytes))
     return;
   response->conversation.turns.push_back(std::move(turn));
-  // What may throw comes first, so that the maps agree in any case.
+  // Operations that may throw come first, so that the maps stay consistent.
   std::list<std::string> place = {id};
   const bool is_new =
       entries_
@@ -76,7 +76,7 @@ ResponseStore::Owner& ResponseStore::owner_of(std::string_view name) {
   return owner->second;
 }
 
-// Counts what comes into being for an owner; returns false if the store has no room for it.
+// Counts memory that is about to be allocated for an owner. Returns false if the store has no room for it.
 bool ResponseStore::count(StoredCharge& charge, const Owner& owner, MemoryKind kind, size_t bytes) const {
   charge = {.of_store = MemoryCharge(memory_), .of_owner = MemoryCharge(owner.held)};
   return charge.of_store.try_add(kind, bytes) && charge.of_owner.try_add(kind, bytes);
@@ -87,8 +87,9 @@ void ResponseStore::remove(Entries::iterator entry) {
   entries_.erase(entry);
 }
 
-// Forgets the oldest response of the owner that holds most, to make room for `owner`. Returns false if nobody
-// with a response holds more than `owner`, which has none: the rest of the store belongs to running requests.
+// Forgets the oldest response of the owner that holds most, to make room for `owner`. Returns false if
+// `owner` has no response and no owner with a response holds more: the rest of the store belongs to running
+// requests.
 bool ResponseStore::evict_one_for(Owner& owner) {
   Owner* most = owner.ids.empty() ? nullptr : &owner;
   size_t held = owner.held->total();

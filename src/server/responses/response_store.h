@@ -23,20 +23,20 @@ struct StoredCharge {
   MemoryCharge of_owner = MemoryCharge();
 };
 
-// StoredTurn holds what one request added to a conversation: its input and its answer. The responses after it
-// share it, and its memory is counted until the last of them has gone.
+// StoredTurn holds what one request added to a conversation: its input and its answer. Later responses of the
+// conversation share it, and its memory is counted until the last of them is destroyed.
 struct StoredTurn {
   std::vector<ChatMessage> messages;
   StoredCharge charge;
 };
 
-// Conversation is what a response continues, or what continues a response.
+// Conversation is the history that a response continues, or that its successor will continue.
 struct Conversation {
   std::vector<std::shared_ptr<const StoredTurn>> turns;  // without instructions
-  CacheSalt cache_salt;  // of the last request; one that goes on without a salt has this one
+  CacheSalt cache_salt;  // of the last request; a request without a salt inherits it
 };
 
-// Returns the bytes that are counted for messages.
+// Returns the bytes that are counted for `messages`.
 size_t message_bytes(const std::vector<ChatMessage>& messages);
 
 class ResponseStore {
@@ -56,20 +56,20 @@ class ResponseStore {
   size_t bytes() const { return memory_->total(); }
 
   // Stores a response of `owner`, whose conversation is `earlier` (turns of this owner, with the salt of this
-  // response's request) and then `messages`. If there is no room, the oldest responses of the owner that
-  // holds most give way. An owner holds its responses and every turn that one of them or one of its running
-  // requests still shares, each once. So nobody can displace the responses of an owner that holds less. What
-  // does not fit into an empty store with its whole conversation is not stored, and neither is an id that is
-  // there.
+  // response's request) followed by `messages`. If there is no room, the oldest responses of the owner that
+  // holds most are forgotten. An owner holds its responses and every turn that one of its responses or
+  // running requests still shares, each once. So no owner can displace the responses of an owner that holds
+  // less. A response is not stored if it would not fit into an empty store with its whole conversation, or if
+  // its id exists already.
   void put(const std::string& id, std::string_view owner, std::string json, Conversation earlier,
            std::vector<ChatMessage> messages);
   // Returns a response of this owner, or null.
   std::shared_ptr<const Response> find(const std::string& id, std::string_view owner) const;
-  // Forgets a response of this owner; returns false if there is none.
+  // Forgets a response of this owner. Returns false if there is none.
   bool erase(const std::string& id, std::string_view owner);
 
  private:
-  // There are no more owners than keys with names, and one for all other clients, so none is removed.
+  // There are no more owners than named keys, plus one for all other clients, so none is removed.
   struct Owner {
     std::list<std::string> ids;           // the oldest first
     std::shared_ptr<RequestMemory> held;  // a ledger without a limit of its own

@@ -73,7 +73,7 @@ void ResponsesAnswer::take(const ChatChoiceText::Piece& piece, SseStream& stream
     if (item_ != Item::kReasoning) open(Item::kReasoning, nullptr, stream);
     append(piece.reasoning, stream);
   }
-  // What continues a call belongs to the open item, so it precedes the text after that call.
+  // Deltas that continue a call belong to the open item, so they precede the text after that call.
   size_t i = 0;
   for (; i < piece.calls.size() && piece.calls[i].id.empty(); ++i) append(piece.calls[i].arguments, stream);
   if (!piece.content.empty()) {
@@ -118,7 +118,7 @@ void ResponsesAnswer::append(std::string_view text, SseStream& stream) {
   send(name, stream);
 }
 
-// Ends the open item, with the events for that in a stream.
+// Ends the open item, in a stream with the events for its end.
 void ResponsesAnswer::close(std::string_view status, SseStream& stream) {
   if (item_ == Item::kNone) return;
   const bool is_broken = item_ == Item::kCall && !text_.has_whole_calls();
@@ -148,7 +148,8 @@ void ResponsesAnswer::close(std::string_view status, SseStream& stream) {
     json_.append(output_, begin);
     send("response.output_item.done", stream);
   }
-  // Arguments that broke off could not be rendered when the conversation goes on.
+  // Arguments that broke off could not be rendered in the next request of the conversation, so they are
+  // dropped.
   if (store_it_ && !is_broken) remember(std::exchange(item_text_, {}));
   item_text_.clear();
   item_ = Item::kNone;
@@ -172,7 +173,7 @@ void ResponsesAnswer::append_part(std::string& out, std::string_view text) const
   out += '}';
 }
 
-// Appends the open item. One that has just begun has neither parts nor text.
+// Appends the open item. An item that has just begun has neither parts nor text.
 void ResponsesAnswer::append_item(std::string& out, std::string_view status, std::string_view text) const {
   out += "{\"id\":";
   append_json_string(out, item_id_);

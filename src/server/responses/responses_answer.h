@@ -17,8 +17,8 @@ namespace hadal::server {
 
 class ResponsesAnswer final : public OpenAiAnswer {
  public:
-  // Takes from the request all but `common`. The response goes to `store`, as one of `owner`, when it is
-  // complete.
+  // Moves everything but `common` out of the request. The complete response is put into `store` as one of
+  // `owner`.
   ResponsesAnswer(ResponsesRequest& request, const Tokenizer& tokenizer, std::shared_ptr<ResponseStore> store,
                   std::string owner);
   void add(size_t i, GenerationDelta delta, SseStream& stream) override;
@@ -56,17 +56,17 @@ class ResponsesAnswer final : public OpenAiAnswer {
   const std::string owner_;
   Conversation earlier_;
   std::vector<ChatMessage> messages_;
-  GenerationDelta last_;  // without text and ids: the counts so far, and how it ended
+  GenerationDelta last_;  // without text and ids: the counts so far, and the finish reason
   std::string output_;    // the items that are complete
-  ChatMessage said_;      // the same as a message, if it is to be stored
+  ChatMessage said_;      // the same items as a message, if it is to be stored
   int64_t sequence_ = 0;  // number of the next event
   bool begun_ = false;
-  Item item_ = Item::kNone;  // which is open
+  Item item_ = Item::kNone;  // the kind of the open item
   int64_t output_index_ = -1;
   std::string item_id_;
   ToolCallDelta call_;       // of an open call: its id and name
-  std::string item_text_;    // its text so far
-  std::string delta_begin_;  // an event of it between the number and the text
+  std::string item_text_;    // the text of the open item so far
+  std::string delta_begin_;  // a delta event of the open item, from after the number to the text
   std::string json_;         // the event being written
 };
 

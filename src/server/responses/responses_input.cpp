@@ -15,7 +15,7 @@ std::string text_of(FieldReader& item, std::string_view field) {
   return text;
 }
 
-// Reads the list of texts in `field` if it is there.
+// Reads the list of texts in `field` if the field is present.
 std::string texts_of(FieldReader& item, std::string_view field,
                      std::initializer_list<std::string_view> types) {
   const json::value* value = item.find(field);
@@ -45,7 +45,7 @@ class InputReader {
   }
 
  private:
-  // Returns the assistant's message to which an item belongs: the open one, unless the item begins another.
+  // Returns the assistant's message to which an item belongs: the open one, unless the item begins a new one.
   ChatMessage& turn(const std::string& place, bool begins) {
     if (!std::exchange(in_turn_, true) || begins) return out_.add("assistant", place);
     return out_.list.back();
@@ -97,7 +97,7 @@ class InputReader {
   }
 
   ChatMessages& out_;
-  bool in_turn_ = false;  // the last message is the assistant's, and items may still belong to it
+  bool in_turn_ = false;  // the last message is the assistant's, and further items may still belong to it
 };
 
 void read_tool(FieldReader& reader, size_t i, const json::value& value, ToolList& tools) {

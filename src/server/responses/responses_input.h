@@ -12,8 +12,8 @@ namespace hadal::server {
 // references and the items of built-in tools are errors.
 void read_responses_input(FieldReader& reader, ChatMessages& messages);
 
-// Reads `tools`, `tool_choice`, `parallel_tool_calls`. Tools of another type than "function" are errors,
-// because OpenAI's servers carry them out.
+// Reads `tools`, `tool_choice`, `parallel_tool_calls`. Tools of a type other than "function" are errors,
+// because only OpenAI's servers execute them.
 void read_responses_tools(FieldReader& reader, ToolFields& tools);
 
 }  // namespace hadal::server

@@ -17,7 +17,7 @@ namespace hadal::server {
 namespace json = boost::json;
 namespace {
 
-constexpr size_t kMaxMetadata = 16;  // these are OpenAI's bounds
+constexpr size_t kMaxMetadata = 16;  // OpenAI's bounds
 constexpr size_t kMaxMetadataKeyBytes = 64;
 constexpr size_t kMaxMetadataBytes = 512;
 constexpr size_t kMaxIncludes = 64;
@@ -35,12 +35,12 @@ void refuse_unsupported(FieldReader& reader) {
   reader.unsupported({"rid"}, "the server chooses the id of a response, which /abort_request takes");
 }
 
-// Checks include, top_logprobs and truncation. The values that they may have change nothing.
+// Checks include, top_logprobs and truncation. Their allowed values have no effect.
 void check_options(FieldReader& reader) {
   std::vector<std::string> include;
   reader.texts("include", include, kMaxIncludes);
   for (const std::string& name : include) {
-    // The reasoning itself is in the answer, and it can be sent back.
+    // This value is accepted because the answer contains the reasoning itself, which can be sent back.
     if (name != "reasoning.encrypted_content")
       reader.fail("include",
                   fmt::format("has {}; must be [\"reasoning.encrypted_content\"]", shown_text(name)));
@@ -69,8 +69,8 @@ void check_metadata(FieldReader& reader) {
                              kMaxMetadataBytes, kMaxMetadataKeyBytes));
 }
 
-// Reads reasoning.effort, which tells whether the model should think: the models have no degrees of it,
-// and no summary is made, because the reasoning itself is in the answer.
+// Reads reasoning.effort, which says whether the model should think; the models have no levels of effort. No
+// summary is made, because the reasoning itself is in the answer.
 void read_reasoning(FieldReader& reader, std::string& effort, bool& thinking) {
   const json::value* value = reader.find("reasoning");
   if (value == nullptr || !reader.ok()) return;
@@ -85,7 +85,7 @@ void read_reasoning(FieldReader& reader, std::string& effort, bool& thinking) {
   reader.adopt(inner);
 }
 
-// Reads text.format into a grammar. text.verbosity makes no difference, because the models have no degrees of
+// Reads text.format into a grammar. text.verbosity makes no difference, because the models have no levels of
 // it.
 void read_text(FieldReader& reader, std::shared_ptr<const GrammarSpec>& grammar) {
   const json::value* value = reader.find("text");
@@ -121,14 +121,14 @@ void read_text(FieldReader& reader, std::shared_ptr<const GrammarSpec>& grammar)
   grammar = std::move(wanted);
 }
 
-// Place is where a body is read.
+// Place says in what context a body is read.
 struct Place {
   const ResponseStore& store;
   std::string_view owner;
-  MemoryCharge& reading;  // counts what reading takes
+  MemoryCharge& reading;  // counts the memory of the reading itself
 };
 
-// Finds the conversation that goes on, whose texts are copied into the prompt.
+// Finds the conversation that the request continues, whose texts are copied into the prompt.
 void find_earlier(FieldReader& reader, const Place& place, Conversation& out) {
   std::string id;
   reader.text("previous_response_id", id);
@@ -148,7 +148,7 @@ void find_earlier(FieldReader& reader, const Place& place, Conversation& out) {
   if (!charged.ok()) reader.refuse({}, charged.status());
 }
 
-// Writes the members that repeat the request.
+// Writes the members of the response that repeat the request.
 std::string echo_of(const FieldReader& reader, const SamplingParams& sampling, std::string_view effort,
                     bool store) {
   std::string out;
@@ -184,8 +184,7 @@ std::string echo_of(const FieldReader& reader, const SamplingParams& sampling, s
   return out;
 }
 
-// Joins the conversation: instructions, which are not part of what is stored, earlier turns, and the new
-// input.
+// Joins the conversation: instructions, which are not stored, then earlier turns, then the new input.
 std::vector<ChatMessage> join_messages(FieldReader& reader, const Conversation& earlier, ChatMessages input,
                                        std::vector<std::string>& places) {
   ChatMessages all;
@@ -203,7 +202,8 @@ std::vector<ChatMessage> join_messages(FieldReader& reader, const Conversation& 
   return std::move(all.list);
 }
 
-// Keeps what the answer needs of the request, whose repeated members stand in three events of a stream.
+// Keeps the parts of the request that the answer needs. Its repeated members occur in three events of a
+// stream.
 void keep_for_answer(FieldReader& reader, std::string echo, const std::vector<ChatMessage>& messages,
                      ResponsesRequest& out) {
   constexpr size_t kEchoCopies = 4;
@@ -214,8 +214,8 @@ void keep_for_answer(FieldReader& reader, std::string echo, const std::vector<Ch
   if (out.store) out.messages = messages;
 }
 
-// Reads the body into `out`; returns the places of its messages for errors. With `counting` only the prompt
-// matters.
+// Reads the body into `out`, and returns the places of its messages for errors. With `counting` only the
+// fields of the prompt matter.
 std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limits, const Place& place,
                                    bool counting, ResponsesRequest& out) {
   refuse_unsupported(reader);
@@ -238,7 +238,7 @@ std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limi
   read_reasoning(reader, effort, input.options.thinking);
   read_text(reader, sampling.grammar);
   find_earlier(reader, place, out.earlier);
-  // What was said under a salt stays under it, unless the client asks for another one.
+  // A conversation keeps its salt, unless the client gives another one.
   CacheSalt& salt = input.fields.cache_salt;
   if (salt == CacheSalt()) salt = out.earlier.cache_salt;
   out.earlier.cache_salt = salt;
@@ -288,7 +288,7 @@ std::variant<int64_t, FieldError> count_responses_tokens(std::string_view body, 
                                                          const ResponseStore& store, std::string_view owner) {
   OpenAiLimits own = limits;
   own.reserve = nullptr;
-  own.prompt.allow_auto_truncate = false;  // a prompt that is cut would be counted wrong
+  own.prompt.allow_auto_truncate = false;  // a cut prompt would give a wrong count
   auto parsed = parse(body, own, store, owner, true);
   if (auto* error = std::get_if<FieldError>(&parsed)) return std::move(*error);
   return static_cast<int64_t>(std::get<ResponsesRequest>(parsed).common.items.at(0).request.input_ids.size());

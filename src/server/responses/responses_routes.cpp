@@ -26,8 +26,8 @@ HttpResponse json_response(std::string body) {
   return response;
 }
 
-// Returns whose responses a client may see: those of the name of its key. All clients without such a name
-// share what they store.
+// Returns the owner of the responses that a client may read: the name of its key. All clients without such a
+// name share one owner.
 std::string owner_of(const HttpRequest& request) {
   return std::string(key_name_of(request.client));
 }
@@ -94,7 +94,7 @@ HttpResponse remove(ResponseStore& store, const HttpRequest& request) {
   return json_response(body + ",\"object\":\"response\",\"deleted\":true}");
 }
 
-// Every response has ended when its id is known to the store.
+// When the store knows an id, its response has already ended.
 HttpResponse cancel(const ResponseStore& store, const HttpRequest& request) {
   const std::string id = id_of(request);
   if (store.find(id, owner_of(request)) == nullptr) return not_stored(id);

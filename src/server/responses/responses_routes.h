@@ -1,4 +1,4 @@
-// Adds OpenAI's /v1/responses and what is below it: input_tokens, and reading and deleting a stored response.
+// Adds OpenAI's /v1/responses, its /input_tokens, and reading and deleting a stored response.
 #pragma once
 
 #include "server/router.h"
