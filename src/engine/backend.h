@@ -1,7 +1,7 @@
-// A Backend is a loaded model on the device that runs it, which is all that the engine and the commands know
-// about a device: it loads weights, sizes the KV cache and makes the objects that run steps. The main thread
-// uses it; each executor or runner is then used by one thread, and only one of all those that a backend has
-// made runs at a time.
+// A Backend is a loaded model on the device that runs it. The engine and the commands use the device only
+// through it: it loads weights, sizes the KV cache and makes the executors and runners that run steps. The
+// main thread uses the backend. Each executor or runner is then used by one thread, and at most one of those
+// that a backend has made may run at a time.
 #pragma once
 
 #include <cstdint>
@@ -33,26 +33,27 @@ class Backend {
   virtual const ModelConfig& config() const = 0;
 
   // Sets options.max_total_tokens and options.max_running_requests where they are 0, and checks that such a
-  // cache fits beside everything else. The other options have been checked. The errors are kUnsupported (a KV
-  // format), kInvalidArgument (more requests than the device runs together), and kResourceExhausted.
+  // cache fits into memory beside everything else. The other options must have been checked already. The
+  // errors are kUnsupported (a KV format), kInvalidArgument (more requests than the device runs together),
+  // and kResourceExhausted.
   virtual Result<void> size_cache(EngineOptions& options) = 0;
 
-  // Call after size_cache, with whole pages in `options`. The error is kResourceExhausted. What the backend
-  // was made from, and on a GPU the backend itself, must outlive the executor.
+  // Call this after size_cache, with whole pages in `options`. The error is kResourceExhausted. The executor
+  // must not outlive what the backend was made from, nor, on a GPU, the backend itself.
   virtual Result<std::unique_ptr<StepExecutor>> make_executor(const EngineOptions& options) = 0;
 
   // Makes a runner for batches of up to max_tokens rows over num_pages pages. Errors are as above.
   virtual Result<std::unique_ptr<ModelRunner>> make_runner(int64_t num_pages, int64_t max_tokens,
                                                            KvLayout layout) = 0;
 
-  // Returns the bytes of weights that a decode step must read at least: layers with only the experts that
-  // were hit (distinct_experts: one number per MoE layer, in order), and the head. `selects_keys` tells
-  // whether its tokens see more keys than they attend to (ModelConfig::selects_keys).
+  // Returns the bytes of weights that a decode step must read at least: the layers, with only the experts
+  // that were hit (distinct_experts has one number per MoE layer, in order), and the head. `selects_keys`
+  // tells whether its tokens have more keys than they attend to (ModelConfig::selects_keys).
   virtual int64_t weight_bytes_read(std::span<const int32_t> distinct_experts, bool selects_keys) const = 0;
 
   // Measures how many bytes per second a plain copy reaches on the device, or on all of several GPUs
-  // together, counting reads and writes. Returns
-  // nullopt when the caller must measure (the CPU) or when a GPU has no room for the copy.
+  // together, counting reads and writes. Returns nullopt on the CPU, where the caller must measure, and when
+  // a GPU has no room for the copy.
   virtual std::optional<double> measure_bandwidth() = 0;
 };
 
@@ -60,8 +61,8 @@ class Backend {
 struct GpuRanks {
   int base_gpu_id = 0;
   int gpu_id_step = 1;  // 0: all ranks take turns on one GPU
-  // Runs this rank alone, on GPU base_gpu_id, to measure its weights and kernels: it takes its own part for
-  // those of the others, so that what it computes has no meaning. −1: all ranks run.
+  // Runs this rank alone, on GPU base_gpu_id, to measure its weights and kernels. It uses its own part in
+  // place of the parts of the others, so its results have no meaning. −1: all ranks run.
   int64_t lone_rank = -1;
 
   bool is_lone() const { return lone_rank >= 0; }
@@ -83,8 +84,8 @@ struct BackendOptions {
   std::optional<std::filesystem::path> named_kernel_config_dir;  // the folder among them that the user named
 };
 
-// Checks that ranks find their GPUs, of which the machine has num_gpus; the CPU has room for any number of
-// ranks. The errors (kInvalidArgument) name the flag, its value, the number of GPUs and what is allowed.
+// Checks that ranks find their GPUs, of which the machine has num_gpus. On the CPU any number of ranks is
+// accepted. The errors (kInvalidArgument) name the flag, its value, the number of GPUs and what is allowed.
 Result<void> check_ranks(DeviceType device, ModelSplit split, const GpuRanks& gpus, int num_gpus);
 
 // Loads the weights. `pool` must outlive the backend. The errors are those of load_weights, and kUnsupported
@@ -96,31 +97,32 @@ Result<std::unique_ptr<Backend>> load_backend(DeviceType device, const std::file
 // Makes a backend over a loaded model; `model` and `pool` must outlive it.
 std::unique_ptr<Backend> make_cpu_backend(Model& model, ThreadPool& pool, KernelSet kernels);
 
-// Checks that a KV cache of this many tokens fits into memory on the CPU beside weights that are loaded; one
-// page always fits. Each of num_ranks ranks has a cache of its own. The error is kResourceExhausted, which
-// names the most that fits.
+// Checks that a KV cache of this many tokens fits into memory on the CPU beside weights that are loaded. A
+// cache of one page always passes. Each of num_ranks ranks has a cache of its own. The error is
+// kResourceExhausted, which names the largest number of tokens that fits.
 Result<void> check_cpu_cache_fits(const ModelConfig& config, KvLayout layout, int64_t num_ranks,
                                   int64_t max_total_tokens, int64_t available_bytes, bool with_nextn = false);
 
-// GpuEstimate says what a GPU would do with a model, or with one rank's part of it, computed from its config
-// alone.
+// GpuEstimate says how a GPU's memory would be used by a model, or by one rank's part of it. It is computed
+// from the model's config alone.
 struct GpuEstimate {
   std::string name;
   int num_sms = 0;         // multiprocessors
   int64_t free_bytes = 0;  // now
   DeviceMemoryPlan plan;   // without workspace, state and graphs, whose sizes need loaded weights
 };
-// The error is kUnsupported. A model that does not fit is no error: its plan has no cache.
+// The error is kUnsupported. A model that does not fit is no error: its plan has no room for a cache.
 Result<GpuEstimate> estimate_gpu(const ModelConfig& config, LoadQuantization quantization,
                                  DType compute_dtype, KvLayout layout, double mem_fraction, ModelSplit split,
                                  const GpuRanks& gpus);
 
-// Checks that a GPU with this compute type supports such a cache: float16 needs a float16 cache, and bfloat16
-// any but float16 and float32. The error is kUnsupported, about --kv-cache-dtype.
+// Checks that a GPU with this compute type supports such a cache. With float16 the cache must be float16;
+// with bfloat16 it may be anything but float16 and float32. The error is kUnsupported, about
+// --kv-cache-dtype.
 Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype);
 
-// Checks that a decode step of this many requests is within what a GPU's kernels plan for; `flag` is the one
-// that set the number. The error is kInvalidArgument, which names flag, number and limit.
+// Checks that a GPU's kernels support a decode step of this many requests. `flag` is the flag that set the
+// number. The error is kInvalidArgument, which names flag, number and limit.
 Result<void> check_gpu_batch(std::string_view flag, int64_t num_requests);
 
 // Loads a model on the GPUs of options.gpus. In builds without CUDA cuda/backend_stub.cpp returns an error

@@ -77,7 +77,7 @@ class ThreadedEngine final : public Engine {
     return trace.render();
   }
   void check_integrity() override {
-    std::exception_ptr broken;  // left to the caller, because the engine continues
+    std::exception_ptr broken;  // rethrown by the caller, because the engine thread goes on
     on_engine_thread([&] {
       try {
         loop_.check_integrity();
@@ -120,7 +120,7 @@ class ThreadedEngine final : public Engine {
     paused_.store(paused);
   }
   Result<void> check(const GenerateRequest& request) const;
-  Result<RequestId> queue(GenerateRequest request, QueuePlaces& places);  // the request has been checked
+  Result<RequestId> queue(GenerateRequest request, QueuePlaces& places);  // `request` has been checked
   uint64_t own_seed(RequestId id) const;
 
   const EngineOptions options_;
@@ -195,7 +195,7 @@ Result<RequestId> ThreadedEngine::submit(GenerateRequest request) {
 Result<RequestId> ThreadedEngine::queue(GenerateRequest request, QueuePlaces& places) {
   HADAL_CHECK_EQ(places.client(), request.client);
   HADAL_RETURN_IF_ERROR(gate_.use(places));
-  // Leaves again if there is no memory for the rest.
+  // Counts the request as gone from the gate if there is no memory for the rest.
   struct Leaving {
     Gate* gate;
     uint64_t client;

@@ -28,15 +28,16 @@
 
 namespace hadal {
 
-// A callback of a request that is itself at fault throws this: the request ends with AbortReason::kRequest.
+// A callback throws this when its own request is at fault: the request ends with AbortReason::kRequest.
 class BadRequest : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// TokenConstraint restricts the next token (a grammar). The mask workers (engine/loop/mask_workers.h) call
-// it, one of them at a time, once per generated token, while the step that needs the mask is already running.
-// A row whose mask is late leaves the steps until it is ready, so other rows never wait for it.
+// TokenConstraint restricts the next token (a grammar). The mask workers (engine/loop/mask_workers.h) call it
+// once per generated token, one worker at a time, while the step that needs the mask is already running. If
+// the mask of a row is late, later steps leave that row out until its mask is ready, so other rows never wait
+// for it.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
@@ -68,13 +69,13 @@ struct TokenChunk;
 
 // ChunkSink receives the chunks of requests. The engine thread calls it once per step and sink, with all
 // chunks of the sink's requests (a request that fails while its mask is made has its chunk in a separate
-// call). It must return quickly and never call the engine. Each request's last chunk, and only that one, has
-// a finish reason; nothing follows it.
+// call). The call must return quickly and must never call the engine. Each request's last chunk, and only
+// that one, has a finish reason; no chunk follows it.
 class ChunkSink {
  public:
   virtual ~ChunkSink() = default;
-  // Moves out of `chunks` what it keeps. After std::bad_alloc it is called again with the vector as it has
-  // left it, so it must not have lost any of them.
+  // Moves the chunks that it keeps out of `chunks`. If it throws std::bad_alloc, it is called again with the
+  // vector as it has left it, so it must not have lost any chunk.
   virtual void on_chunks(std::vector<TokenChunk>& chunks) = 0;
 };
 
@@ -85,7 +86,8 @@ struct GenerateRequest {
   std::unique_ptr<StopCondition> stop;          // may be null
   std::unique_ptr<TokenConstraint> constraint;  // may be null
   int32_t priority = 0;                         // see SchedulePolicy::kPriority
-  // Requests of one client share its turns and its part of the queue; at most 2^63 - 1. 0: nobody is known.
+  // Requests of one client share its turns and its part of the queue; at most 2^63 - 1. 0: the client is
+  // unknown.
   uint64_t client = 0;
   CacheSalt cache_salt;  // requests of different salts share no prefixes in the cache
   // A chunk is delivered when it has this many tokens (≥ 1) or a finish reason. Use a large value for answers
@@ -96,7 +98,7 @@ struct GenerateRequest {
 
 enum class FinishReason { kNone, kStopToken, kStopCondition, kLength, kAbort };
 
-// AbortReason says who caused a kAbort.
+// AbortReason says what caused a kAbort.
 enum class AbortReason {
   kNone,      // not aborted
   kClient,    // abort, abort_all
@@ -121,8 +123,8 @@ struct RequestTimings {  // seconds; complete in the last chunk
 // SpeculationCounts count what speculation has done, for one request or for all.
 struct SpeculationCounts {
   int64_t verifications = 0;  // steps of a request that could verify drafts
-  int64_t tokens = 0;         // that those have sampled
-  int64_t drafts = 0;         // that they have verified
+  int64_t tokens = 0;         // tokens that these steps have sampled
+  int64_t drafts = 0;         // drafts that these steps have verified
   int64_t accepted = 0;
 
   SpeculationCounts& operator+=(const SpeculationCounts& other) {
@@ -159,14 +161,14 @@ struct TokenChunk {
   std::vector<TokenLogprob> logprobs;         // for token_ids, if requested
   std::vector<TokenLogprob> prompt_logprobs;  // in the first chunk, if requested: positions start+1 … end
   FinishReason finish_reason = FinishReason::kNone;
-  AbortReason abort_reason = AbortReason::kNone;  // kAbort: who caused it
+  AbortReason abort_reason = AbortReason::kNone;  // kAbort: what caused it
   int32_t matched_token = -1;                     // kStopToken: the token (also the last of token_ids)
   std::string matched;                            // kStopCondition: its description; kAbort: the reason
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;  // so far
   SpeculationCounts speculation;  // so far
-  // Prompt tokens that came from the prefix cache at the first admission, as many of them as the client may
-  // be told (PrefixMatch::told_tokens).
+  // Prompt tokens that came from the prefix cache at the first admission, limited to what the client may be
+  // told (PrefixMatch::told_tokens).
   int64_t cached_tokens = 0;
   RequestTimings timings;
 };
@@ -186,12 +188,12 @@ inline constexpr int64_t kDefaultMaxQueued = -1;
 struct EngineOptions {
   int64_t max_total_tokens = 0;       // KV capacity; 0: the backend chooses
   int64_t max_running_requests = 64;  // requests that run together; 0: the backend chooses
-  // This limits the waiting requests; more are refused with kResourceExhausted. 0 means no limit, and
-  // kDefaultMaxQueued a limit that suits a server.
+  // The limit on waiting requests; further ones are refused with kResourceExhausted. 0 means no limit, and
+  // kDefaultMaxQueued means a limit that suits a server.
   int64_t max_queued_requests = 0;
   int64_t chunked_prefill_size = 2048;  // prompt tokens per step, ≥ 1, or -1: prompts are not cut
   int64_t max_prefill_tokens = 16384;   // prompt tokens of all requests per step, ≥ 1
-  // This limits the time in ms that prompt tokens add to a step while a request of another client generates
+  // The limit on the time in ms that prompt tokens add to a step while a request of another client generates
   // (engine/loop/step_pace.h); 0: no limit.
   int64_t max_prefill_ms = 0;
   SchedulePolicy schedule_policy = SchedulePolicy::kFcfs;
@@ -209,47 +211,48 @@ struct EngineOptions {
   int64_t decode_log_interval =
       40;                    // decode steps between two "Decode batch" lines; 0: no batch lines at all
   std::string record_plans;  // file in which every scheduler call and plan is recorded; empty: none
-  // While a step runs, it waits for the masks of its rows, for up to this share of a decode step's duration;
-  // rows whose masks are late are computed again in a later step. With 0 it never waits, so most rows are
-  // late; with infinity it waits until they are there (both in tests).
+  // How long a running step may wait for the masks of its rows, as a share of a decode step's duration. Rows
+  // whose masks are late are computed again in a later step. With 0 the step never waits, so most rows are
+  // late; with infinity it waits until all masks are ready. Tests use both.
   double mask_wait_share = 0.5;
   double watchdog_timeout_s = 0.0;  // a step that takes longer is reported through on_stall; 0: no watchdog
   // The watchdog thread calls this once per stall, with one line: the phase, its duration and the requests.
   std::function<void(const std::string&)> on_stall;
   // The engine thread calls this once, with the reason, when a broken invariant has ended all work for good.
   std::function<void(const std::string&)> on_failure;
-  // Tokens that a step may sample for a request, which verifies as many drafts less one
-  // (docs/speculation.md); at most kMaxSpeculationWidth. 0: no speculation.
+  // Tokens that a step may sample for a request; the step verifies one draft less than that
+  // (docs/speculation.md). At most kMaxSpeculationWidth. 0: no speculation.
   int64_t speculation_width = 0;
-  // Narrows steps where drafts are not worth their cost (engine/speculation/speculation_policy.h). If false,
-  // every step has the width above.
+  // If true, steps are narrower where drafts are not worth their cost
+  // (engine/speculation/speculation_policy.h). If false, every step has the width above.
   bool speculation_adapts = false;
-  // Simulates how many drafts are accepted, for benchmarks: the chance of a draft at each depth, given that
-  // those before it were accepted. Deeper drafts are never accepted. The tokens then have no meaning. Empty:
-  // drafts are accepted if they are right.
+  // Simulates how many drafts are accepted, for benchmarks. Entry d is the chance that the draft at depth d
+  // is accepted, given that those before it were; deeper drafts are never accepted. The tokens then have no
+  // meaning. Empty: drafts are accepted if they are right.
   std::vector<double> simulated_acceptance;
 };
 
 inline constexpr int64_t kMaxSpeculationWidth = 64;
 
-// Checks EngineOptions::simulated_acceptance: each chance must be in [0, 1], and none deeper than the drafts
-// of this width. The error (kInvalidArgument) names `field`.
+// Checks EngineOptions::simulated_acceptance: each chance must be in [0, 1], and there must be no more of
+// them than a step of this width has drafts. The error (kInvalidArgument) names `field`.
 Result<void> check_simulated_acceptance(std::span<const double> chances, int64_t speculation_width,
                                         std::string_view field);
 
 // Returns `num_tokens` rounded up to whole pages: the KV capacity of an engine with this max_total_tokens.
 int64_t in_whole_pages(int64_t num_tokens);
 
-// Returns the default KV capacity on the CPU: a quarter of the memory that is available once the weights are
-// loaded (0 or less: not known, or none), but at most two full contexts, in whole pages, and at least one
-// page. `with_nextn` says that the cache has a layer for NextN. It is a pure function.
+// Returns the default KV capacity on the CPU, in whole pages: a quarter of the memory that is available once
+// the weights are loaded, but at most two full contexts and at least one page. If available_bytes is 0 or
+// less (not known, or none), the result is one page. `with_nextn` says that the cache has a layer for NextN.
+// It is a pure function.
 int64_t default_max_total_tokens(const ModelConfig& config, KvLayout layout, int64_t context_length,
                                  int64_t available_bytes, bool with_nextn = false);
 
-// Returns the default limit of waiting requests: 16 for each that can run, at least 4096.
+// Returns the default limit of waiting requests: 16 for each request that can run, at least 4096.
 int64_t default_max_queued_requests(int64_t max_running_requests);
 
-// EngineStats is a snapshot for metrics and /get_load. Its counters run since the start.
+// EngineStats is a snapshot for metrics and /get_load. Its counters count from the start of the engine.
 struct EngineStats {
   SchedulerStats scheduler;
   int64_t max_total_tokens = 0;
@@ -286,9 +289,9 @@ class Engine {
   virtual ~Engine() = default;
 
   // Reserves places in the queue for `count` requests (≥ 1) of `client` (GenerateRequest::client), all of
-  // them or none, so that a batch is refused before any of it has started. The errors are kInvalidArgument
-  // (more than the client may ever have), kResourceExhausted (they are not free now), and kCancelled
-  // (shutting down).
+  // them or none, so that a batch is refused before any of its requests has started. The errors are
+  // kInvalidArgument (more than the client may ever have), kResourceExhausted (not enough places are free
+  // now), and kCancelled (shutting down).
   virtual Result<QueuePlaces> reserve(int64_t count, uint64_t client) = 0;
 
   // Queues a request in one of `places`, which must belong to its client and have a place left. The errors
@@ -309,18 +312,18 @@ class Engine {
   virtual void abort(RequestId id) = 0;
   virtual void abort_all() = 0;
 
-  // Removes cached prefixes. It throws when that breaks an invariant (the engine has failed then), and
-  // returns kResourceExhausted while requests are queued or running (as SGLang refuses).
+  // Removes cached prefixes. It returns kResourceExhausted while requests are queued or running (as SGLang
+  // does). It throws when it finds a broken invariant; the engine has then failed.
   virtual Result<void> flush_cache() = 0;
 
-  // Lets no step start until resume(). Requests are still accepted and queued.
+  // Starts no step until resume() is called. Requests are still accepted and queued.
   virtual void pause() = 0;
   virtual void resume() = 0;
   virtual bool paused() const = 0;
 
   // Makes submit return kCancelled and pause() do nothing from now on; a paused engine resumes. The call
-  // waits until everything has ended or `timeout` is over, then aborts the rest and returns the number of
-  // aborted requests. It does not return while a step hangs.
+  // waits until every request has ended or `timeout` is over, then aborts the remaining requests and returns
+  // their number. It does not return while a step hangs.
   virtual int64_t drain(std::chrono::milliseconds timeout) = 0;
 
   virtual EngineStats stats() const = 0;

@@ -9,8 +9,8 @@
 
 namespace hadal {
 
-// Starts the engine's threads. `options` are resolved: max_total_tokens is in whole pages, and no 0 stands
-// for a default any more. recorder may be null.
+// Starts the engine's threads. `options` are resolved: max_total_tokens is in whole pages, and no option is
+// left at a 0 that stands for a default. recorder may be null.
 std::unique_ptr<Engine> make_engine(std::unique_ptr<StepExecutor> executor, const ModelConfig& config,
                                     const EngineOptions& options, std::unique_ptr<PlanRecorder> recorder);
 

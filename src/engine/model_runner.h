@@ -1,5 +1,5 @@
-// Runs one batch at a time and returns its logits, for commands and tests that run a model without the
-// engine, and for the CPU's executor. One thread uses a runner.
+// Runs one batch at a time and returns its logits. Commands and tests use it to run a model without the
+// engine, and the CPU's executor runs its steps with it. One thread uses a runner.
 #pragma once
 
 #include <span>
@@ -25,12 +25,12 @@ class ModelRunner {
   // throws hadal::Error.
   virtual std::span<const float> forward(const ForwardBatch& batch) = 0;
 
-  // Tells whether the NextN layer is loaded and the runner runs it; the next two functions need that.
+  // Tells whether the NextN layer is loaded and the runner runs it; the next two functions require that.
   virtual bool has_nextn() const { return false; }
   // Does what forward() does, and returns the hidden states of all rows, too.
   virtual ForwardRows forward_with_hidden(const ForwardBatch& batch);
   // Runs the NextN layer (Model::forward_nextn) and returns the hidden states of the wanted rows. `hidden`
-  // must not be what an earlier call has returned.
+  // must not be the span that an earlier call has returned.
   virtual ForwardRows forward_nextn(const ForwardBatch& batch, std::span<const float> hidden);
 };
 

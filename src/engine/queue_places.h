@@ -1,5 +1,5 @@
-// QueuePlaces are places in an engine's queue that belong to one client and that no request uses yet.
-// Engine::reserve hands them out, so that a request of many choices is refused before any of them has
+// QueuePlaces holds places in an engine's queue that belong to one client and that no request uses yet.
+// Engine::reserve returns such places, so that a request with many choices is refused before any of them has
 // started. Engine::submit uses them one by one; the destructor returns the rest. One thread at a time uses
 // the object, and it must not outlive its engine.
 #pragma once

@@ -40,8 +40,8 @@ void apply_bias_and_masks(const SamplingParams& params, const TokenHistory& hist
   for (const int32_t token : eos_token_ids) ends.emplace_back(token, logits[token]);
   for (const int32_t token : params.stop_token_ids) ends.emplace_back(token, logits[token]);
   for (const auto& [token, logit] : ends) logits[token] = kMasked;
-  // If the grammar allows nothing but end tokens, they stay allowed: min_new_tokens must not make an answer
-  // break its grammar.
+  // If the grammar allows nothing but end tokens, they stay allowed, because min_new_tokens must not make an
+  // answer break its grammar.
   const bool anything_left =
       std::any_of(logits.begin(), logits.end(), [](float logit) { return logit != kMasked; });
   if (!anything_left) {
@@ -75,7 +75,7 @@ int32_t draw(std::span<const std::pair<float, int32_t>> candidates, const std::p
   const auto gumbel = [](uint32_t bits) { return -std::log(static_cast<double>(exponential_noise(bits))); };
 
   // Sums are relative to the best logit. Logarithms are computed only for the few tokens that can still win:
-  // G is at most −log(1 − u), which the number of leading zeros bounds.
+  // G is at most −log(1 − u), and the number of leading zeros of u bounds that.
   int32_t chosen = best.second;
   double largest = gumbel(bits_of(chosen));
   for (const auto& [logit, token] : candidates) {
@@ -134,7 +134,7 @@ int32_t sample_token(std::span<const float> logits, const SamplingParams& params
   for (size_t i = 0; i < work.size(); ++i) {
     if (work[i] == kMasked) continue;
     candidates.emplace_back(work[i], static_cast<int32_t>(i));
-    if (work[i] > best.first) best = candidates.back();  // of equal ones the lowest id stays
+    if (work[i] > best.first) best = candidates.back();  // the lowest id wins among equal logits
   }
   if (candidates.empty()) return argmax(logits);  // everything is masked: the best answer is the model's own
   if (params.top_k > 0 && params.top_k < static_cast<int64_t>(candidates.size())) {

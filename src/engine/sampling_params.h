@@ -17,7 +17,7 @@ inline constexpr double kMinRepetitionPenalty = 1e-30;
 
 struct SamplingParams {
   int64_t max_new_tokens = 128;  // ≥ 0
-  // This is in [0, max_new_tokens]. End-of-sequence and stop tokens are masked for this many tokens.
+  // In [0, max_new_tokens]. End-of-sequence and stop tokens are masked for this many tokens.
   int64_t min_new_tokens = 0;
   float temperature = 1.0F;  // [0, kMaxTemperature]; 0 is greedy
   float top_p = 1.0F;        // [kMinTopP, 1]: nucleus, arXiv 1904.09751
@@ -30,7 +30,7 @@ struct SamplingParams {
   bool ignore_eos = false;
   std::vector<int32_t> stop_token_ids;
   std::vector<std::pair<int32_t, float>> logit_bias;  // each bias in [-100, 100]
-  std::optional<uint64_t> seed;                       // none: the engine draws one per request
+  std::optional<uint64_t> seed;                       // none: the engine chooses one for each request
 };
 
 // Errors name the field, its value and what is allowed. Token ids are checked against vocab_size.

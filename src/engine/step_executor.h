@@ -21,7 +21,7 @@
 
 namespace hadal {
 
-// SlotStart holds what is kept per slot, from the step that starts it until the slot is started again.
+// SlotStart holds the state of a slot, from the step that starts it until the slot is started again.
 struct SlotStart {
   int32_t slot = 0;
   SamplingParams sampling;
@@ -40,17 +40,18 @@ struct SampleSpec {
   int32_t num_rows = 1;      // of a VerifyItem, 0 to max_rows: logit_row and those after it
 };
 
-// VerifyItem is a decoding request that speculates. The executor knows the newest token of its slot, guesses
+// VerifyItem is a decoding request that speculates. The executor keeps the newest token of its slot, guesses
 // drafts after it, and adds their rows to the batch: at most max_rows, at consecutive positions below
-// end_position. Each row passes the ordinary sampler; a draft is accepted while it is the token that the row
-// before it sampled. The executor sets logit_row, position and num_rows of the item's sample. There is no row
-// if the request has ended, or failed, in a step that was under way when this one was staged.
+// end_position. Each row passes the ordinary sampler. A draft is accepted if it equals the token that the row
+// before it sampled and all drafts before it were accepted. The executor sets logit_row, position and
+// num_rows of the item's sample. There is no row if the request has ended, or failed, in a step that was
+// under way when this one was staged.
 struct VerifyItem {
   int32_t sample = 0;        // index into StagedStep::samples
   int32_t seq_idx = 0;       // row of batch.page_table
   int32_t max_rows = 0;      // ≥ 1
   int64_t end_position = 0;  // the last token that the request may generate is never computed
-  // No row sees more keys than this: the request has no more pages.
+  // No row has more keys than this, because the request has no more pages.
   int64_t most_keys = std::numeric_limits<int64_t>::max();
 };
 
@@ -75,8 +76,8 @@ struct StagedStep {
   std::vector<TokenFeed> feeds;
   std::vector<SampleSpec> samples;  // in the order of the plan's sampling items
   std::vector<PromptScore> scores;
-  // With speculation, these are the requests that verify drafts, and the token after each row of `batch`;
-  // -1: the row samples it, or there is none.
+  // With speculation: the requests that verify drafts, and the token after each row of `batch`. The token is
+  // −1 if the row samples it, or if there is none.
   std::vector<VerifyItem> verifies;
   std::vector<int32_t> next_ids;
   bool profile = false;  // requests StepOutput::ops from executors that can time single ops
@@ -140,13 +141,13 @@ struct StepOutput {
   StepExchanges exchanges;                // of ranks on GPUs
 };
 
-// DeviceRates are what decides, on a device, how much more a step costs with more rows.
+// DeviceRates says how much more a step costs on a device when it has more rows.
 struct DeviceRates {
   // Multiply-adds that take as long as reading a byte of weights.
   double products_per_byte = 1.0;
 };
-// A step that verifies no drafts leaves NextN out: the hidden states of up to this many tokens of each
-// request wait until there are drafts again.
+// A step that verifies no drafts leaves NextN out. The hidden states of up to this many tokens of each
+// request are kept until a step verifies drafts again.
 inline constexpr int64_t kMaxWaitingRows = 32;
 
 class StepExecutor {
@@ -162,19 +163,19 @@ class StepExecutor {
   virtual std::vector<std::vector<int32_t>> wait_drafts(int64_t /*step*/) { return {}; }
 
   // Sets the masks of the step's constrained samples, in their order, each [ceil(vocab / 32)] words (bit t of
-  // word t / 32: allowed): for each sample that of its first row, and one for each of its drafts, which is 0
-  // if the row after the draft is not to be sampled. It is called once for every step that has such samples:
-  // after its launch and after wait() has returned the previous step, but before the next launch and before
-  // its own wait().
+  // word t / 32: allowed). Each sample has one mask for its first row, and one for each of its drafts; the
+  // mask of a draft is all 0 if the row after that draft is not to be sampled. It is called once for every
+  // step that has such samples: after its launch and after wait() has returned the previous step, but before
+  // the next launch and before its own wait().
   virtual void set_masks(int64_t step, std::vector<uint32_t> masks) = 0;
 
-  // Waits for the oldest step in flight and returns its output. Where memory runs out, launch and set_masks
-  // throw std::bad_alloc and have done nothing; wait reports it as the step's error.
+  // Waits for the oldest step in flight and returns its output. If memory runs out, launch and set_masks
+  // throw std::bad_alloc and change nothing; wait reports it as the step's error.
   virtual StepOutput wait() = 0;
 
   // Tells whether it verifies drafts (StagedStep::verifies).
   virtual bool speculates() const { return false; }
-  // Returns what the policy of speculation must know of the device (engine/speculation/speculation_policy.h).
+  // Returns what the policy of speculation needs from the device (engine/speculation/speculation_policy.h).
   virtual DeviceRates rates() const { return {}; }
 
   // Tells whether prompt tokens may be on the absorbed path (WorkKind::kAbsorbedPrefill): a batch then has

@@ -2,23 +2,24 @@
 // budget, the slots or the memory are used up; the first that has no room ends admission, so that no request
 // overtakes a large one.
 //
-// A client that holds at least an eighth of the slots or pages leaves an eighth of both to others, if there
-// are any (client_shares.h); the first of its requests that would use that eighth, and all of its later ones,
-// are passed over. Short requests of clients that have no prompt under way start ahead of that order
+// A client that holds at least an eighth of the slots or pages leaves an eighth of both to other clients, if
+// there are any (client_shares.h). Its first request that would use that eighth is passed over, and so are
+// all of its later ones. Short requests of clients that have no prompt under way start ahead of that order
 // (prompt_turns.cpp). If the first request of such a client is not short, the pages that it needs are kept
 // for it.
 //
-// While requests of other clients generate, the prompt tokens of a step are limited by their cost, too
-// (prompt_budget.h); a request is not admitted if none of its prompt may be computed.
+// While requests of other clients generate, the cost of a step's prompt tokens is limited, too
+// (prompt_budget.h). A request is not admitted if none of its prompt may be computed.
 //
-// A request has room if the pages of all known tokens that are not shared with the cache, plus the expected
-// growth of this request and the running ones (growth_estimate.h), are free or evictable. When nothing runs,
-// the first one is always admitted: alone it fits, if necessary without its cached prefix, whose path may
-// have more pages than the prefix has blocks.
+// A request has room if the pages that it needs are free or evictable: those of all known tokens that the
+// cache does not have, plus the expected growth of this request and of the running ones (growth_estimate.h).
+// When nothing runs, the first request is always admitted, because it fits alone. If necessary it starts
+// without its cached prefix, whose path may have more pages than the prefix has blocks.
 //
 // A request whose prompt shares at least a page more with a prompt in prefill than with the cache waits for
-// that prefill, and then finds the pages in the tree. Meanwhile the others overtake it. It never waits for
-// ever: a running prefill advances with every step, and a starved request (request_queue.h) does not wait.
+// that prefill, and then finds the pages in the tree. Other requests may overtake it meanwhile. The wait
+// always ends, because a running prefill advances with every step, and a starved request (request_queue.h)
+// does not wait.
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -35,8 +36,8 @@ int64_t Scheduler::Impl::prefill_budget() const {
 
 int64_t Scheduler::Impl::match_limit(const RequestState& request) const {
   if (!request.prompt_done) return request.max_cached_tokens;
-  // Generated tokens may be reused only if they were computed as generated ones; if the tree contains only
-  // prompts, they were not.
+  // Cached generated tokens may be reused only if they were computed as generated tokens. If the tree
+  // contains only prompts, they were not.
   const int64_t limit = options.cache_generated_tokens ? request.num_known() : request.prompt_len;
   return std::min(limit, request.num_known() - 1);
 }
@@ -86,7 +87,7 @@ void Scheduler::Impl::admit(PromptBudget& budget, const Generating& generating, 
                         .wanted_pages = expected_growth(),
                         .first_prompt = budget.tokens() == prefill_budget()};
   std::vector<const RequestState*> admitted;
-  std::unordered_set<uint64_t> leave_room;  // clients that must
+  std::unordered_set<uint64_t> leave_room;  // clients that must leave room
   int64_t num_lookups = 0;
   queue.visit_in_order([this](RequestState& request) { return match_length(request); },
                        [&](RequestState& request) {
@@ -211,8 +212,8 @@ void Scheduler::Impl::take_pages(RequestState& request, Start& start, BatchPlan&
                 cache.evictable_pages());
     request.pages.push_back(*page);
   }
-  // The source may just have been evicted, and may be a page of this very request: the copy runs before all
-  // writes, so its rows are still there. If it is the target itself, the rows are already in place.
+  // The source may just have been evicted, and may now be a page of this request. Its rows are still there,
+  // because the copy runs before all writes. If it is the target itself, the rows are already in place.
   if (match.partial_tokens > 0 && match.partial_page != request.pages[num_shared_pages]) {
     plan.ranks[0].copies.push_back({.source = match.partial_page,
                                     .target = request.pages[num_shared_pages],

@@ -1,5 +1,5 @@
 // Describes what one step computes: plain data that can be logged, recorded and replayed. The scheduler makes
-// it, the engine stages it; it contains ids, never pointers.
+// a plan, and the engine stages it. A plan contains ids, never pointers.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,9 @@ struct WorkItem {
   // For kDecode of one token: it is the one that the previous step samples for this slot.
   bool input_from_previous = false;
   // For kDecode of a request that speculates: the item is the slot's newest token and up to num_tokens − 1 of
-  // its drafts. `begin` is the least position that the newest token may have; it is not known while a step
-  // before this one is in flight. Rows that would sample beyond max_new_tokens are not computed.
+  // its drafts. `begin` is the least position that the newest token may have, because its position is not
+  // known while the previous step is in flight. Rows that would sample beyond max_new_tokens are not
+  // computed.
   bool verifies = false;
 };
 
@@ -71,8 +72,8 @@ struct BatchPlan {
   int64_t num_decode_tokens = 0;
   int64_t num_cached_tokens = 0;  // prompt tokens that the new requests did not need to compute
   int64_t prompt_cost = 0;        // of the prompt and recomputed tokens, in rows (PromptCosts), rounded up
-  // These were sent back to the queue for lack of pages before this step's work; one may start again in this
-  // step.
+  // Requests that went back to the queue before this step's work because there were no pages for them. A
+  // request may be retracted and start again in the same step.
   std::vector<RequestId> retracted;
 
   bool empty() const;  // no rank has anything to do

@@ -1,7 +1,7 @@
-// ClientShares keeps an eighth of the slots and of the pages for clients that hold less than an eighth of
-// both. So a client whose requests take everything does not make another wait until one of them ends. Only
-// admission respects this: requests that run may grow into the kept pages. It holds only while others are
-// there: a client that has had no company for kCompanySteps may use everything.
+// ClientShares keeps an eighth of the slots and an eighth of the pages for clients that hold less than an
+// eighth of both. So a client whose requests fill the engine does not make another one wait until a request
+// ends. Only admission respects this: running requests may grow into the kept pages. A client may use
+// everything when no other client has had a running request for kCompanySteps steps.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ class ClientShares {
   void start(uint64_t client, int64_t num_pages);
   void grow(uint64_t client) { ++held_[client].pages; }
   void stop(uint64_t client, int64_t num_pages);
-  // Notes that a request of `client` runs at `step`; steps do not decrease. Client 0 stands for nobody who is
-  // known, such as the server's own probes, and is no company.
+  // Notes that a request of `client` runs at `step`; steps do not decrease. Client 0 stands for all unknown
+  // clients, such as the server's own probes, and does not count as another client.
   void see(uint64_t client, int64_t step);
 
-  // Returns true if `client` must leave the kept slots and pages free at `step`: another client was seen not
-  // long ago, and this one has at least as many slots, or pages, as are kept.
+  // Returns true if `client` must leave the kept slots and pages free at `step`: another client was seen in
+  // the last kCompanySteps steps, and this one has at least as many slots, or pages, as are kept.
   bool must_leave_room(uint64_t client, int64_t step) const;
   int64_t kept_slots() const { return kept_slots_; }
   int64_t kept_pages() const { return kept_pages_; }
@@ -40,17 +40,17 @@ class ClientShares {
   const std::unordered_map<uint64_t, Held>& held() const { return held_; }
 
   static constexpr int64_t kPart = 8;
-  static constexpr int64_t kCompanySteps = 4096;  // about a minute
+  static constexpr int64_t kCompanySteps = 4096;  // steps; about a minute
 
  private:
   static constexpr int64_t kNever = -kCompanySteps - 1;
 
   int64_t kept_slots_;
   int64_t kept_pages_;
-  std::unordered_map<uint64_t, Held> held_;  // by client; none has no slot
-  uint64_t latest_client_ = 0;               // the client seen last …
-  int64_t latest_step_ = kNever;             // … at this step
-  int64_t other_step_ = kNever;              // when a client other than this was last seen
+  std::unordered_map<uint64_t, Held> held_;  // by client; only clients that hold a slot
+  uint64_t latest_client_ = 0;               // the client seen last
+  int64_t latest_step_ = kNever;             // the step at which it was last seen
+  int64_t other_step_ = kNever;              // when a client other than latest_client_ was last seen
 };
 
 }  // namespace hadal

@@ -26,11 +26,11 @@ void Scheduler::Impl::complete(const BatchPlan& plan, std::span<const ItemOutcom
       }
       RequestState* request = by_slot[item.slot];
       if (request == nullptr || request->id != item.request_id) {
-        request = find(item.request_id);   // it may have gone back to the queue,
-        if (request == nullptr) continue;  // or have ended
+        request = find(item.request_id);   // it may have gone back to the queue
+        if (request == nullptr) continue;  // it has ended
       }
       --request->num_items_in_flight;
-      // A request is admitted again only when it has no item in flight, so this item belongs to this
+      // A request is admitted again only when it has no item in flight, so this item belongs to the present
       // admission.
       const bool deferred = item.samples && request->deferred_step == plan.step;
       if (request->running) {
@@ -147,8 +147,8 @@ bool Scheduler::Impl::defer(RequestId id) {
   request->surplus = 0;
   request->repeats = true;
   --request->planned;
-  // The last token of a prompt is computed as a prompt token again. Others must not wait for this prompt
-  // meanwhile.
+  // The last token of a prompt will be computed again as a prompt token. Until then, other requests must not
+  // wait for this prompt.
   if (request->planned < request->prompt_len) {
     request->catching_up = true;
     leave_prefilling(*request);

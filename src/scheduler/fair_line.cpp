@@ -55,7 +55,7 @@ RequestState* FairLine::Walk::next() {
   Turn turn;
   if (head_ != line_.heads_.end() && (visited_.empty() || *head_ < visited_.top())) {
     turn = *head_++;
-    // The caller may remove the request, and then its client's next one must not be where head_ points.
+    // The caller may remove the request; then head_ must not point to the same client's next request.
     line_.clients_.at(std::get<2>(turn)).walk = line_.num_walks_;
     while (head_ != line_.heads_.end() && was_visited(*head_)) ++head_;
   } else if (!visited_.empty()) {

@@ -1,9 +1,9 @@
 // FairLine holds waiting requests of equal standing, in the order in which they share the engine between
 // clients. It is start-time fair queueing (Goyal, Vin, Cheng 1996) with one request as the unit of cost. Each
-// client's requests follow each other in order of arrival, one in each round; a client that had none waiting
-// joins in the current round, or in the next one if it was served in this one. So a client with many waiting
-// requests delays another's first one by at most one of its own, and with one client the order is that of
-// arrival. Adding and removing cost O(log n).
+// client's requests follow each other in order of arrival, one in each round. A client that had none waiting
+// joins in the current round, or in the next one if it was already served in this round. So a client with
+// many waiting requests delays another client's first request by at most one of its own. With one client the
+// order is that of arrival. Adding and removing cost O(log n).
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ class FairLine {
   int64_t size() const { return size_; }
 
   void add(uint64_t client, uint64_t arrival, RequestState* request);
-  // `served` says that the request was admitted and has used a turn of its client. One that was aborted has
-  // not.
+  // `served` says that the request was admitted, which uses a turn of its client; an aborted request uses
+  // none.
   void remove(uint64_t client, uint64_t arrival, bool served);
   // Proves the order, and returns the number of requests. It throws when the order is broken.
   int64_t check_integrity() const;
@@ -50,7 +50,7 @@ class FairLine {
  private:
   struct Client {
     std::map<uint64_t, RequestState*> requests;  // by arrival
-    int64_t round = 0;                           // round of the first one
+    int64_t round = 0;                           // round of its first request
     int64_t walk = 0;                            // the latest walk that has visited it
   };
   Turn head_of(uint64_t id, const Client& client) const {

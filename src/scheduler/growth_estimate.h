@@ -1,11 +1,11 @@
 // Estimates how many more pages the running requests will need, which decides how many requests run at once.
 // If the estimate is too low, requests are retracted; if it is too high, memory stays unused.
 //
-// A request is expected to generate `ratio` of the tokens it may still generate (at most kMaxExpectedTokens
-// of them count, because few requests with a huge limit use it). The ratio starts at kInitial (again after
-// every idle time), falls by (kInitial - kMinimum) / kDecaySteps with every step and rises by
-// kRiseOnRetraction with every retraction; the caller's conservativeness multiplies it, and the product is at
-// most 1. (The idea and the size of the constants are those of SGLang's new_token_ratio.)
+// A request is expected to generate `ratio` of the tokens that it may still generate. At most
+// kMaxExpectedTokens of them count, because few requests with a huge limit reach it. The ratio starts at
+// kInitial, also after every idle time; it falls by (kInitial - kMinimum) / kDecaySteps with every step and
+// rises by kRiseOnRetraction with every retraction. The caller's conservativeness multiplies it, and the
+// product is at most 1. (The idea and the size of the constants are those of SGLang's new_token_ratio.)
 #pragma once
 
 #include <algorithm>

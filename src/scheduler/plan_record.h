@@ -61,8 +61,8 @@ std::string plan_to_json(const BatchPlan& plan);
 struct PlanReplay {
   int64_t num_calls = 0;  // calls carried out, including the options
   int64_t num_plans = 0;
-  // It is empty if all plans equal the recorded ones. Otherwise it shows the first that differs: its line,
-  // and both plans.
+  // Empty if all plans equal the recorded ones. Otherwise it shows the first plan that differs: its line in
+  // the record, the recorded plan and the replayed one.
   std::string difference;
 };
 

@@ -288,7 +288,7 @@ class Replayer {
 
   std::unique_ptr<Scheduler> scheduler_;
   std::deque<BatchPlan> in_flight_;
-  std::unordered_map<RequestId, int64_t> tokens_left_;  // that each request may generate
+  std::unordered_map<RequestId, int64_t> tokens_left_;  // tokens that each request may still generate
   PlanReplay result_;
 };
 

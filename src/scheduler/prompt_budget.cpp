@@ -31,8 +31,7 @@ int64_t PromptBudget::most(const RequestState& request, int64_t begin, int64_t n
   if (!delays || !limits_cost_ || most <= 0) return most;
   const double limit =
       chunk_cost(request, begin, begin + num_taken, delays) + std::max(left_.cost, left_.least);
-  // The cost grows with the number of tokens, so the largest number that is not too expensive is found by
-  // halving.
+  // The cost grows with the number of tokens, so a binary search finds the largest number within the limit.
   int64_t fits = 0;
   int64_t too_many = most + 1;
   while (too_many - fits > 1) {

@@ -1,10 +1,11 @@
 // Divides a step's budget of prompt tokens between the prompts that are under way and those that wait.
 //
-// The oldest long prompt gets half of the budget, and what nobody else can use. The other half goes to short
-// prompts of other clients first, one of each: to those under way and then to those that wait. So a client's
-// short request does not wait until another's long prompt has been computed, and the oldest long prompt
-// advances by half a chunk with every step, however many short ones come. A prompt is short when half a chunk
-// can hold what is left of it. Without a long prompt the oldest short one takes its place.
+// The oldest long prompt gets half of the budget, and what no other prompt can use. The other half goes first
+// to short prompts of other clients, one for each client: first to prompts under way, then to those that
+// wait. So a client's short request does not wait until another client's long prompt has been computed. The
+// oldest long prompt advances by half a chunk with every step, however many short ones arrive. A prompt is
+// short when half a chunk can hold what is left of it. If there is no long prompt, the oldest short one is
+// treated as the long one.
 #include <algorithm>
 #include <unordered_set>
 

@@ -78,7 +78,7 @@ void RequestQueue::remove(RequestState* request, bool served) {
 void RequestQueue::visit_in_order(const std::function<int64_t(RequestState&)>& match_length,
                                   const std::function<bool(RequestState&)>& visit) {
   for (auto line = lines_.begin(); line != lines_.end();) {
-    const auto following = std::next(line);  // visit may remove the line's last request, and with it the line
+    const auto following = std::next(line);  // visit may remove the line with its last request
     const bool by_match = policy_ == SchedulePolicy::kLpm && line->first.group == kOtherGroup;
     int64_t left = line->second.size();
     FairLine::Walk walk(line->second);

@@ -1,11 +1,12 @@
 // RequestQueue holds the waiting requests in the order in which they are to be admitted.
 //
 // Retracted requests come first (by arrival), then starved ones (except under fcfs, which starves none), then
-// the others by policy; requests of equal standing share the engine between clients (fair_line.h). A request
+// the others by policy. Requests of equal standing share the engine between clients (fair_line.h). A request
 // counts as starved once kMaxOvertaken later arrivals were admitted before it. A later arrival of the same
-// client counts for each waiting request; one of another client only for the client's first, so that a client
-// with many requests does not become starved as a whole. Longest prefix first considers only the first
-// kMaxPrefixLookups waiting requests; the others follow.
+// client counts for each waiting request of that client. An arrival of another client counts only for the
+// client's first waiting request, so that a client with many requests does not become starved as a whole. The
+// policy "longest prefix first" considers only the first kMaxPrefixLookups waiting requests; the others
+// follow.
 #pragma once
 
 #include <cstdint>
@@ -31,16 +32,16 @@ class RequestQueue {
   int64_t size() const { return size_; }
 
   void push(RequestState* request);
-  // Takes O(log n). `served` says that the request was admitted, not aborted.
+  // Costs O(log n). `served` says that the request was admitted, not aborted.
   void remove(RequestState* request, bool served);
 
-  // Calls `visit` in order of admission until it returns false. `match_length` returns how much of a request
-  // is cached (kLpm only). `visit` may remove the request it is given, but no other.
+  // Calls `visit` in order of admission until it returns false. `match_length` returns how many tokens of a
+  // request are cached (used by kLpm only). `visit` may remove the request that it receives, but no other.
   void visit_in_order(const std::function<int64_t(RequestState&)>& match_length,
                       const std::function<bool(RequestState&)>& visit);
 
-  // Counts that `request`, which is already removed, was admitted before waiting requests that arrived
-  // earlier. Each is visited at most kMaxOvertaken times in all.
+  // Counts that `request`, which has already been removed, was admitted before waiting requests that arrived
+  // earlier. Over all calls, each waiting request is visited at most kMaxOvertaken times.
   void note_admission(const RequestState& request);
 
   // Proves that the two orders contain the same, queued requests. It throws otherwise.

@@ -6,8 +6,8 @@
 //   [confirmed, planned)         in a step that is in flight
 //   [planned, tokens.size())     known tokens that no step has computed yet; one for a decoding request
 //   [tokens.size(), + unknown)   sampled by a step in flight, not known yet
-// A step that verifies drafts may sample up to `surplus` tokens more than `unknown` says. All numbers count
-// the least that steps in flight may do, until their outcome is known.
+// A step that verifies drafts may sample up to `surplus` tokens more than `unknown` says. While steps in
+// flight have no known outcome, all numbers count the fewest tokens that those steps may sample.
 #pragma once
 
 #include <algorithm>
@@ -39,16 +39,16 @@ struct RequestState {
   CacheSalt salt;                // see ScheduledRequest
   uint64_t first_page_hash = 0;  // hash of the prompt's first 64 tokens; 0 for shorter prompts
 
-  // This is its state in the queue.
+  // The next fields are its state in the queue.
   bool queued = false;
   bool retracted = false;  // it has run before
   bool starved = false;    // overtaken too often: it goes first and does not wait for another prompt's prefix
   int32_t num_overtaken = 0;   // later arrivals that were admitted first
   RequestId prefix_owner = 0;  // the request in prefill whose prompt this one waits for
-  int64_t match_length = 0;    // how much of it was cached …
+  int64_t match_length = 0;    // how many of its tokens were cached …
   uint64_t match_version = 0;  // … at this version of the tree; 0: never looked up
 
-  // This is its state while running.
+  // The next fields are its state while running.
   bool running = false;
   int32_t slot = -1;
   std::vector<PageId> pages;     // by block; the request has one reference to each
@@ -64,7 +64,7 @@ struct RequestState {
   int64_t step_tokens = 0;     // scratch of plan(): how many of its tokens this step computes
   bool step_absorbed = false;  // scratch of plan(): its prompt tokens take the absorbed path
 
-  // This is its state in both.
+  // The next fields are its state in both.
   bool held = false;                // see Scheduler::hold
   int64_t sample_step = 0;          // the latest step that samples for this request
   int64_t deferred_step = 0;        // the latest step whose sample for this request is not taken; 0: none
@@ -80,10 +80,10 @@ struct RequestState {
   int64_t length() const { return num_known() + unknown; }
   int64_t num_new_planned() const { return length() - prompt_len; }
   bool decoding() const { return !catching_up && num_new_planned() < max_new_tokens; }
-  // Returns true when everything is planned: the request ends with the outcome of a step in flight.
+  // Returns true when everything is planned: the outcome of a step in flight ends the request.
   bool draining() const { return !catching_up && num_new_planned() >= max_new_tokens; }
-  // Tells whether its next decode item verifies drafts. One that repeats knows its token, but the executor
-  // has no drafts after it.
+  // Tells whether its next decode item verifies drafts. A request that repeats a token verifies none, because
+  // the executor has no drafts after that token.
   bool verifies() const { return speculates && !catching_up && !repeats; }
   // Returns how many tokens a decode step of `width` samples for the request, at most. The last token that it
   // may generate is never computed.

@@ -1,7 +1,8 @@
-// A decoding request that begins a block needs a page, which is a free one or else one that the cache evicts.
-// One that speculates needs pages for all that this step and the one in flight may write. When there is none,
-// the last of the running requests is retracted. It goes back to the queue, ahead of those that have not run
-// yet; what it computed is cached, so most of it is reused unless other requests need the memory.
+// A decoding request that begins a block needs a page, either a free one or one that the cache evicts. A
+// request that speculates needs pages for everything that this step and the one in flight may write. When
+// there is no page, the last of the running requests is retracted: it goes back to the queue, ahead of
+// requests that have not run yet. What it computed is cached, so most of it is reused unless other requests
+// need the memory.
 //
 // The oldest request is kept first (it is never retracted, so it always ends); the others are kept by
 // priority under kPriority, then by arrival.
@@ -12,7 +13,7 @@
 
 namespace hadal {
 
-// Returns whether the request has all pages that it needs; it keeps those that it got.
+// Returns whether the request has all pages that it needs. If not, it keeps the pages that it has got.
 bool Scheduler::Impl::acquire_pages(RequestState& request, int64_t width) {
   while (request.needs_page(width)) {
     if (pool.num_free() == 0) cache.evict(1);
@@ -36,7 +37,7 @@ void Scheduler::Impl::secure_decode_pages(int64_t width) {
   }
   if (all) return;
 
-  // Requests that end with a step in flight free pages soon: skipping a step costs less than computing again.
+  // Requests that end with a step in flight free pages soon: skipping a step costs less than a retraction.
   if (std::any_of(running.begin(), running.end(), [](const RequestState* r) { return r->draining(); }))
     return;
 
@@ -50,8 +51,8 @@ void Scheduler::Impl::secure_decode_pages(int64_t width) {
     while (!acquire_pages(*order[i], width)) {
       RequestState* victim = order.back();
       order.pop_back();
-      // It is alone and still gets no page, because its own locked path has more pages than blocks. It starts
-      // again without the cache, and then fits by contract.
+      // The request runs alone and still gets no page, because its own locked path has more pages than
+      // blocks. It starts again without the cache, and then fits by contract.
       retract(*victim, /*isolated=*/order.empty());
       if (i == order.size()) return;
     }

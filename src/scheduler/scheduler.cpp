@@ -109,7 +109,7 @@ BatchPlan Scheduler::Impl::plan(int64_t max_cost, int64_t width) {
   }
   const bool cut = options.chunked_prefill_size >= 0;
   PromptBudget budget(options.prompt_costs, prefill_budget(), cut ? max_cost : kUnlimitedCost);
-  // A request that was just sent back would only be admitted again for the same pages.
+  // A request that was just retracted would only be admitted again to the same pages.
   plan_prompts(budget, generating, /*admits=*/retracted_ids.empty() || running.empty(), plan);
   build_items(plan);
 

@@ -50,7 +50,7 @@ struct Scheduler::Impl {
   std::deque<int64_t> in_flight;          // steps in flight, oldest first; at most two
   int64_t last_step = 0;
   uint64_t last_arrival = 0;
-  // This increases when something was inserted into the tree, so that match lengths may be longer.
+  // Increases when something is inserted into the tree, because match lengths may then be longer.
   uint64_t tree_version = 1;
   std::vector<RequestId> retracted_ids;  // not yet named by a plan
   SchedulerStats totals;                 // the counters only
@@ -58,7 +58,7 @@ struct Scheduler::Impl {
 
   PlanRecorder* recorder = nullptr;
 
-  // Generating says which clients have requests that generate and get a token from this step.
+  // Generating says which clients have requests that generate and receive a token from this step.
   struct Generating {
     bool any = false;
     bool several = false;  // clients
@@ -86,13 +86,13 @@ struct Scheduler::Impl {
 
   // These are in admission.cpp.
   enum class Admission { kAdmitted, kWaitsForPrefix, kLeavesRoom, kTooLong, kNoRoom };
-  // AdmissionPass is what the requests that are looked at in one pass over the queue share.
+  // AdmissionPass is shared by all requests that one pass over the queue considers.
   struct AdmissionPass {
     PromptBudget& budget;
     const Generating& generating;
     BatchPlan& plan;
-    int64_t most_tokens;   // requests that must compute more are passed over
-    int64_t wanted_pages;  // which running requests are expected to need, and those that were passed over
+    int64_t most_tokens;        // requests that must compute more are passed over
+    int64_t wanted_pages;       // pages expected by running requests, and by those that were passed over
     bool first_prompt = false;  // the step has no prompt yet
   };
   // Starts waiting requests while `budget` and slots last, and counts them in `plan`.
@@ -101,16 +101,16 @@ struct Scheduler::Impl {
   // to compute. It looks at the first kMaxLookups waiting requests only.
   void admit_newcomers(PromptBudget& budget, const Generating& generating, std::unordered_set<uint64_t>& busy,
                        int64_t most_tokens, BatchPlan& plan);
-  // Admits the request, or says why not. Takes the tokens of an admitted request out of the budget.
+  // Admits the request, or says why not. Subtracts the tokens of an admitted request from the budget.
   Admission try_admit(RequestState& request, AdmissionPass& pass);
   // Start is what is decided about a request that is admitted.
   struct Start {
     PrefixMatch match;  // its node is locked
     int64_t num_pages = 0;
     int64_t step_tokens = 0;  // prompt tokens that this step computes
-    bool delays = false;      // these delay tokens of other clients
+    bool delays = false;      // these tokens delay the generation of other clients
   };
-  // Decides whether the request is admitted, and fills `start` if so. It takes no page, slot or tokens yet.
+  // Decides whether the request is admitted, and fills `start` if so. It assigns no page, slot or tokens yet.
   Admission decide(RequestState& request, AdmissionPass& pass, Start& start);
   // Gives the request its pages: those of the cached prefix and new ones.
   void take_pages(RequestState& request, Start& start, BatchPlan& plan);
@@ -119,7 +119,7 @@ struct Scheduler::Impl {
   // Returns the pages that running requests are expected to need.
   int64_t expected_growth() const;
   bool waits_for_prefix(RequestState& request);
-  // Returns how many of its tokens may come from the cache, which is never all that are known.
+  // Returns how many of its tokens may come from the cache, which is never all known tokens.
   int64_t match_limit(const RequestState& request) const;
   // Returns how many of the request's tokens are cached and may be used.
   int64_t match_length(RequestState& request);

@@ -1,5 +1,5 @@
-// The CPU's backend has weights in host memory, a thread pool, and KV pools that the system commits as they
-// are touched. Several ranks have views of the same weights, and a KV cache each.
+// The CPU's backend has weights in host memory, a thread pool, and KV pools whose memory the system commits
+// when it is first touched. Several ranks have views of the same weights, and each has a KV cache.
 #include <algorithm>
 #include <utility>
 
@@ -34,7 +34,8 @@ class CpuBackend final : public Backend {
           config(), options.kv_layout, options.context_length,
           static_cast<int64_t>(available.value_or(0)) / num_ranks(), whole_.mtp.has_value());
     }
-    // The system would allocate more memory than there is, and end the process once that is touched.
+    // The system would allocate more memory than there is, and would end the process once that memory is
+    // touched.
     if (!available) return {};
     return check_cpu_cache_fits(config(), options.kv_layout, num_ranks(), options.max_total_tokens,
                                 static_cast<int64_t>(*available), whole_.mtp.has_value());

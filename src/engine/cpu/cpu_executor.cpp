@@ -12,7 +12,7 @@
 namespace hadal {
 namespace {
 
-// A short text is stored without an allocation.
+// Stores a short text without an allocation, because memory may have run out.
 void set_error(StepOutput& output, const char* what) noexcept {
   try {
     output.error = what;
@@ -91,7 +91,7 @@ StepOutput CpuExecutor::wait() {
   HADAL_CHECK_GT(num_launched_, num_taken_);
   to_engine_.wait(lock, [&] { return num_ended_ > num_taken_; });
   StepOutput output = std::move(outputs_[num_taken_++ % kMaxInFlight]);
-  // A step that failed has left its masks unused; they were set before the engine waits for the step.
+  // A step that failed has not used its masks, which were set before the engine waits for the step.
   masks_.erase(masks_.begin(), masks_.upper_bound(output.step));
   return output;
 }
@@ -104,7 +104,7 @@ std::vector<uint32_t> CpuExecutor::wait_masks(int64_t step) {
 }
 
 void CpuExecutor::work() {
-  const MemoryReserve::Scope reserve;  // a step belongs to several requests
+  const MemoryReserve::Scope reserve;  // a step belongs to several requests, so it may use the reserve
   while (true) {
     std::unique_lock lock(mutex_);
     to_worker_.wait(lock, [&] { return stop_ || num_launched_ > num_begun_; });
@@ -130,7 +130,7 @@ StepOutput CpuExecutor::run(StagedStep& step) {
     runner_->copy_pages(step.copies);
     for (const TokenFeed& feed : step.feeds) step.batch.token_ids[feed.row] = slots_[feed.slot].last_token;
     run_forward(step, output);
-  } catch (const RankLost& error) {  // the ranks' state is lost with it
+  } catch (const RankLost& error) {  // the ranks' state is lost, too
     set_error(output, error.what());
     output.fatal = true;
   } catch (const std::exception& error) {
@@ -163,7 +163,7 @@ void CpuExecutor::run_forward(StagedStep& step, StepOutput& output) {
   if (speculation_) speculation_->follow(step, rows.hidden, output, slots_);
 }
 
-// What the slots of a failed step hold has no meaning.
+// After a step has failed, the state of its slots has no meaning.
 void CpuExecutor::forget_drafts(const StagedStep& step) noexcept {
   for (const SampleSpec& spec : step.samples) {
     if (static_cast<size_t>(spec.slot) < slots_.size()) slots_[spec.slot].length = 0;
@@ -225,8 +225,8 @@ void CpuExecutor::sample_rows(const StagedStep& step, std::span<const float> log
   });
 }
 
-// A row of a draft that was not accepted has no meaning, so NaN in it is no fault. NaN after an accepted
-// draft is found by the next step, which computes that row again, as it does a row without a mask.
+// The row after a draft that was not accepted has no meaning, so NaN in it is no fault. NaN after an accepted
+// draft is found by the next step, which computes that row again. The same holds for a row without a mask.
 void CpuExecutor::sample_rows_of(const SampleSpec& spec, std::span<const float> logits,
                                  std::span<const uint32_t> masks, SamplerScratch& scratch,
                                  SampledToken& result) {

@@ -1,5 +1,5 @@
-// Runs steps on the CPU: one worker thread owns the model runner and everything kept per slot. The engine
-// thread launches and waits; the worker feeds tokens, copies pages, runs the forward pass and samples.
+// Runs steps on the CPU: one worker thread owns the model runner and everything that is kept per slot. The
+// engine thread launches and waits; the worker feeds tokens, copies pages, runs the forward pass and samples.
 #pragma once
 
 #include <array>
@@ -20,9 +20,9 @@ namespace hadal {
 
 class CpuExecutor final : public StepExecutor {
  public:
-  // `pool` and what the runner was made from must outlive the executor; nothing else may use them while it
-  // lives. Sampling runs on `pool`. With `speculates`, for which the runner must have the NextN layer, it
-  // verifies drafts. simulated_acceptance is EngineOptions'.
+  // `pool` and what the runner was made from must outlive the executor, and nothing else may use them while
+  // the executor lives. Sampling runs on `pool`. With `speculates` it verifies drafts, and the runner must
+  // have the NextN layer. simulated_acceptance is that of EngineOptions.
   CpuExecutor(std::unique_ptr<HostRunner> runner, ThreadPool& pool, bool speculates = false,
               std::vector<double> simulated_acceptance = {});
   // Finishes the steps in flight, but does not wait for missing masks.
@@ -34,7 +34,7 @@ class CpuExecutor final : public StepExecutor {
   StepOutput wait() override;
   bool takes_absorbed_prompts() const override { return true; }
   bool speculates() const override { return speculation_.has_value(); }
-  // With the bundled model two cores read 23 GB/s, and reach about 45 G multiply-adds per second.
+  // On two cores the bundled model reads 23 GB/s and reaches about 45 G multiply-adds per second.
   DeviceRates rates() const override { return {.products_per_byte = 2.0}; }
 
  private:
@@ -49,8 +49,8 @@ class CpuExecutor final : public StepExecutor {
   void sample(const StagedStep& step, std::span<const float> logits, StepOutput& output);
   void sample_rows(const StagedStep& step, std::span<const float> logits, std::span<const int32_t> rows,
                    std::span<const uint32_t> masks, StepOutput& output);
-  // Samples the rows of one sample: `logits` are those of its first row and all after it, `masks` those of
-  // its rows, or none.
+  // Samples the rows of one sample. `logits` begins at its first row and has all rows after it. `masks` has
+  // the masks of its rows, or is empty.
   void sample_rows_of(const SampleSpec& spec, std::span<const float> logits, std::span<const uint32_t> masks,
                       SamplerScratch& scratch, SampledToken& result);
   // Tells whether the draft after row `row` of a sample is accepted, if the row sampled `token`.
@@ -59,7 +59,7 @@ class CpuExecutor final : public StepExecutor {
                          std::span<const uint32_t> allowed, SamplerScratch& scratch) const;
   void score_prompts(const StagedStep& step, std::span<const float> logits, StepOutput& output);
   std::vector<uint32_t> wait_masks(int64_t step);
-  // Hands the drafts of constrained samples to wait_drafts.
+  // Makes the drafts of constrained samples available to wait_drafts.
   void tell_drafts(const StagedStep& step);
   void tell_drafts(int64_t step, std::vector<std::vector<int32_t>> drafts) noexcept;
 
@@ -76,7 +76,7 @@ class CpuExecutor final : public StepExecutor {
   std::mutex mutex_;
   std::condition_variable to_worker_;  // signals a step, masks or stop
   std::condition_variable to_engine_;  // signals an output or drafts
-  // These are rings of the steps under way, so that queueing one never allocates.
+  // Rings of the steps under way, so that queueing a step never allocates.
   std::array<StagedStep, kMaxInFlight> steps_;
   std::array<StepOutput, kMaxInFlight> outputs_;
   int64_t num_launched_ = 0, num_begun_ = 0, num_ended_ = 0, num_taken_ = 0;

@@ -55,7 +55,7 @@ void CpuSpeculation::expand(StagedStep& step, std::vector<CpuSlot>& slots) {
     slot.drafts.clear();
     if (spec.num_rows > 1) slot.drafts.push_back(slot.draft);
   }
-  // Each further draft is NextN's guess after its own last one, with its own hidden state.
+  // Each further draft is NextN's guess after its previous guess, made with NextN's own hidden state.
   for (int32_t depth = 2; depth < most_rows; ++depth) {
     begin_batch(step);
     for (const VerifyItem& item : step.verifies) {
@@ -138,7 +138,7 @@ void CpuSpeculation::follow(const StagedStep& step, std::span<const float> hidde
     batch_.logit_rows.push_back(row);
     guesses_.push_back({.slot = &slot, .position = slot.length});
   }
-  // What is left are rows after which nothing was sampled; their records are not used.
+  // The token ids that are still −1 are of rows after which nothing was sampled; their records are not used.
   std::replace(batch_.token_ids.begin(), batch_.token_ids.end(), -1, 0);
 
   for (const VerifyItem& item : step.verifies) {
@@ -184,8 +184,8 @@ void CpuSpeculation::add_guess(CpuSlot& slot, int64_t position) {
   guesses_.push_back({.slot = &slot, .position = position});
 }
 
-// A draft is chosen as its token will be, by the request's parameters and with the same noise
-// (base/gumbel.h), so that the two agree more often than the most probable token would.
+// A draft is chosen as its token will be, with the request's parameters and the same noise (base/gumbel.h).
+// So the draft and the token agree more often than they would if the draft were the most probable token.
 void CpuSpeculation::run_batch() {
   const ForwardRows rows = runner_.forward_nextn(batch_, hidden_);
   const int64_t vocab_size = runner_.config().vocab_size;

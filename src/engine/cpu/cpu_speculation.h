@@ -18,13 +18,13 @@ struct CpuSlot {
   SlotStart start;
   int32_t last_token = 0;
 
-  // The rest is used with speculation alone.
+  // The other fields are used only with speculation.
   int64_t length = 0;           // tokens of the request; 0: it has sampled nothing, or its last step failed
-  int32_t draft = 0;            // NextN's guess of the token after them
+  int32_t draft = 0;            // NextN's guess of the token after these
   std::vector<float> hidden;    // [hidden]: NextN's hidden state from which the draft came
-  std::vector<int32_t> drafts;  // [num_rows − 1]: those that the step verifies
+  std::vector<int32_t> drafts;  // [num_rows − 1]: the drafts that the step verifies
   // NextN has not written the records of this many tokens before the newest one, because no step has needed
-  // drafts since. Their inputs are kept at position % kMaxWaitingRows; older ones are lost.
+  // drafts since. Their inputs are kept at position % kMaxWaitingRows; the inputs of older tokens are lost.
   int64_t num_waiting = 0;            // at most kMaxWaitingRows
   std::vector<float> waiting_hidden;  // [kMaxWaitingRows, hidden], or empty: the target's
   std::vector<int32_t> waiting_next;  // [kMaxWaitingRows], or empty: the token at the next position
@@ -38,29 +38,29 @@ class CpuSpeculation {
   // Guesses the drafts of the step's VerifyItems, adds their rows to the batch, and fills in their samples.
   void expand(StagedStep& step, std::vector<CpuSlot>& slots);
 
-  // Runs NextN over the step's rows, of a VerifyItem those that were accepted, with the target's hidden
-  // states [rows, hidden]; `output` has the sampled tokens. So the records of drafts never stay. Each request
-  // that speculates gets its next draft. A request that has verified none is left out until a step wants
-  // drafts of it again.
+  // Runs NextN over the step's rows with the target's hidden states [rows, hidden]. Of a VerifyItem's rows it
+  // uses only the accepted ones, so the records of drafts never stay. `output` has the sampled tokens. Each
+  // request that speculates gets its next draft. A request that has verified no draft is left out until a
+  // step wants drafts of it again.
   void follow(const StagedStep& step, std::span<const float> hidden, StepOutput& output,
               std::vector<CpuSlot>& slots);
 
  private:
-  // Guess is a draft that a row of NextN's batch gives.
+  // Guess says which draft a row of NextN's batch gives.
   struct Guess {
     CpuSlot* slot = nullptr;
     int64_t position = 0;  // of the draft
   };
 
-  // Makes the records that wait, and the first draft, of requests that verify drafts in this step.
+  // Makes the records that wait, and the first drafts, for requests that verify drafts in this step.
   void catch_up(const StagedStep& step, std::vector<CpuSlot>& slots);
-  // Keeps what makes the record of the token before the newest one.
+  // Keeps the inputs of the record of the token before the newest one.
   void keep(CpuSlot& slot, int32_t next, std::span<const float> hidden) const;
   // Begins a batch of NextN for sequences of `step`.
   void begin_batch(const StagedStep& step);
   // Adds a row on the absorbed path: `token` is the one at position + 1.
   void add_row(int32_t seq_idx, int64_t position, int32_t token, std::span<const float> hidden);
-  // Asks for the draft that the newest row gives.
+  // Requests the draft that the newest row gives.
   void add_guess(CpuSlot& slot, int64_t position);
   // Runs the batch; sets `draft` and `hidden` of the slots in guesses_.
   void run_batch();

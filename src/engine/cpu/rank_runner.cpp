@@ -26,7 +26,7 @@ struct RankRunner::State {
 
   KernelSet kernels = KernelSet::kOptimised;
   std::vector<std::unique_ptr<Rank>> ranks;
-  // These are copies, because a lost rank may read them after the caller's are gone.
+  // Copies, because a lost rank may still read them after the caller's objects are gone.
   ForwardBatch batch;
   std::vector<float> nextn_input;
   Buffer logits;

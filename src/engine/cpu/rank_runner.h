@@ -1,7 +1,7 @@
 // Runs a model that several CPU ranks share (--tp-size, --ep-size). Every rank is a thread with its own part
-// of the weights, its own KV pools and its own pool of threads, and computes the whole batch; the ranks add
-// up their partial sums through a Communicator. The ranks share the process's memory, so each writes its
-// columns of the logits where the caller reads them.
+// of the weights, its own KV pools and its own pool of threads. Each rank computes the whole batch, and the
+// ranks add up their partial sums through a Communicator. The ranks share the process's memory, so each
+// writes its columns of the logits directly to where the caller reads them.
 #pragma once
 
 #include <chrono>
@@ -19,19 +19,19 @@ struct RankRunnerOptions {
   KvLayout layout;
   KernelSet kernels = KernelSet::kOptimised;
   int num_threads = 1;  // divided among the ranks; each has at least one
-  // A rank that lets the others wait longer is lost. This limits how far the ranks' times between two
-  // exchanges may differ, and is far longer than a busy machine delays a thread. Time in which the process
-  // was stopped does not count.
+  // A rank is lost if the others wait for it longer than this. The limit bounds how much the ranks' times
+  // between two exchanges may differ, and is far longer than a busy machine delays a thread. Time in which
+  // the process was stopped does not count.
   std::chrono::milliseconds deadline{60'000};
 };
 
 class RankRunner final : public HostRunner {
  public:
-  // models[r] is rank r's part (shard_weights). The constructor throws hadal::Error with the rank whose KV
-  // pools cannot be allocated.
+  // models[r] is rank r's part (shard_weights). If KV pools cannot be allocated, the constructor throws
+  // hadal::Error, which names the rank.
   RankRunner(std::vector<std::shared_ptr<Model>> models, const RankRunnerOptions& options);
 
-  // It throws what the first rank that failed has thrown, and RankLost once a rank is lost.
+  // Throws what the first rank that failed has thrown, and RankLost once a rank is lost.
   std::span<const float> forward(const ForwardBatch& batch) override;
   bool has_nextn() const override;
   ForwardRows forward_with_hidden(const ForwardBatch& batch) override;

@@ -1,5 +1,5 @@
-// Implements the GPUs' backend: weights on the devices, the plan of their memory, and executors and runners
-// on top. Several ranks that share a model each have a device (gpu_devices), or take turns on one.
+// Implements the GPUs' backend: weights on the devices, the plan of their memory, and the executors and
+// runners. If several ranks share a model, each has a device (gpu_devices), or they take turns on one.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -25,10 +25,10 @@
 namespace hadal {
 namespace {
 
-// A rank's thread that lets the others wait longer than this is lost. It bounds how much longer one rank may
-// take to load its code and capture its graphs than another.
+// A rank's thread is lost if the others wait for it longer than this. The limit bounds how much longer than
+// the others a rank may need to load its code and capture its graphs.
 constexpr std::chrono::seconds kRankDeadline{120};
-// The matrix library allocates this at its start: its own context and a workspace.
+// The matrix library allocates this for its context and a workspace when it starts.
 constexpr size_t kLibraryBytes = size_t{512} << 20;
 
 int64_t bytes_of(const DeviceMlp& mlp) {
@@ -106,7 +106,8 @@ class CudaBackend final : public Backend {
         });
   }
 
-  // Returns the bytes of all ranks. Each group of ranks that holds an expert reads it once between them.
+  // Returns the bytes that all ranks read together. Each group of ranks that holds an expert reads it once
+  // between them.
   int64_t weight_bytes_read(std::span<const int32_t> distinct_experts, bool /*selects_keys*/) const override {
     int64_t total = sum_over(ranks_, [](const DeviceWeights& w) { return matrix_bytes(w.lm_head); });
     const int64_t num_groups = ranks_[0]->weights.split.ep;
@@ -115,13 +116,13 @@ class CudaBackend final : public Backend {
       const bool is_moe = ranks_[0]->weights.layers[i].is_moe;
       const int64_t hit = is_moe && moe_idx < distinct_experts.size() ? distinct_experts[moe_idx] : 0;
       moe_idx += is_moe ? 1 : 0;
-      int64_t of_experts = 0;  // one of each group
+      int64_t of_experts = 0;  // of one rank of each group
       for (const auto& rank : ranks_) {
         const DeviceLayer& layer = rank->weights.layers[i];
         const DeviceAttention& a = layer.attention;
         total += matrix_bytes(a.qkv_a) + matrix_bytes(a.q_b) + matrix_bytes(a.w_uk) +
                  matrix_bytes(a.kv_b) / 2 + matrix_bytes(a.o);
-        // A step reads these whether or not its rows select keys.
+        // A step reads these weights whether or not its rows select keys.
         if (a.indexer.num_heads > 0)
           total += matrix_bytes(a.indexer.wq_b) + matrix_bytes(a.indexer.weights_proj);
         if (!layer.is_moe) {
@@ -183,9 +184,9 @@ class CudaBackend final : public Backend {
     return best;
   }
 
-  // Makes the object that runs the model: make_rank(model, workspace_bytes, end), or with several ranks a
-  // Group of these, each made by its rank's thread. `bytes_of` tells what the steps of a rank need; `flags`
-  // are those that reduce it.
+  // Makes the object that runs the model. With one rank that is make_rank(model, workspace_bytes, end); with
+  // several ranks it is a Group of such objects, each made by its rank's thread. `bytes_of` tells what the
+  // steps of a rank need; `flags` are the flags that reduce it.
   template <typename Made, typename Group, typename BytesOf, typename MakeRank>
   Result<std::unique_ptr<Made>> make(const char* flags, const BytesOf& bytes_of, const MakeRank& make_rank) {
     const auto short_of_memory = std::make_shared<std::atomic<int>>(-1);  // the first rank without enough
@@ -248,8 +249,8 @@ class CudaBackend final : public Backend {
     });
   }
 
-  // Plans the memory of every rank and returns the plan with the smallest cache, because all ranks have pages
-  // for the same tokens. max_running_requests must not be 0. Its errors are those of graph_buckets.
+  // Plans the memory of every rank and returns the plan with the smallest cache, because all ranks must have
+  // pages for the same tokens. max_running_requests must not be 0. The errors are those of graph_buckets.
   Result<DeviceMemoryPlan> plan_memory(const EngineOptions& options) {
     HADAL_ASSIGN_OR_RETURN(const std::vector<int64_t> buckets,
                            graph_buckets(options.device, options.max_running_requests));
@@ -275,8 +276,8 @@ class CudaBackend final : public Backend {
     return plans[smallest];
   }
 
-  // Sets the rank's share of its device's memory, and of what others use there. Ranks that take turns on a
-  // device have equal shares.
+  // Sets the rank's share of its device's memory, and of the memory that others use there. Ranks that take
+  // turns on a device have equal shares.
   void share_device(const CudaModel& rank, DeviceMemoryPlan& plan) const {
     const int64_t num_sharing = std::count(devices_.begin(), devices_.end(), rank.device.index);
     int64_t of_weights = 0;
@@ -342,7 +343,7 @@ Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& 
       model->choices = choices;
       ranks.push_back(std::move(model));
     }
-  } catch (const Error& error) {  // usually there is no room beside the weights for what libraries allocate
+  } catch (const Error& error) {  // usually the weights leave no room for what libraries allocate
     if (cuda_free_bytes() > kLibraryBytes) throw;
     return make_status(StatusCode::kResourceExhausted,
                        "{}; {:.2f} GB of GPU memory are free beside the weights: use --quantization fp8, "

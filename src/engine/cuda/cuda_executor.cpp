@@ -37,7 +37,7 @@ ExecutorSizes ExecutorSizes::of(const EngineOptions& options) {
                           ? std::max(options.max_prefill_tokens, options.context_length)
                           : std::min(options.chunked_prefill_size, options.max_prefill_tokens);
   sizes.max_width = std::max<int64_t>(options.speculation_width, 1);
-  // Besides verified rows, each request may end its prompt in the step, which takes a row of logits.
+  // In addition to verified rows, each request may end its prompt in the step, which needs a row of logits.
   sizes.max_decode = std::min(sizes.max_rows * sizes.max_width, kMaxVerifiedRows + sizes.max_rows);
   sizes.max_tokens = sizes.max_prefill + sizes.max_decode;
   sizes.pages_per_sequence = (options.context_length + kPageSize - 1) / kPageSize;
@@ -86,8 +86,8 @@ int64_t CudaExecutor::state_bytes(const CudaModel& model, const EngineOptions& o
          (sizes.max_decode * vocab_size + sizes.max_rows * mask_words(vocab_size)) * int64_t{4};
 }
 
-// Every bucket runs once before it is captured, because code is loaded and libraries choose their kernels
-// then. All ranks capture the same graphs in the same order, and none is captured while another rank's
+// Every bucket runs once before it is captured, because code is loaded and libraries choose their kernels in
+// that run. All ranks capture the same graphs in the same order. None is captured while another rank's
 // kernels wait for this one's, because making a graph may wait for kernels.
 void CudaExecutor::capture_graphs(bool use_graphs) {
   const auto begin = Clock::now();
@@ -95,7 +95,7 @@ void CudaExecutor::capture_graphs(bool use_graphs) {
   size_t num_nodes = 0;
   int64_t largest = 0;
   for (auto shape = shapes_.rbegin(); use_graphs && shape != shapes_.rend(); ++shape) {
-    Pending step;  // of padding alone
+    Pending step;  // rows of padding only
     step.view = inputs_.upload({}, {}, shape->rows(), 0, stream_.handle());
     step.view.step.may_select = shape->selects;
     step.logits = logits_.as<float>();
@@ -121,7 +121,7 @@ void CudaExecutor::capture_graphs(bool use_graphs) {
 
 void CudaExecutor::launch(StagedStep step) {
   HADAL_CHECK_LT(in_flight_.size(), 2U);
-  // Otherwise its rows would read the next step's inputs and logits.
+  // Otherwise the rows of that step would read the next step's inputs and logits.
   HADAL_CHECK(in_flight_.empty() || !in_flight_.back().awaits_masks,
               "step {} is launched before the masks of step {} are set", step.step, in_flight_.back().step);
   Pending& pending = in_flight_.emplace_back();
@@ -135,7 +135,7 @@ void CudaExecutor::launch(StagedStep step) {
     return;
   }
   try {
-    // This sets the device of the calling thread, which may differ from the one that made the executor.
+    // Sets the device of the calling thread, which may not be the thread that made the executor.
     cuda_set_device(model_.device.index);
     start(step, pending);
   } catch (const OutOfDeviceMemory& error) {
@@ -184,7 +184,7 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
     pending.scores.emplace_back(score.slot, static_cast<int64_t>(score_top.size()));
     score_top.push_back(top_num);
   }
-  // Without graphs, too, a decode step is padded, so that it computes the same.
+  // A decode step is padded even without graphs, so that it computes the same results.
   const bool selects = may_select(step);
   const GraphShape shape = padded_shape(step, selects);
   pending.view = inputs_.upload(step, score_top, shape.rows(), pending.step_idx, stream_.handle());
@@ -197,7 +197,7 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
 
   StepEvents& events = this->events(pending.step_idx);
   const auto graph = graphs_.find(shape);
-  // Without speculation graphs were captured with settled keys.
+  // Without speculation, graphs were captured for steps whose keys are settled.
   pending.graphed = graph != graphs_.end() && !step.profile &&
                     (speculation_ ? !speculation_->catches_up() : pending.view.step.decode_settled);
   if (step.profile) {
@@ -209,8 +209,9 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
   events.begin.record(stream_.handle());
   if (pending.view.page_updates.num_feeds > 0) cuda::feed_tokens(pending.view.page_updates, launch_);
   copy_pages(step.copies, pending.view.copies);
-  // The memory of a step has been reserved on all ranks before any rank's device waits for another's. The
-  // memory of its results is reserved once all ranks have launched what the others wait for (PeerGroup::end).
+  // The memory of a step has been reserved on all ranks before any rank's device waits for another rank. The
+  // memory of its results is reserved once all ranks have launched the work for which the others wait
+  // (PeerGroup::end).
   float* const logits = pending.graphed ? logits_.as<float>() : logits_for(pending.view.step.num_logit_rows);
   pending.logits = logits;
   wait_for_ranks();
@@ -227,7 +228,7 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
   if (!speculation_ || !pending.awaits_masks) fetch(pending, false);
 }
 
-// Runs while the next step's inputs are copied.
+// This work runs while the next step's inputs are copied.
 void CudaExecutor::fetch(const Pending& pending, bool constrained) {
   const int64_t num_constrained = pending.view.num_constrained;
   StepEvents& events = this->events(pending.step_idx);
@@ -245,7 +246,7 @@ void CudaExecutor::fetch(const Pending& pending, bool constrained) {
   if (constrained || num_constrained == 0) events.done.record(results_stream_.handle());
 }
 
-// Adds work for some milliseconds, so that the host gets ahead of the device and no op waits for its launch.
+// Adds some milliseconds of work, so that the host gets ahead of the device and no op waits for its launch.
 void CudaExecutor::keep_busy() {
   constexpr double kBytes = 0.02 * 4.5e12;
   const DeviceArena::Scope scope(workspace_);
@@ -254,7 +255,7 @@ void CudaExecutor::keep_busy() {
   for (int i = 0; i < times; ++i) fill_device(memory, 0, workspace_bytes_, stream_.handle());
 }
 
-// Copies run in order where one touches what an earlier one has written or read.
+// A copy that touches what an earlier copy has written or read runs after that copy.
 void CudaExecutor::copy_pages(const std::vector<PageCopy>& copies, const cuda::PageCopyEntry* entries) {
   size_t first = 0;
   while (first < copies.size()) {
@@ -389,7 +390,7 @@ void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
     const size_t bytes = masks.size() * sizeof(uint32_t);
     std::byte* const staged = mask_staging_.block(pending.step_idx, bytes);
     std::copy(masks.begin(), masks.end(), reinterpret_cast<uint32_t*>(staged));
-    // This runs concurrently with the forward pass. The step that last read the masks has been waited for.
+    // This copy runs concurrently with the forward pass. The last step that read the masks has ended.
     copy_to_device(masks_.data(), staged, bytes, mask_stream_.handle());
     masks_copied_.record(mask_stream_.handle());
     stream_.wait(masks_copied_);

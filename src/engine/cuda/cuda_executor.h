@@ -10,9 +10,9 @@
 // copied, and the next step's kernels wait for that copy. What the host reads or writes is page-locked
 // memory, with one block per step in flight.
 //
-// With several ranks each has an executor of its own, which its rank's thread uses (RankGroupExecutor). All
-// of them launch the same steps and sample every row. A failure then is not only an output but is thrown, so
-// that the other ranks do not wait for this one.
+// With several ranks each rank has an executor of its own, which its rank's thread uses (RankGroupExecutor).
+// All of them launch the same steps and sample every row. A failure is then not only reported as an output
+// but also thrown, so that the other ranks do not wait for this one.
 #pragma once
 
 #include <array>
@@ -38,9 +38,9 @@ namespace hadal {
 
 class CudaExecutor final : public StepExecutor {
  public:
-  // `model` must outlive the executor; workspace_bytes is that of any step of these sizes. Allocates
-  // everything that a step may need and captures the graphs of `buckets` (graph_shapes); throws
-  // OutOfDeviceMemory.
+  // `model` must outlive the executor; workspace_bytes is the workspace of any step of these sizes. The
+  // constructor allocates everything that a step may need and captures the graphs of `buckets`
+  // (graph_shapes). It throws OutOfDeviceMemory.
   CudaExecutor(CudaModel& model, const EngineOptions& options, const std::vector<int64_t>& buckets,
                size_t workspace_bytes, RankEnd end = {});
   ~CudaExecutor() override;
@@ -90,17 +90,19 @@ class CudaExecutor final : public StepExecutor {
   void capture_graphs(bool use_graphs);
   // Tells whether a decode row may see more keys than index_topk.
   bool may_select(const StagedStep& step) const;
-  // Returns the size to which a decode step is padded; no items: it runs as it is, and is no graph.
+  // Returns the size to which a decode step is padded. If it has 0 items, the step runs unpadded and without
+  // a graph.
   GraphShape padded_shape(const StagedStep& step, bool selects) const;
   void start(StagedStep& step, Pending& pending);
   void describe(StagedStep& step, Pending& pending);
   void keep_busy();
   void copy_pages(const std::vector<PageCopy>& copies, const cuda::PageCopyEntry* entries);
-  // Writes the tokens that rows take from their slots, and returns what the forward pass computes.
+  // Writes the tokens that rows take from their slots, and returns the input of the forward pass.
   DeviceStep feed(const StepView& view);
   // Runs feeds, forward pass and sampling of rows without a constraint: the work that a graph contains.
   void run(Pending& pending, OpObserver* observer);
-  // Does the same with speculation, scores prompts and, unless rows wait for masks, follows the tokens.
+  // Does the same with speculation. It also scores prompts and, unless rows wait for masks, runs NextN over
+  // the accepted tokens.
   void run_speculating(Pending& pending, OpObserver* observer);
   DeviceExec exec_of(OpObserver* observer);
   CudaSpeculation::Pass pass_of(const Pending& pending, DeviceExec& exec) const;
@@ -112,13 +114,13 @@ class CudaExecutor final : public StepExecutor {
   // These begin and end launches in which ranks exchange data (DeviceCommunicator::begin_step).
   void begin_exchanges();
   void end_exchanges();
-  StepExchanges exchanges() const;  // in the latest launches
-  // Returns when all ranks have come here.
+  StepExchanges exchanges() const;  // of the latest launches
+  // Returns when all ranks have called it.
   void wait_for_ranks();
   // Makes `why` the step's error and checks whether the device still works. With several ranks it throws.
   void fail(Pending& pending, const std::string& why);
   void collect(const Pending& pending, StepOutput& output);
-  // Takes the tokens that a sample's rows have accepted.
+  // Reads the tokens that a sample's rows have accepted.
   void collect_chain(const Pending& pending, size_t item, SampledToken& token);
   void place_in_time(const Pending& pending, StepOutput& output);
   StepEvents& events(int step_idx) { return events_[static_cast<size_t>(step_idx % kStagingDepth)]; }
@@ -139,7 +141,7 @@ class CudaExecutor final : public StepExecutor {
   DeviceKvCache cache_;
   const size_t workspace_bytes_;
   DeviceArena workspace_;
-  DeviceBuffer logits_;        // [max_decode, vocab]: what graphs write; the target's, then NextN's
+  DeviceBuffer logits_;        // [max_decode, vocab]: written by graphs; the target's logits, then NextN's
   DeviceBuffer large_logits_;  // for steps that need more rows; grows
   DeviceBuffer masks_;
   StagingRing mask_staging_;
@@ -152,7 +154,7 @@ class CudaExecutor final : public StepExecutor {
   int next_idx_ = 0;
   bool broken_ = false;
 
-  // When the latest step that was read ended, which places the next one's GPU time on the host's clock.
+  // The end of the latest step that was read; it places the next step's GPU time on the host's clock.
   int last_idx_ = -1;
   Clock::time_point last_end_;
 };

@@ -5,8 +5,8 @@
 namespace hadal {
 namespace {
 
-// After a longer pause between two steps, which the schedule does not explain, the clocks are synchronised
-// again.
+// After a pause between two steps longer than this, the host's and the device's clocks are synchronised
+// again, because the schedule does not explain such a pause.
 constexpr float kLongPauseMs = 50.0F;
 
 }  // namespace

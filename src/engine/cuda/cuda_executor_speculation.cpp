@@ -1,4 +1,4 @@
-// The parts of the executor that only steps with speculation use.
+// Has the executor's functions that only steps with speculation use.
 #include <algorithm>
 #include <utility>
 
@@ -6,8 +6,8 @@
 
 namespace hadal {
 
-// Rows with a grammar are sampled later, and rows of prompts or of tokens that are computed again differ from
-// step to step.
+// A step is padded to a graph's size only if it has verifications alone: rows with a grammar are sampled
+// later, and rows of prompts or of tokens that are computed again differ from step to step.
 GraphShape CudaExecutor::padded_shape(const StagedStep& step, bool selects) const {
   const ForwardBatch& batch = step.batch;
   if (batch.num_prefill_tokens > 0) return {};

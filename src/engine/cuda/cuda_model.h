@@ -1,4 +1,4 @@
-// Holds a model, or one rank's part of it, on one GPU, and what all users of it share.
+// Holds a model, or one rank's part of it, on one GPU, with everything that its users share.
 #pragma once
 
 #include <cstdint>

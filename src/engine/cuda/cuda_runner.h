@@ -1,5 +1,5 @@
 // Runs batches on one GPU, one at a time, kernel by kernel, and copies the logits to the host. With several
-// ranks each has one, and only rank 0's hands logits over. Only one thread may use it.
+// ranks each rank has a runner, and only rank 0's returns logits. Only one thread may use a runner.
 #pragma once
 
 #include <vector>

@@ -13,13 +13,14 @@ using cuda::SampleRow;
 
 namespace {
 
-// The number of items stands in the 16 bytes before the tokens, so that both are copied at once.
+// The 16 bytes before the tokens hold the number of items, so that one copy transfers both.
 constexpr int64_t kIdsBehindCount = 4;
 
 }  // namespace
 
-// A draft is chosen as its token will be, by the request's own parameters and with the same noise
-// (base/gumbel.h), so that the two agree more often than the most probable token would.
+// A draft is chosen as its token will be, with the request's own parameters and the same noise
+// (base/gumbel.h). So the draft and the token agree more often than they would if the draft were the most
+// probable token.
 
 CudaSpeculation::Arrays CudaSpeculation::place(DeviceArena& arena, const CudaModel& model,
                                                const ExecutorSizes& sizes, bool rests) {
@@ -136,7 +137,7 @@ CudaSpeculation::Shape CudaSpeculation::begin(const StagedStep& step, const Step
   const bool rests = rests_ && shape.width == 1;
   runs_nextn_ = !rests || !verifies_alone(step);
   count_waiting(step, rests, items);
-  // The tokens after the rows that the host knows. Those that the step samples are filled in on the device.
+  // The tokens after each row, as far as the host has them. The device fills in those that the step samples.
   std::vector<int32_t> ids(kIdsBehindCount, 0);
   ids[0] = static_cast<int32_t>(std::max<size_t>(num_samples, 1));
   ids.insert(ids.end(), step.next_ids.begin(), step.next_ids.end());
@@ -166,8 +167,8 @@ CudaSpeculation::Shape CudaSpeculation::begin(const StagedStep& step, const Step
   return shape;
 }
 
-// A request that verifies no draft beside others that do has its records made by this step from now on, but
-// those that wait are lost: it ends soon, or has a grammar.
+// If a request verifies no draft while others in the step do, this step and later ones make its new records,
+// but its waiting records are lost. Such a request ends soon, or has a grammar.
 void CudaSpeculation::count_waiting(const StagedStep& step, bool rests, std::vector<ChainItem>& items) {
   int64_t most = 0;
   for (size_t i = 0; i < step.samples.size(); ++i) {
@@ -218,7 +219,7 @@ void CudaSpeculation::expand(const Pass& pass) {
   const cuda::Launch& launch = pass.exec.launch;
   if (catches_up()) catch_up(pass);
   cuda::begin_chains(step_, launch);
-  // Each further draft is NextN's guess after its own last one, with its own hidden state.
+  // Each further draft is NextN's guess after its previous guess, made with NextN's own hidden state.
   for (int depth = 1; depth + 1 < step_.width; ++depth) {
     cuda::draft_rows(step_, depth, arrays_.drafting, launch);
     draft(pass, {.num_tokens = step_.num_items, .num_valid = arrays_.num_items},

@@ -9,8 +9,8 @@
 namespace hadal {
 namespace {
 
-// Returns the sizes of the arrays of the largest step, in which every row may decode, yield logits and score;
-// passes cut long sequences of keys.
+// Returns the sizes of the arrays of the largest step: every row may decode, yield logits and score, and long
+// sequences of keys are split into passes.
 StepSizes most(const DeviceInputLimits& limits) {
   const int64_t keys = limits.pages_per_sequence * kPageSize;
   const int64_t runs = limits.max_seqs * (keys / kMaxPrefillKeys + 2) + 2;
@@ -66,7 +66,7 @@ StepView DeviceInputs::view(const StepLayout& layout, const StepSizes& sizes) co
   std::byte* const block = block_.data();
   StepView view;
   view.step.num_tokens = sizes.tokens;
-  // In long-context models few sequences come near the limit, so kernels are chosen for usual lengths.
+  // Kernels are chosen for usual lengths, because in long-context models few sequences come near the limit.
   view.step.most_keys = std::min(limits_.pages_per_sequence * kPageSize, cuda::kMlaUsualKeys);
   view.step.token_ids = array_at<int32_t>(block, layout.token_ids);
   view.step.positions = array_at<int32_t>(block, layout.positions);
@@ -167,7 +167,7 @@ void DeviceInputs::write(const StagedStep& step, const std::vector<int32_t>& sco
   }
 }
 
-// Writes a scatter like that of tokens: table[places[i]] = values[i].
+// Writes page table entries as a scatter, as for tokens: table[places[i]] = values[i].
 void DeviceInputs::write_page_updates(const StepLayout& layout, std::byte* block) const {
   put(block, layout.page_places, mirror_.places());
   put(block, layout.page_values, mirror_.values());
@@ -242,7 +242,7 @@ StepView DeviceInputs::upload(const StagedStep& step, const std::vector<int32_t>
   }
   uploaded.step.decode_keys =
       std::accumulate(batch.decode_kv_len.begin(), batch.decode_kv_len.end(), int64_t{0});
-  // Rows of a verification are keys of those after them.
+  // The rows of a verification are keys of the rows after them.
   uploaded.step.decode_settled = step.verifies.empty() && decode_settled(batch);
   uploaded.num_constrained = static_cast<int>(num_constrained);
   uploaded.copies = array_at<cuda::PageCopyEntry>(block_.data(), layout.copies);

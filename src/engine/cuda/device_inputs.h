@@ -1,7 +1,8 @@
-// Copies a step's inputs to the device: one block of arrays (step_layout.h), written in page-locked memory
-// and copied at once, and the page tables. From one decode step to the next only a few entries of the tables
-// change, so these are copied in the block. Decode steps that may run as a graph have their arrays and tables
-// at addresses that depend only on the padded number of rows. Only the engine thread may use it.
+// Copies a step's inputs to the device: one block of arrays (step_layout.h), which is written in page-locked
+// memory and copied at once, and the page tables. Only a few entries of the tables change from one decode
+// step to the next, so the block contains these entries. The arrays and tables of decode steps that may run
+// as a graph are at addresses that depend only on the padded number of rows. Only the engine thread may use
+// it.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,7 @@ struct StepView {
   const int32_t *score_rows = nullptr, *score_ids = nullptr, *score_top = nullptr;
   int num_scores = 0;
   const cuda::PageCopyEntry* copies = nullptr;
-  // The same arrays as in `step`, where speculation fills in rows.
+  // The same arrays as in `step`; speculation fills in rows of them.
   cuda::ChainRows chain_rows;
 };
 
@@ -51,10 +52,10 @@ class DeviceInputs {
   // Returns where the arrays of a pure decode step of `rows` rows (including padding) will be.
   StepView decode_view(int64_t rows) const;
 
-  // Copies the step's inputs to the device. rows > 0 makes it a padded decode step (no prompt tokens, at most
-  // `rows` rows), whose sample rows are rows of the batch; otherwise the step is copied as it is, and its
-  // sample rows are logit rows. score_top is the top_num of each of step.scores. The view is valid until the
-  // next upload; step_idx is that of the StagingRing.
+  // Copies the step's inputs to the device. With rows > 0 the step is a padded decode step (no prompt tokens,
+  // at most `rows` rows), whose sample rows are rows of the batch. Otherwise the step is copied as it is, and
+  // its sample rows are logit rows. score_top is the top_num of each entry of step.scores. The view is valid
+  // until the next upload; step_idx is that of the StagingRing.
   StepView upload(const StagedStep& step, const std::vector<int32_t>& score_top, int64_t rows, int step_idx,
                   StreamHandle stream);
 

@@ -10,16 +10,16 @@
 
 namespace hadal {
 
-// Returns the sizes, ascending, each at most max_running_requests: device.graph_bs if given, otherwise the
-// series of next_graph_size (kernels/cuda/padding.h) up to the smallest of device.graph_max_bs (if not 0),
-// max_running_requests and kMostGraphTokens, which is always included. Padding to a size of the series adds
-// at most an eighth to a batch of 64 or more. The result is empty without graphs. A size of device.graph_bs
-// below 1 or above kMostGraphTokens is an error.
+// Returns the sizes in ascending order, each at most max_running_requests. They are device.graph_bs if that
+// is given. Otherwise they are the series of next_graph_size (kernels/cuda/padding.h) up to the smallest of
+// device.graph_max_bs (if not 0), max_running_requests and kMostGraphTokens, and that smallest number itself.
+// Padding to a size of the series adds at most an eighth to a batch of 64 or more. The result is empty
+// without graphs. A size of device.graph_bs below 1 or above kMostGraphTokens is an error.
 Result<std::vector<int64_t>> graph_buckets(const DeviceOptions& device, int64_t max_running_requests);
 
-// The size of a decode step: `items` requests with up to `width` rows each. Without speculation the width is
-// 1. items is 0 if there is no such size. `selects`: an indexer chooses keys for rows that see more of them
-// than index_topk; otherwise the step must have no such row.
+// GraphShape is the size of a decode step: `items` requests with up to `width` rows each. Without speculation
+// the width is 1. items is 0 if there is no such size. If `selects` is true, an indexer chooses keys for rows
+// that have more than index_topk of them; otherwise the step must have no such row.
 struct GraphShape {
   int64_t items = 0;
   int64_t width = 1;
@@ -29,12 +29,12 @@ struct GraphShape {
   auto operator<=>(const GraphShape&) const = default;
 };
 
-// Returns the sizes of captured steps, by width and then by items. Without speculation (options'
-// speculation_width is 0) they are the buckets. With it they have every width up to 4 and then 6, 8, 12, 16,
-// 24 and so on, or the greatest alone if the width does not adapt, and at most kMaxVerifiedRows rows. As
-// there are several widths, of the buckets only those are kept that are at least a quarter larger than the
-// one before, and the largest. With an indexer every size selects, and those of up to
-// kMostRowsWithoutSelecting rows are there twice, first without.
+// Returns the sizes of captured steps, by width and then by items. Without speculation (speculation_width is
+// 0 in the options) they are the buckets. With speculation they have every width up to 4 and then 6, 8, 12,
+// 16, 24 and so on, or only the greatest if the width does not adapt, and at most kMaxVerifiedRows rows.
+// Because there are several widths, only some buckets are kept: those at least a quarter larger than the one
+// before, and the largest. With an indexer every size selects, and sizes of up to kMostRowsWithoutSelecting
+// rows occur twice, first without selecting.
 std::vector<GraphShape> graph_shapes(const std::vector<int64_t>& buckets, const EngineOptions& options,
                                      bool has_indexer);
 
@@ -44,8 +44,8 @@ std::vector<GraphShape> graph_shapes(const std::vector<int64_t>& buckets, const 
 inline constexpr int64_t kMostRowsWithoutSelecting = 32;
 
 // Returns the narrowest of `shapes`, and of these the smallest, that holds num_items requests with `width`
-// rows each, and that selects if `selects`. Without padding it returns a shape only if both numbers are
-// equal.
+// rows each, and that selects if `selects` is true. Without padding it returns a shape only if both numbers
+// are equal to those of the shape.
 GraphShape choose_shape(const std::vector<GraphShape>& shapes, int64_t num_items, int64_t width, bool selects,
                         bool pad);
 

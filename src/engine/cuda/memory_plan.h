@@ -1,5 +1,5 @@
-// Plans a GPU's memory: the uses before the KV cache is made, and the bytes that are left for it. Its
-// functions are pure.
+// Plans a GPU's memory: what is used before the KV cache is made, and the bytes that are left for the cache.
+// Its functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,15 @@ struct DeviceMemoryPlan {
 
   int64_t budget_bytes() const;  // what everything may use together: total · fraction
 
-  // Computes the budget − everything else; sets kv_bytes and max_total_tokens (0 when no page fits).
+  // Computes the budget minus everything else, and sets kv_bytes and max_total_tokens (0 when no page fits).
   void fill_cache(int64_t kv_bytes_per_token);
 };
 
 // default_running_requests is the number of requests that run together when no flag sets it, before memory
-// for their state is considered. This is SGLang's rule, by the number of requests of the longest context that
-// the cache holds: clamp(tokens / context · 512, 2,048, kMostDefaultRequests), at least 1, but at most one
-// for each page, because every running request has its own page. So every batch that runs by default has a
-// graph.
+// for their state is considered. It is SGLang's rule, by the number of requests of the longest context that
+// the cache holds: clamp(tokens / context · 512, 2,048, kMostDefaultRequests), at least 1. It is at most the
+// number of pages, because every running request has a page of its own. kMostDefaultRequests is
+// kMostGraphTokens, so every batch that runs by default has a graph.
 inline constexpr int64_t kMostDefaultRequests = cuda::kMostGraphTokens;
 int64_t default_running_requests(int64_t max_total_tokens, int64_t context_length);
 
@@ -44,18 +44,18 @@ inline constexpr int64_t kMostDefaultStateBytes = 1'000'000'000;
 // 1. state_bytes(n) must not fall as n grows.
 int64_t most_requests_by_state(int64_t most, const std::function<int64_t(int64_t)>& state_bytes);
 
-// Returns the largest number n of requests up to `most` for which a plan for n requests leaves a cache that
-// default_running_requests gives n requests or more, at least 1. tokens_left(n) is that cache; it must not
-// rise as n grows. Each number is tested with its own plan, because the state, graphs and workspace of more
-// requests may leave no cache at all.
+// Returns the largest number n of requests up to `most`, at least 1, for which a plan for n requests leaves a
+// cache large enough that default_running_requests allows n requests. tokens_left(n) is the size of that
+// cache in tokens; it must not rise as n grows. Each number is tested with its own plan, because the state,
+// graphs and workspace of more requests may leave no cache at all.
 int64_t most_requests_by_cache(int64_t most, int64_t context_length,
                                const std::function<int64_t(int64_t)>& tokens_left);
 
-// This is reserved for the executable graph of one bucket: its nodes and their arguments.
+// Reserved for the executable graph of one bucket: its nodes and their arguments.
 inline constexpr int64_t kGraphBytes = int64_t{2} << 20;
 
-// Returns kResourceExhausted, with what is needed, what is available and which flags help, when less than
-// `wanted_tokens` (0: one page) fit.
+// Returns kResourceExhausted when fewer than `wanted_tokens` (0: one page) fit. The error says what is
+// needed, what is available and which flags help.
 Result<void> check_cache_fits(const DeviceMemoryPlan& plan, int64_t kv_bytes_per_token,
                               int64_t wanted_tokens);
 

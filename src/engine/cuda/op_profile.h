@@ -15,8 +15,8 @@ class OpProfile final : public OpObserver {
   void begin(const char* name, double bytes, double flops) override;
   void end() override;
 
-  // Call this when the step has ended. Returns the calls of each name together, in the order of their first
-  // call.
+  // Call this when the step has ended. It returns the total of all calls of each name, in the order of their
+  // first call.
   std::vector<OpTiming> timings() const;
 
  private:

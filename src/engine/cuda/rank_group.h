@@ -12,14 +12,16 @@
 
 namespace hadal {
 
-// The ranks' objects live until the last of the ranks' threads has ended, so that a lost rank finds its own.
+// The ranks' objects live until the last of the ranks' threads has ended, because a lost rank may still use
+// its own.
 template <typename Rank>
 class RankGroup {
  public:
-  // Makes the object of a rank; `host` is the rank's end among the threads, which outlives the object's use.
+  // Makes the object of a rank; `host` is the rank's communicator among the threads, which outlives the
+  // object's use.
   using Make = std::function<std::unique_ptr<Rank>(int rank, Communicator& host)>;
 
-  // Calls make on all ranks' threads at once, and throws what the first rank that failed has thrown, or
+  // Calls make on all ranks' threads at once. It throws what the first rank that failed has thrown, or
   // RankLost. `deadline` is that of RankThreads.
   RankGroup(int num_ranks, std::chrono::milliseconds deadline, Make make)
       : ranks_(std::make_shared<Ranks>(num_ranks, std::move(make))), threads_(num_ranks, deadline, ranks_) {

@@ -104,7 +104,7 @@ void RankGroupExecutor::run(Pending& pending, Body body) {
 
 void RankGroupExecutor::launch(StagedStep step) {
   HADAL_CHECK_LT(in_flight_.size(), 2U);
-  // No rank is lost while broken_ is empty, because what run() catches is stored there.
+  // While broken_ is empty no rank is lost, because a lost rank makes run() store its error there.
   if (broken_.empty()) std::fill(exchange_->steps.begin(), exchange_->steps.end(), step);
   Pending& pending = in_flight_.emplace_back(Pending{.step = step.step, .error = broken_});
   if (!pending.error.empty()) return;
@@ -128,7 +128,7 @@ StepOutput RankGroupExecutor::wait() {
   HADAL_CHECK(!in_flight_.empty(), "no step is in flight");
   Pending pending = std::move(in_flight_.front());
   in_flight_.pop_front();
-  // A later step's failure is one of this step, too: its ranks will not come.
+  // If a later step has failed, this step has failed too, because its ranks will not finish it.
   if (pending.error.empty()) pending.error = broken_;
   if (pending.error.empty()) {
     run(pending, [](Exchange& exchange, int rank, StepExecutor& executor) {

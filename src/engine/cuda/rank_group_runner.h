@@ -23,8 +23,8 @@ class RankGroupRunner final : public ModelRunner {
     });
   }
 
-  // It throws what the first rank that failed has thrown, and RankLost once a rank is lost; the same holds
-  // for the other passes.
+  // Throws what the first rank that failed has thrown, and RankLost once a rank is lost. The same holds for
+  // the other passes.
   std::span<const float> forward(const ForwardBatch& batch) override {
     return run(batch, {},
                [](ModelRunner& runner, const Shared& in) {
@@ -51,7 +51,7 @@ class RankGroupRunner final : public ModelRunner {
     ForwardRows rows;
     bool has_nextn = false;
   };
-  // Calls pass(runner, inputs) on all ranks, and returns what rank 0's gave.
+  // Calls pass(runner, inputs) on all ranks, and returns the result of rank 0.
   template <typename Pass>
   ForwardRows run(const ForwardBatch& batch, std::span<const float> hidden, Pass pass) {
     group_.check_usable();  // a lost rank may still read the last batch

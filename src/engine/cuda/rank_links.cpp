@@ -14,8 +14,8 @@
 namespace hadal {
 namespace {
 
-// An exchange waits this long on the device for another rank. Ranks launch the same work at the same time, so
-// a rank that is so late will not come.
+// An exchange fails after waiting this long on the device for another rank. Ranks launch the same work at the
+// same time, so a rank that is so late will not arrive.
 constexpr std::chrono::seconds kExchangeDeadline{10};
 
 int64_t place_bytes_of(int64_t part_bytes) {

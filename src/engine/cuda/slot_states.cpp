@@ -14,7 +14,7 @@ using cuda::kMaxBias;
 using cuda::kMaxEnds;
 using cuda::SlotSampling;
 
-// Returns end and stop tokens, each once; they are used only before min_new_tokens.
+// Returns end and stop tokens, each once. They are used only until min_new_tokens is reached.
 std::vector<int32_t> ends_of(const SlotStart& start) {
   std::vector<int32_t> ends;
   if (start.sampling.min_new_tokens == 0) return ends;
@@ -59,8 +59,8 @@ SlotSampling sampling_of(const SlotStart& start, const std::vector<int32_t>& end
   return to;
 }
 
-// Holds token ids that yield the slot's counts, in any order: those of the prompt once, generated ones as
-// often as they occurred.
+// Holds token ids that yield the slot's counts, in any order: each token of the prompt once, and generated
+// tokens as often as they occurred.
 struct CountLists {
   std::vector<int32_t> prompt, generated;
 };

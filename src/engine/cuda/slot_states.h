@@ -1,5 +1,5 @@
-// Holds the state that the device keeps per slot for every running request, from the step that starts the
-// slot: sampling values, biases, token counts and the last token. Only the engine thread may use it.
+// Holds the state that the device keeps for every slot from the step that starts it: sampling values, biases,
+// token counts and the last token. Only the engine thread may use it.
 #pragma once
 
 #include <cstdint>

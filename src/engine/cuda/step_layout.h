@@ -47,10 +47,10 @@ struct StepLayout {  // in bytes
 
 StepLayout layout_step(const StepSizes& sizes);
 
-// Returns true if all keys of the step's decode rows, except their own, come from earlier steps, so that a
-// layer's decode attention may begin on them before this layer's records are written. This does not hold
-// where generated tokens are computed again: several of a request in one step, or after the end of its
-// prompt. It is false for steps with prompt tokens, which would gain little.
+// Returns true if all keys of the step's decode rows, except their own, come from earlier steps. A layer's
+// decode attention may then begin on them before this layer's records are written. It is false where
+// generated tokens are computed again: several of a request in one step, or after the end of its prompt. It
+// is also false for steps with prompt tokens, which would gain little.
 bool decode_settled(const ForwardBatch& batch);
 
 }  // namespace hadal

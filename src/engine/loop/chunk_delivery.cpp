@@ -11,8 +11,8 @@
 namespace hadal {
 namespace {
 
-// A sink that has no memory is called again, because a request whose last chunk is lost never ends for its
-// client. After a second it counts as broken.
+// A sink that throws std::bad_alloc is called again, because without its last chunk a request never ends for
+// its client. After a second the sink counts as broken.
 constexpr int kAttempts = 100;
 constexpr std::chrono::milliseconds kPause{10};
 

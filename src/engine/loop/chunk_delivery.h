@@ -21,10 +21,10 @@ struct SinkGroup {
 
 class ChunkDelivery {
  public:
-  // This is called for every sequence that has a chunk in a call that threw.
+  // Called for every sequence that has a chunk in a call that threw.
   using OnFailure = std::function<void(Sequence&, const char* what)>;
 
-  // This must be called first for the sequence.
+  // Must be called first for the sequence.
   void attach(Sequence& sequence);
   void detach(Sequence& sequence);
 

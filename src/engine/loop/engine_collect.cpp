@@ -1,5 +1,5 @@
-// This part of a turn reads a step's outcome: tokens go to their requests, and the result for each request
-// goes to the scheduler.
+// Has the functions of a turn that read a step's outcome: tokens go to their requests, and the result
+// for each request goes to the scheduler.
 #include <algorithm>
 #include <cmath>
 #include <new>
@@ -95,7 +95,7 @@ void EngineLoop::take_scores(const StepRecord& record, StepOutput& output) {
   }
 }
 
-// Applies sampled tokens to their request; those after its end are dropped.
+// Applies sampled tokens to their request; tokens after the request's end are dropped.
 ItemOutcome EngineLoop::take_tokens(Sequence& sequence, SampledToken& sampled, Clock::time_point now) {
   ItemOutcome outcome{.request_id = sequence.id, .token = sampled.token, .finished = true};
   if (sequence.finished) return outcome;  // ended before this step did

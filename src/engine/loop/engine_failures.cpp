@@ -1,4 +1,4 @@
-// Ends all requests: for good after a broken invariant, or to begin anew where there was no memory.
+// Ends all requests: for good after a broken invariant, or to begin anew when memory has run out.
 #include <cstdlib>
 #include <new>
 #include <utility>
@@ -19,7 +19,7 @@ void EngineLoop::die(const char* why) noexcept {
     }
   } catch (const std::exception&) {
     write_last_line("engine failed", why);
-    gate_.close({});  // without memory, so without the reason
+    gate_.close({});  // there is no memory, so no reason is given
   }
   try {
     if (is_first && options_.on_failure) options_.on_failure(why);
@@ -68,8 +68,8 @@ void EngineLoop::end_everything() {
   log_error("engine had no memory: all requests have ended, and the cache is empty");
 }
 
-// A record begins with a fresh scheduler, whose steps begin at 1, but those of the engine go on. So the
-// record ends before what failed, and its file is complete from now on.
+// A record describes one scheduler, whose steps begin at 1, but the steps of the engine go on after a reset.
+// So the record ends before the failure, and its file is complete from now on.
 void EngineLoop::end_record() {
   if (recorder_ == nullptr) return;
   log_warning(

@@ -15,7 +15,7 @@ constexpr double kUtilizationHoldsS = 1.0;
 constexpr double kThroughputHoldsS = 30.0;
 SchedulerOptions scheduler_options(const EngineOptions& options, const ModelConfig& config,
                                    const StepExecutor& executor) {
-  // Where generated tokens are not cached, each token of a prompt must always take the same path.
+  // If generated tokens are not cached, each token of a prompt must always use the same path.
   const bool absorbs = executor.takes_absorbed_prompts() && options.cache_generated_tokens;
   return {.num_pages = options.max_total_tokens / kPageSize,
           .max_running_requests = options.max_running_requests,
@@ -88,7 +88,7 @@ void EngineLoop::run() {
   }
 }
 
-// Runs one step of work. In the overlapped loop the previous step is collected while it runs.
+// Runs one step of work. In the overlapped loop the previous step is collected while this one runs.
 bool EngineLoop::turn() {
   if (dead_) return false;
   release_ready();
@@ -98,7 +98,7 @@ bool EngineLoop::turn() {
     if (previous) collect(*previous);
     in_flight_ = std::move(launched);
     if (in_flight_ && !in_flight_->constrained.empty()) {
-      deliver();  // results of the previous step, because masks may have to be waited for
+      deliver();  // results of the previous step, because set_masks may have to wait
       set_masks(*in_flight_);
     }
     if (previous || in_flight_) return true;
@@ -125,7 +125,7 @@ void EngineLoop::handle(Command& command) {
       return;
     } catch (const std::bad_alloc&) {
       begin_anew();
-      if (!command.submit || dead_) return;  // it has the sequence, or the call has failed
+      if (!command.submit || dead_) return;  // the loop owns the sequence, or the call has failed
     } catch (const std::exception& error) {
       return die(error.what());
     }
@@ -212,7 +212,7 @@ Result<StepTrace> EngineLoop::stop_profile() {
   return trace_.take();
 }
 
-// A step is taken to have as many prompt tokens as the one before.
+// A step is assumed to have as many prompt tokens as the one before.
 SpeculationPolicy::Choice EngineLoop::choose_width() const {
   const SchedulerStats stats = scheduler_.stats();
   const int64_t widest = widest_step(options_.speculation_width, stats.num_running);

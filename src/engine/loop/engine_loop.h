@@ -91,12 +91,12 @@ class EngineLoop {
   // These and deliver_last are in engine_failures.cpp.
 
   // Handles a broken invariant of the engine itself: all requests fail, and no more are accepted. It works
-  // without memory: if none is left, it writes its last line without allocating, and some requests may not be
-  // told.
+  // without memory: then it writes its last line without allocating, and some requests may receive no final
+  // chunk.
   void die(const char* why) noexcept;
-  // This is called when an allocation has failed for state that no single request owns, and the reserve
-  // (base/memory_reserve.h) was used up. What was half done cannot be undone, so all requests end, and the
-  // scheduler begins anew with an empty cache. It dies if even that fails.
+  // Called when an allocation has failed for state that no single request owns, and the reserve
+  // (base/memory_reserve.h) was used up. The unfinished work cannot be undone, so all requests end, and the
+  // scheduler begins anew with an empty cache. If even that fails, it calls die().
   void begin_anew() noexcept;
   void end_everything();
   void end_record();
@@ -123,9 +123,9 @@ class EngineLoop {
   StepLog log_;
   StepTrace trace_;
 
-  // This step is launched and not collected; only the overlapped loop has one between turns.
+  // A step that is launched and not collected. Between turns, only the overlapped loop has one.
   std::optional<StepRecord> in_flight_;
-  // These steps were given to the executor and have not been returned; the oldest is first.
+  // Steps that the executor has been given and has not returned, the oldest first.
   struct Launched {
     int64_t step = 0;
     size_t num_constrained = 0;

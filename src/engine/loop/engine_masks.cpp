@@ -1,8 +1,8 @@
-// This part of a turn gives a step the masks of its constrained rows. Workers make them while the step runs.
-// A row whose mask is late is sampled without one, and that sample is not taken: the request leaves the steps
-// until its mask is ready, and then computes its last token again. So no other row waits for it, and its own
-// tokens do not depend on how long its masks take. Late masks after drafts only mean that those drafts are
-// not verified.
+// Has the functions of a turn that give a step the masks of its constrained rows. Workers make the
+// masks while the step runs. A row whose mask is late is sampled without one, and that sample is not used:
+// the request takes part in no step until its mask is ready, and then computes its last token again. So no
+// other row waits for it, and its own tokens do not depend on how long its masks take. If masks after drafts
+// are late, those drafts are not verified, and nothing else changes.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -20,8 +20,8 @@ constexpr double kMostWaitS = 0.02;
 
 }  // namespace
 
-// Waits for those of awaited_ that are not slow: for up to mask_wait_share of a step, which is without an end
-// where tests set infinity.
+// Waits for the masks of awaited_ (see MaskWorkers::wait), for up to mask_wait_share of a step. Tests set
+// infinity, and then the wait has no limit.
 void EngineLoop::wait_for_masks() {
   if (options_.mask_wait_share <= 0.0) return;
   if (std::isinf(options_.mask_wait_share)) return mask_workers_.wait(awaited_, Clock::time_point::max());

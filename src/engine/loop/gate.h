@@ -1,8 +1,8 @@
-// Controls admission to the engine: the places of its queue, closing for good, and waiting until all requests
-// have ended. Any thread may call it.
+// Controls admission to the engine: it counts the places of the queue, closes it for good, and waits until
+// all requests have ended. Any thread may call it.
 //
 // A place is taken from enter() until the request that uses it runs for the first time or has ended. One
-// client has at most 7/8 of the places, so that there is always one for somebody else.
+// client has at most 7/8 of the places, so that a place is always left for other clients.
 #pragma once
 
 #include <chrono>
@@ -22,13 +22,13 @@ class Gate {
   // `max_waiting` is the number of places; 0 means no limit.
   explicit Gate(int64_t max_waiting) : max_waiting_(max_waiting) {}
 
-  // Takes `count` places (≥ 1) for `client`, all of them or none. The errors are kInvalidArgument when the
-  // client may never have that many, kResourceExhausted when they are not free now, or the reason why the
-  // gate is closed.
+  // Takes `count` places (≥ 1) for `client`, all of them or none. The error is kInvalidArgument if the client
+  // may never have that many, kResourceExhausted if they are not free now, or the reason for which the gate
+  // is closed.
   Result<QueuePlaces> enter(int64_t count, uint64_t client);
 
-  // Counts a request that uses one of `places`, of which there must be one. It fails with the reason why the
-  // gate is closed, and the place remains among `places`. After a success, left() must be called once.
+  // Counts a request that uses one of `places`, which must not be empty. If the gate is closed, it fails with
+  // the reason, and the place remains among `places`. After a success, left() must be called once.
   Result<void> use(QueuePlaces& places);
 
   // Records that a waiting request runs for the first time.
@@ -43,8 +43,8 @@ class Gate {
   // Returns true when all requests have ended before `timeout` is over.
   bool wait_empty(std::chrono::milliseconds timeout);
 
-  // Returns how many places `client` may have. A client of 0 stands for everybody who is not known, and has
-  // no limit of its own; nor has anybody in a queue of fewer than 8 places. 0 means no limit.
+  // Returns how many places `client` may have. Client 0 stands for all unknown clients and has no limit of
+  // its own. A queue of fewer than 8 places has no limit for any client. 0 means no limit.
   int64_t places_of(uint64_t client) const;
 
  private:
@@ -57,7 +57,7 @@ class Gate {
   std::mutex mutex_;
   std::condition_variable empty_;
   int64_t waiting_ = 0;                              // places that are taken
-  std::unordered_map<uint64_t, int64_t> by_client_;  // the same of clients that have a limit; never 0
+  std::unordered_map<uint64_t, int64_t> by_client_;  // places of each client that has a limit; never 0
   int64_t inside_ = 0;                               // requests that have not ended
   std::optional<Status> closed_;
 };

@@ -1,5 +1,5 @@
-// Passes commands from other threads to the engine thread, in order. The engine thread takes all of them at
-// once and sleeps here while there is nothing to do.
+// Passes commands from other threads to the engine thread, in order. The engine thread takes all commands at
+// once, and sleeps here while there is nothing to do.
 #pragma once
 
 #include <condition_variable>

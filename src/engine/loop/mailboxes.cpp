@@ -17,8 +17,8 @@ void make_room(std::vector<T>& list, size_t more) {
   if (list.capacity() - list.size() < more) list.reserve(std::max(list.size() + more, 2 * list.size()));
 }
 
-// Joins both into `chunk`, which then holds what a reader of both would know: all tokens, and the state of
-// the later one.
+// Appends `later` to `chunk`, which then holds what a reader of both chunks would have: all tokens, and the
+// state of the later one.
 void join(TokenChunk& chunk, TokenChunk&& later) {
   make_room(chunk.token_ids, later.token_ids.size());
   make_room(chunk.logprobs, later.logprobs.size());

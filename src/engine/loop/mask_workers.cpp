@@ -51,7 +51,7 @@ void MaskTask::make(const MaskWorkersOptions& options) {
   }
 }
 
-// Drafts that were sampled, too, need not be told again.
+// Drafts that were also sampled are not told to the constraint again.
 void MaskTask::make_next() {
   const auto differs =
       std::mismatch(told_drafts_.begin(), told_drafts_.end(), tokens_.begin(), tokens_.end());
@@ -126,7 +126,7 @@ void MaskWorkers::start_threads(int count, bool slow_lane) {
 
 void MaskWorkers::post(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> tokens) {
   const std::lock_guard lock(mutex_);
-  if (task->is_given_up_) {  // a worker still has it
+  if (task->is_given_up_) {  // a worker still runs the task
     task->tokens_after_ = std::move(tokens);
     task->is_awaitable_ = false;
     return;
@@ -205,7 +205,7 @@ bool MaskWorkers::is_ready(const MaskTask& task) {
   return task.state_ == MaskTask::State::kReady;
 }
 
-// Returns the cheapest task of the cheapest client in the lane; where several are equal, it is the first. The
+// Returns the cheapest task of the cheapest client in the lane; among equal ones it returns the first. The
 // caller holds the lock.
 std::shared_ptr<MaskTask> MaskWorkers::next(bool slow_lane) {
   if (queued_.empty()) used_by_client_.clear();
@@ -239,7 +239,7 @@ void MaskWorkers::work(bool slow_lane) {
     const double used_before_s = task->used_s_;
     lock.unlock();
     {
-      const MemoryReserve::Pause own;  // the mask is the request's
+      const MemoryReserve::Pause own;  // what make() allocates belongs to the request
       task->make(options_);
     }
     lock.lock();

@@ -1,15 +1,16 @@
-// Makes the masks of constrained rows while the engine thread does other work. A mask may take long (an
-// ambiguous grammar has thousands of parser states), so each request has a task that one worker at a time
+// Makes the masks of constrained rows while the engine thread does other work. A mask may take long, because
+// an ambiguous grammar has thousands of parser states. So each request has a task that one worker at a time
 // carries out: it tells the constraint the newest tokens, and then fills the mask of the next one.
 //
 // With speculation a task is carried out a second time in a step: the worker follows the drafts as far as the
-// masks allow them, and fills the mask after each. What was not sampled in the end is rolled back before the
+// masks allow them, and fills the mask after each. Drafts that were not sampled are rolled back before the
 // next mask.
 //
-// The client whose masks have used the least processor time since the queue was last empty comes first, and
-// of its tasks the one that has used the least. A task whose last mask took long, or that has not made one
-// yet, is slow, and only the slow lane's threads, which run at a lower priority of the operating system,
-// carry it out. So an expensive grammar delays neither cheap ones nor the forward pass.
+// The next task is of the client whose masks have used the least processor time since the queue was last
+// empty, and of that client's tasks it is the one that has used the least. A task is slow if its last mask
+// took long, or if it has not made one yet. Only the threads of the slow lane, which run at a lower priority
+// of the operating system, carry out slow tasks. So an expensive grammar delays neither cheap ones nor the
+// forward pass.
 //
 // A request whose constraint has used more processor time than MaskLimits::all_masks_s allows ends with an
 // error.
@@ -40,8 +41,8 @@ double thread_seconds();
 
 struct MaskWorkersOptions {
   MaskLimits limits;
-  // Threads of each lane; 0: by the number of processors. One quick thread makes some thousand masks in a
-  // second; more serve large batches on large machines.
+  // Threads of each lane; 0: chosen by the number of processors. One quick thread makes some thousand masks
+  // per second. More threads are for large batches on large machines.
   int num_quick = 0;
   int num_slow = 0;
   std::function<double()> clock = thread_seconds;  // another one in tests
@@ -78,49 +79,50 @@ class MaskTask {
   const std::unique_ptr<TokenConstraint> constraint_;
   const size_t num_words_;
   const uint64_t client_;
-  State state_ = State::kIdle;   // guarded by MaskWorkers::mutex_, and so is everything below unless it runs
-  std::vector<int32_t> tokens_;  // that the constraint has not been told yet, or else the drafts
-  bool is_for_drafts_ = false;   // it makes, or has made, masks of drafts
+  // MaskWorkers::mutex_ guards state_, and all fields below while the task does not run.
+  State state_ = State::kIdle;
+  std::vector<int32_t> tokens_;       // tokens that the constraint has not been told yet, or else the drafts
+  bool is_for_drafts_ = false;        // it makes, or has made, masks of drafts
   std::vector<int32_t> told_drafts_;  // drafts that the constraint was told
   std::vector<uint32_t> mask_;
   std::vector<uint32_t> draft_masks_;  // [told_drafts_.size(), num_words_]
-  bool is_given_up_ = false;           // nobody takes the masks of drafts that are being made
-  // The tokens of a post() that came meanwhile.
+  bool is_given_up_ = false;           // no caller takes the masks of drafts that are being made
+  // The tokens of a post() that was called while a worker still ran the task.
   std::optional<std::vector<int32_t>> tokens_after_;
   std::string error_;
   AbortReason error_reason_ = AbortReason::kFault;
   int64_t num_masks_ = 0;
   double used_s_ = 0.0;         // processor time
-  double last_s_ = 0.0;         // of one mask, when it was last carried out
-  bool is_awaitable_ = true;    // wait() waits for it: it was not slow when it was begun
+  double last_s_ = 0.0;         // processor time of one mask, when the task was last carried out
+  bool is_awaitable_ = true;    // wait() waits for it: it is a first mask, or its task was not slow
   bool is_waited_for_ = false;  // a call of wait() is waiting for it
   bool wakes_ = false;          // on_late is called when it is ready
 };
 
-// Only one thread, the engine's, calls it; the workers use its private part.
+// Only the engine thread calls the public functions; the workers run the private ones.
 class MaskWorkers {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // A worker calls `on_late` when a mask becomes ready that was late or is that of a slow task (see take).
-  // All threads are started here, so that no request fails later because the system has none left. Throws
-  // std::system_error if there is not even one thread for each lane.
+  // A worker calls `on_late` when a mask becomes ready that was late or that belongs to a slow task (see
+  // take). All threads are started here, so that no request fails later because the system has no threads
+  // left. Throws std::system_error if there is not even one thread for each lane.
   explicit MaskWorkers(std::function<void()> on_late, MaskWorkersOptions options = {});
   // Waits for the masks that are being made, and drops the others.
   ~MaskWorkers();
   MaskWorkers(const MaskWorkers&) = delete;
   MaskWorkers& operator=(const MaskWorkers&) = delete;
 
-  // Begins the next mask: the one after `tokens`, which were sampled in one step, or the first one if there
-  // are none. The task must be idle, or its masks of drafts given up.
+  // Begins the mask after `tokens`, which were sampled in one step, or the first mask if there are no tokens.
+  // The task must be idle, or its masks of drafts must have been given up.
   void post(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> tokens);
   // Begins the masks after `drafts`, which follow the mask that was taken last. The task must be idle.
   void post_drafts(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> drafts);
-  // Forgets a request that has ended: a mask that has not begun will not be made.
+  // Forgets a request that has ended: if its mask has not been begun, it is not made.
   void drop(const std::shared_ptr<MaskTask>& task);
 
-  // Waits until those masks of `tasks` that are not slow, first ones among them, are ready, or `deadline` is
-  // over.
+  // Waits until the masks of `tasks` are ready, or `deadline` is over. It does not wait for masks of tasks
+  // that were slow when the mask was begun, unless it is the task's first mask.
   void wait(std::span<MaskTask* const> tasks, Clock::time_point deadline);
 
   struct Outcome {
@@ -130,10 +132,10 @@ class MaskWorkers {
     AbortReason reason = AbortReason::kFault;
   };
   // Copies a mask that is ready into `words`, after which the task is idle. on_late will be called for the
-  // present mask if it is late, and for the next one if the task is slow.
+  // present mask if it is late, and for the next mask if the task is slow.
   Outcome take(MaskTask& task, std::span<uint32_t> words);
   // Copies the masks of drafts into `words`, one after the other, as many as there are. If they are not
-  // ready, or a mask has failed, it gives them up, and copies nothing.
+  // ready, or one of them has failed, it gives them up and copies nothing.
   void take_drafts(const std::shared_ptr<MaskTask>& task, std::span<uint32_t> words);
   // Tells whether the mask is ready, or has failed.
   bool is_ready(const MaskTask& task);

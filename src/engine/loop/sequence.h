@@ -26,8 +26,9 @@ struct Sequence {
   int64_t prompt_len = 0;
   std::vector<int32_t> eos;  // end tokens inside the vocabulary; empty with ignore_eos
 
-  // The logits of prompt positions below this one have been requested, so that a second pass over the prompt,
-  // after a retraction, requests none twice. It is prompt_len when no prompt log-probabilities are wanted.
+  // The logits of all prompt positions below this one have been requested, so that a second pass over the
+  // prompt, after a retraction, requests none of them twice. It is prompt_len when no prompt
+  // log-probabilities are wanted.
   int64_t next_scored = 0;
   int64_t cached_tokens = 0;  // at the first admission
   TokenChunk pending;         // what has not been delivered yet
@@ -41,7 +42,7 @@ struct Sequence {
   bool awaits_mask = false;        // no plan has work for it until its mask is ready (Scheduler::hold)
   bool restarts_sampling = false;  // its slot's sampling state contains a sample that was not taken
   int64_t late_step = 0;           // the latest step whose sample was not taken because the mask was late
-  int64_t last_step = 0;  // the latest step with a row of it; the sequence is kept until that step ends
+  int64_t last_step = 0;           // the latest step with a row of it, which the sequence outlives
   Clock::time_point submitted, started, first_token;
 
   int64_t num_generated() const { return static_cast<int64_t>(tokens.size()) - prompt_len; }

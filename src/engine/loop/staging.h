@@ -11,15 +11,15 @@
 
 namespace hadal {
 
-// StepRecord is a step in flight: its plan, and the owner of each result. The sequences stay until the step
-// has ended (Sequence::last_step), even if their requests end before.
+// StepRecord is a step in flight: its plan, and the owner of each result. A sequence stays until the step has
+// ended (Sequence::last_step), even if its request ends before.
 struct StepRecord {
   BatchPlan plan;
   std::vector<Sequence*> samples;        // as StagedStep::samples
-  std::vector<Sequence*> constrained;    // those of them that wait for a mask
+  std::vector<Sequence*> constrained;    // those of `samples` that wait for a mask
   std::vector<Sequence*> scores;         // as StagedStep::scores
-  std::vector<Sequence*> ended_prompts;  // their prompt ends in this step and nothing is sampled after it
-  std::vector<Sequence*> admitted;       // they run for the first time
+  std::vector<Sequence*> ended_prompts;  // prompts that end in this step, with no sample after them
+  std::vector<Sequence*> admitted;       // sequences that run for the first time
   Sequence::Clock::time_point launched;
 };
 
@@ -28,8 +28,8 @@ class Staging {
   // With `speculates` it fills in StagedStep::next_ids.
   Staging(const SequenceTable& sequences, int64_t max_running_requests, bool speculates = false);
 
-  // Fills in `record` from record.plan and returns the executor's input. Tokens that the previous step
-  // samples are left to the executor (StagedStep::feeds).
+  // Fills in `record` from record.plan and returns the executor's input. The executor fills in tokens that
+  // the previous step samples (StagedStep::feeds).
   StagedStep stage(StepRecord& record);
   // Forgets the page tables, because all requests have ended.
   void clear() noexcept;

@@ -15,9 +15,9 @@ class StepLog {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `interval` is the number of decode steps between two "Decode batch" lines; 0 writes no lines but keeps
-  // the statistics. With `speculates` the lines say how many tokens were accepted, and with `simulates` that
-  // this is simulated.
+  // `interval` is the number of decode steps between two "Decode batch" lines; with 0 no lines are written,
+  // but the statistics are kept. With `speculates` the lines say how many tokens were accepted, and with
+  // `simulates` that the acceptance is simulated.
   StepLog(int64_t interval, int64_t max_total_tokens, bool speculates, bool simulates);
 
   // Records that a plan was made; logs a "Prefill batch" line if it has prompt tokens.

@@ -7,9 +7,10 @@
 namespace hadal {
 namespace {
 
-// A step with less than this says more about a step's fixed costs than about its prompt tokens.
+// A step with a lower cost than this says more about a step's fixed costs than about its prompt tokens.
 constexpr int64_t kLeastMeasuredCost = 8;
-// One fast step does not make prompts cheap, because prompts differ; a slow one says what can happen.
+// A fast step lowers the estimate only a little, because prompts differ and one fast step does not make them
+// cheap. A slow step shows what can happen.
 constexpr double kWeightOfFaster = 0.1;
 constexpr double kWeightOfSlower = 0.5;
 
@@ -30,7 +31,7 @@ PromptCosts prompt_costs(const ModelConfig& config, bool absorbs) {
     costs.absorbed_positions_per_row = std::max<int64_t>(row / (heads * (kKvRowDim + kKvLatentDim)), 1);
     costs.rows_per_1024_expanded = 1024 * heads * (kQkNopeHeadDim + kVHeadDim) * kKvLatentDim / row;
   }
-  // Sampling reads all logits again, so a row of logits never counts as less than a row.
+  // Sampling reads all logits again, so a row of logits counts as at least one row.
   costs.rows_per_score = 1 + config.vocab_size * config.hidden_size / row;
   return costs;
 }
@@ -49,7 +50,7 @@ void StepPace::observe(int64_t prompt_cost, double run_s) {
 int64_t StepPace::max_cost() const {
   if (max_prompt_s_ <= 0.0) return kUnlimitedCost;
   if (row_s_ <= 0.0) return kFirstCost;
-  constexpr double kMost = 1e15;  // it fits into an int64_t
+  constexpr double kMost = 1e15;  // fits into an int64_t
   return static_cast<int64_t>(std::min(std::max(max_prompt_s_, decode_step_s_) / row_s_, kMost));
 }
 

@@ -1,6 +1,6 @@
 // StepPace measures how long steps take, and says how many prompt tokens a step may compute while a request
-// of another client generates: that client's next token comes when the step ends. It is plain arithmetic; the
-// engine thread uses it.
+// of another client generates, because that client's next token comes only when the step ends. It is plain
+// arithmetic; the engine thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,15 @@
 namespace hadal {
 
 // Estimates from the model's sizes alone what a prompt token costs beyond the matrix products of one row: its
-// attention on both paths (on the un-absorbed one alone if not `absorbs`), and the logits where they are
+// attention on both paths (only on the un-absorbed one if `absorbs` is false), and its logits where they are
 // wanted. A model without layers (tests) has free attention.
 PromptCosts prompt_costs(const ModelConfig& config, bool absorbs);
 
 class StepPace {
  public:
-  // `max_prompt_s` is the time in seconds that such prompt tokens may add to a step; 0: no limit. Where a
-  // step without prompt tokens takes longer than that, they may take as long as it does.
+  // `max_prompt_s` is the time in seconds that such prompt tokens may add to a step; 0: no limit. If a step
+  // without prompt tokens takes longer than that, the prompt tokens may add as much time as such a step
+  // takes.
   explicit StepPace(double max_prompt_s) : max_prompt_s_(max_prompt_s) {}
 
   // Records that a step ran for `run_s` seconds; `prompt_cost` is BatchPlan::prompt_cost.

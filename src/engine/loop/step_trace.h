@@ -1,6 +1,6 @@
 // StepTrace is a Chrome trace (about:tracing, Perfetto) of engine steps: the work of the engine thread and of
-// the worker over time, and the life of every request. It is used by one thread at a time: the engine thread
-// collects, and the thread that requested the trace renders it.
+// the worker over time, and the life of every request. One thread at a time uses it: the engine thread
+// collects the trace, and the thread that requested it renders it.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,8 @@ class StepTrace {
 
   static constexpr size_t kMaxSpans = 1'000'000;  // 56 MB
 
-  // Keeps at most `max_spans` spans of steps and as many of requests; further ones are dropped and counted.
+  // Keeps at most `max_spans` spans of steps and as many spans of requests; further ones are dropped and
+  // counted.
   explicit StepTrace(size_t max_spans = kMaxSpans) : max_spans_(max_spans) {}
 
   // Collects from now on, for `num_steps` steps (0: until stop). It drops what was collected before.
@@ -30,7 +31,7 @@ class StepTrace {
   // `name` must be a literal. The call is ignored while the trace is not active.
   void span(const char* name, Track track, int64_t step, Clock::time_point begin, Clock::time_point end,
             int64_t num_tokens = -1);
-  // Adds the spans queue, prefill and decode of a request, which (or whose trace) has ended.
+  // Adds the spans queue, prefill and decode of a request. Either the request has ended, or the trace has.
   void request(const Sequence& sequence, Clock::time_point end);
   // Counts a collected step; returns true when it was the last one wanted.
   bool count_step();

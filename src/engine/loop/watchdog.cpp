@@ -73,7 +73,8 @@ void Watchdog::watch() {
   }
 }
 
-// The caller holds the mutex: set_step waits until the line is written, which does not harm a hanging engine.
+// The caller holds the mutex. So set_step waits until the line is written, which does not harm an engine that
+// hangs.
 void Watchdog::report(int64_t since_ns, int64_t now) {
   const RequestId request = request_.load(std::memory_order_relaxed);
   const std::string where =

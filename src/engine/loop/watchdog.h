@@ -1,5 +1,5 @@
 // Detects when the engine thread stays in one phase for too long, and reports the phase and the requests. The
-// engine thread announces its phase with three relaxed stores; a thread of the watchdog's own checks from
+// engine thread announces its phase with three relaxed stores, and the watchdog's own thread checks them from
 // time to time.
 #pragma once
 
@@ -28,7 +28,7 @@ class Watchdog {
   // The engine thread calls these. `phase` must be a literal.
   bool enabled() const { return timeout_ns_ > 0; }
   void enter(const char* phase);
-  void idle();  // nothing to do, which may last for ever
+  void idle();  // nothing to do, which may last any time
   // Names the request whose stop condition, constraint or sink is being called; 0: none.
   void set_request(RequestId id) { request_.store(id, std::memory_order_relaxed); }
   // Names the requests of the current step.

@@ -9,10 +9,10 @@
 namespace hadal {
 namespace {
 
-// An outcome counts half after 44 others at its depth.
+// An outcome counts half as much after 44 others at its depth.
 constexpr double kDecay = 1.0 - 1.0 / 64;
-// Until something has been observed, the rate of acceptance is taken to be kFirstAcceptance, with the weight
-// of kFirstWeight outcomes, so drafts are tried at first.
+// Before anything has been observed, the acceptance is assumed to be kFirstAcceptance, with the weight of
+// kFirstWeight outcomes, so drafts are tried at first.
 constexpr double kFirstAcceptance = 0.95;
 constexpr double kFirstWeight = 4.0;
 // Probes cost at most this share of the time, and each has enough steps for kOutcomesOfProbe outcomes.
@@ -31,7 +31,7 @@ int64_t widest_step(int64_t max_width, int64_t num_running) {
 }
 
 void AcceptanceByDepth::observe(int64_t num_drafts, int64_t accepted) {
-  // The draft after the first wrong one was guessed for another text, so its outcome says nothing.
+  // The drafts after the first wrong one were guessed for another text, so their outcome says nothing.
   const int64_t num_told = std::min({num_drafts, accepted + 1, static_cast<int64_t>(depths_.size())});
   for (int64_t i = 0; i < num_told; ++i) {
     Depth& depth = depths_[i];
@@ -133,8 +133,9 @@ SpeculationPolicy::SpeculationPolicy(int64_t max_width, StepCosts costs)
       acceptance_(max_width - 1),
       certain_(static_cast<size_t>(max_width - 1), 1.0) {}
 
-// What a width costs more than another is weighed at the rate of tokens that steps without prompt tokens
-// reach: if tokens per cost were compared, a prompt beside would make every draft look cheap.
+// The additional cost of a wider step is weighed at the rate of tokens that steps without prompt tokens
+// reach. If tokens per cost were compared instead, a large prompt in the same step would make every draft
+// look cheap.
 int64_t SpeculationPolicy::best_width(const StepLoad& load, int64_t widest,
                                       const std::vector<double>& acceptance) const {
   const auto requests = static_cast<double>(load.num_requests);
@@ -162,7 +163,7 @@ SpeculationPolicy::Choice SpeculationPolicy::choose(const StepLoad& load, int64_
   loaded.num_requests = std::max<int64_t>(load.num_requests, 1);
   const std::vector<double> acceptance = acceptance_.rates();
   const int64_t best = best_width(loaded, widest, acceptance);
-  // If a wider step would not be better even with drafts that are all right, there is nothing to learn.
+  // If a wider step would not be better even if every draft were right, there is nothing to learn.
   const int64_t hoped = best_width(loaded, widest, certain_);
   if (hoped <= best) return {.width = best};
 
@@ -179,7 +180,7 @@ SpeculationPolicy::Choice SpeculationPolicy::choose(const StepLoad& load, int64_
 void SpeculationPolicy::planned(const Choice& choice) {
   budget_ += choice.budget;
   num_resting_ = choice.width > 1 ? 0 : num_resting_ + 1;
-  // What is learnt by a probe must count beside the many outcomes from before.
+  // What a probe shows must have weight beside the many outcomes before it.
   if (choice.num_probe_steps > 0) {
     acceptance_.forget_half();
     num_probe_steps_ = choice.num_probe_steps;

@@ -1,6 +1,6 @@
-// Decides how many tokens a step may sample for each request that speculates (the width of the step): it
+// Decides how many tokens a step may sample for each request that speculates (the width of the step). It
 // chooses the width with the most expected tokens for the estimated time. It is arithmetic without a clock:
-// its inputs are the load of the next step and the outcomes of earlier ones, in their order, so the same
+// its inputs are the load of the next step and the outcomes of earlier ones, in their order. So the same
 // requests get the same widths. The engine thread uses it.
 #pragma once
 
@@ -13,23 +13,23 @@
 
 namespace hadal {
 
-// A step verifies at most this many rows, whatever the width: beyond it memory for logits grows without more
-// tokens a second.
+// A step verifies at most this many rows, whatever the width. With more rows, memory for logits grows but the
+// tokens per second do not.
 inline constexpr int64_t kMaxVerifiedRows = 1024;
 
-// Returns the largest width of the next step: max_width (0: no speculation), or less if so many requests run
-// that they would have more than kMaxVerifiedRows rows together, at least 1.
+// Returns the largest width of the next step: max_width (0: no speculation), or less if the running requests
+// would otherwise have more than kMaxVerifiedRows rows together; at least 1.
 int64_t widest_step(int64_t max_width, int64_t num_running);
 
 // StepLoad is what a step computes whatever its width.
 struct StepLoad {
-  int64_t num_requests = 0;  // that decode, ≥ 1
-  int64_t num_keys = 0;      // of all of them together
+  int64_t num_requests = 0;  // requests that decode, ≥ 1
+  int64_t num_keys = 0;      // keys of all these requests together
   int64_t num_prompt_tokens = 0;
 };
 
-// AcceptanceByDepth estimates how likely the draft at each depth is accepted if those before it were. Older
-// outcomes count less and less.
+// AcceptanceByDepth estimates how likely the draft at each depth is accepted if those before it were. The
+// weight of an outcome decays with every later one.
 class AcceptanceByDepth {
  public:
   explicit AcceptanceByDepth(int64_t max_depth) : depths_(static_cast<size_t>(max_depth)) {}
@@ -38,7 +38,7 @@ class AcceptanceByDepth {
   void forget_half();
   // Records that a request verified num_drafts drafts, of which `accepted` were accepted.
   void observe(int64_t num_drafts, int64_t accepted);
-  // Returns the estimate at depth 1, 2, …. Where nothing was observed it is the one at the depth before.
+  // Returns the estimate at depth 1, 2, …. A depth without observations has the estimate of the depth before.
   std::vector<double> rates() const;
 
  private:
@@ -53,23 +53,23 @@ class AcceptanceByDepth {
 double expected_tokens(const std::vector<double>& acceptance, int64_t width);
 
 // StepCosts estimates the time of a step from the model's sizes and the device's rates. The unit is the time
-// in which the device reads a byte of weights. A pass reads its weights, of each MoE layer the experts that
-// its rows are expected to choose (weight_traffic.h), and the keys; and it multiplies, for each row, with all
-// weights that the row uses and with its keys.
+// in which the device reads a byte of weights. A pass reads its weights and the keys; of each MoE layer it
+// reads the experts that its rows are expected to choose (weight_traffic.h). For each row it multiplies with
+// all weights that the row uses and with the row's keys.
 class StepCosts {
  public:
   // A model without layers (tests) costs nothing. Weights have the size that the checkpoint stores them in.
   StepCosts(const ModelConfig& config, const KvLayout& layout, const DeviceRates& rates);
 
-  // Returns the cost of a step of this width whose requests get `tokens` tokens each: of the target's pass,
-  // and of NextN's passes over the tokens and for drafts after the first.
+  // Returns the cost of a step of this width whose requests get `tokens` tokens each. The cost includes the
+  // target's pass, NextN's pass over the tokens, and NextN's passes for drafts after the first.
   double step(const StepLoad& load, int64_t width, double tokens) const;
-  // Returns the cost of NextN's pass over rows that have waited, `num_rows` of each request.
+  // Returns the cost of NextN's pass over rows that have waited, which are `num_rows` for each request.
   double catch_up(const StepLoad& load, int64_t num_rows) const;
 
  private:
   struct Pass {
-    double bytes = 0.0;         // of weights that every pass reads, without the head
+    double bytes = 0.0;         // bytes of weights that every pass reads, without the head
     double expert_bytes = 0.0;  // of one expert in each of the MoE layers
     double row_products = 0.0;  // multiply-adds of a row, without attention and the head
     double num_layers = 0.0;
@@ -81,8 +81,8 @@ class StepCosts {
   const DeviceRates rates_;
   Pass target_, nextn_;
   double head_products_ = 0.0;
-  double key_products_ = 0.0;  // of a row with a key, in a layer
-  double key_bytes_ = 0.0;     // of a record, in a layer
+  double key_products_ = 0.0;  // multiply-adds of a row with a key, in a layer
+  double key_bytes_ = 0.0;     // bytes of a record, in a layer
 };
 
 class SpeculationPolicy {
@@ -90,8 +90,8 @@ class SpeculationPolicy {
   struct Choice {
     int64_t width = 1;
     bool probes = false;          // wider than the best, to learn whether drafts have become better
-    int64_t num_probe_steps = 0;  // those of the probe that this step begins
-    double budget = 0.0;          // what the step adds to the budget for probes, or takes from it
+    int64_t num_probe_steps = 0;  // steps of the probe that this step begins
+    double budget = 0.0;          // what the step adds to the budget for probes (negative: subtracts)
   };
 
   // max_width ≥ 1 is the width that the flags allow.
@@ -110,8 +110,8 @@ class SpeculationPolicy {
   const StepCosts costs_;
   AcceptanceByDepth acceptance_;
   const std::vector<double> certain_;  // the acceptance of drafts that are all right
-  int64_t num_probe_steps_ = 0;        // left of the probe that has begun
-  double budget_ = 0.0;                // cost that probes may have, kShareOfProbes of that of all steps
+  int64_t num_probe_steps_ = 0;        // steps that are left of the probe that has begun
+  double budget_ = 0.0;                // cost that probes may have: kShareOfProbes of the cost of all steps
   int64_t num_resting_ = 0;            // steps of width 1 since the last wider one
 };
 

@@ -1,5 +1,5 @@
-// Computes the bytes that a decode step must read at least, to which bench one-batch compares. The functions
-// are pure.
+// Computes the bytes that a decode step must read at least, with which `bench one-batch` compares its times.
+// The functions are pure.
 #pragma once
 
 #include <cstdint>
