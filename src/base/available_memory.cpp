@@ -22,7 +22,7 @@ void lower_to(std::optional<size_t>& total, size_t limit) {
   total = total ? std::min(*total, limit) : limit;
 }
 
-// Lowers `total` to the limits of the group `path` and of the groups above it, up to the mount point.
+// Lowers `total` to the lowest limit of the group `path` and of the groups above it, up to the mount point.
 void apply_limits(const std::string& mount, std::string path, const char* file,
                   std::optional<size_t>& total) {
   while (path.ends_with('/')) path.pop_back();
@@ -36,7 +36,7 @@ void apply_limits(const std::string& mount, std::string path, const char* file,
   }
 }
 
-// Tells whether one of the controllers in a list like "cpu,memory" is that of memory.
+// Tells whether a list of controllers like "cpu,memory" contains the memory controller.
 bool has_memory(std::string_view controllers) {
   while (true) {
     const size_t comma = std::min(controllers.find(','), controllers.size());
@@ -55,7 +55,7 @@ std::optional<size_t> available_memory_bytes() {
 std::optional<size_t> total_memory_bytes(const std::string& root) {
   std::optional<size_t> total = from_meminfo("MemTotal:", root);
   const std::string mount = root + "/sys/fs/cgroup";
-  // A container often sees its own group at the mount point, whatever the path in /proc says.
+  // In a container, the mount point often is the container's own group, whatever the path in /proc says.
   std::string v2, v1;
   std::ifstream groups(root + "/proc/self/cgroup");
   // A line is "number:controllers:path"; version 2 has the number 0 and no controllers.

@@ -1,4 +1,4 @@
-// Tells how much memory the system could still give, which decides what fits.
+// Reports the available and the total memory, from which callers decide what fits.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,10 @@ namespace hadal {
 // nullopt when it cannot be read.
 std::optional<size_t> available_memory_bytes();
 
-// Returns all memory that this process can have, in bytes: that of the machine, or the lowest limit of its
-// control groups (its own and all above it, of version 1 or 2) if that is lower. Returns nullopt when none of
-// them can be read. Tests give another `root` than "", below which /proc and /sys are looked for.
+// Returns the most memory that this process can have, in bytes: the machine's memory, or the lowest limit of
+// the process's control groups if that is lower. These are its own group and all groups above it, of version
+// 1 or 2. Returns nullopt when none of these can be read. `root` is the folder that holds /proc and /sys;
+// only tests pass one.
 std::optional<size_t> total_memory_bytes(const std::string& root = {});
 
 }  // namespace hadal

@@ -1,4 +1,4 @@
-// Lets long work of a thread end early, once nobody waits for its result any more.
+// Lets a thread's long work end early once its result is no longer needed.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@ class CancelledError : public std::exception {
   const char* what() const noexcept override { return "the work is no longer needed"; }
 };
 
-// While an object lives, the work of this thread is cancelled when `flag` becomes true, or the flag of a
-// scope around this one. Objects nest; each is destroyed by the thread that made it.
+// While a CancelScope lives, the work of its thread is cancelled as soon as `flag` or the flag of an
+// enclosing scope becomes true. Scopes nest, and each is destroyed by the thread that made it.
 class CancelScope {
  public:
   explicit CancelScope(const std::atomic<bool>& flag);
@@ -27,9 +27,11 @@ class CancelScope {
   const CancelScope* const outer_;
 };
 
-// Tells whether the work of this thread is cancelled; without a scope it never is. Takes a few nanoseconds.
+// Tells whether the work of this thread is cancelled; outside every scope it never is. A call takes a few
+// nanoseconds.
 bool is_cancelled() noexcept;
-// Throws CancelledError if it is. Loops whose length a client chooses call it every few microseconds.
+// Throws CancelledError if the work of this thread is cancelled. Loops whose length a client chooses call
+// this function every few microseconds.
 void check_cancelled();
 
 }  // namespace hadal

@@ -19,7 +19,7 @@ void on_signal(int signal, siginfo_t* info, void*) {
   const bool from_kernel = info->si_code > 0;
   SignalLine line;
   line.add("hadal: error: SIG");
-  line.add(::sigabbrev_np(signal));  // it may be called in a handler
+  line.add(::sigabbrev_np(signal));  // this function may be called in a handler
   if (from_kernel) {
     line.add(" at address ");
     line.add_hex(reinterpret_cast<uintptr_t>(info->si_addr));
@@ -36,8 +36,8 @@ void on_signal(int signal, siginfo_t* info, void*) {
   line.add(version());
   line.add("\n");
   line.write_to_stderr();
-  // When this returns, an instruction fails again by itself, but a signal that a process has sent must be
-  // sent again.
+  // After this handler returns, an instruction that failed is run and fails again by itself, but a signal
+  // that a process has sent must be raised again.
   ::signal(signal, SIG_DFL);
   if (!from_kernel) ::raise(signal);
 }
@@ -48,7 +48,8 @@ void tell_fatal_signals() {
   struct sigaction action = {};
   action.sa_sigaction = &on_signal;
   action.sa_flags = SA_SIGINFO;
-  // An instruction of the handler that fails ends the process at once, because its signal is blocked.
+  // All of these signals are blocked in the handler, so an instruction that fails there ends the process at
+  // once.
   sigemptyset(&action.sa_mask);
   for (const int signal : kSignals) sigaddset(&action.sa_mask, signal);
   for (const int signal : kSignals) {

@@ -34,7 +34,7 @@ inline float to_float(bf16 v) {
 inline bf16 to_bf16(float v) {
   const auto u = std::bit_cast<uint32_t>(v);
   if ((u & 0x7fffffffU) > 0x7f800000U)
-    return {static_cast<uint16_t>((u >> 16) | 0x40U)};  // quiet NaN stays NaN
+    return {static_cast<uint16_t>((u >> 16) | 0x40U)};  // a NaN becomes a quiet NaN
   return {static_cast<uint16_t>((u + 0x7fffU + ((u >> 16) & 1U)) >> 16)};
 }
 

@@ -1,15 +1,16 @@
-// Defines the noise of sampling, for every device. At a temperature T above 0 the chosen token is the one
-// with the largest logit / T + G(seed, position, token) of those that truncation keeps, and the lower id of
-// two equal ones. With G = −log(−log u) for independent uniform u, the tokens chosen follow the softmax of
-// logits / T (Gumbel-max). Because each token has noise of its own, two similar rows that share seed and
-// position mostly choose the same token, which is why drafts agree with their tokens (arXiv 2408.07978).
+// Defines the random noise that sampling adds, for every device. At a temperature T above 0, sampling chooses
+// the token with the largest logit / T + G(seed, position, token) among those that truncation keeps, and the
+// lower id if two are equal. With G = −log(−log u) for independent uniform u, the tokens chosen follow the
+// softmax of logits / T (Gumbel-max). Because each token has noise of its own, two similar rows of logits
+// with the same seed and position mostly choose the same token. That is why a draft mostly agrees with the
+// token that is then sampled (arXiv 2408.07978).
 //
 // u = 1 − (bits + ½) · 2^−32, where bits is word token % 4 of Philox4x32-10 with the seed as key and the
-// counter (position, token / 4, 0). So u is never 0 or 1, and G lies within (−3.2, 22.9). A token of less
-// than 2^−33 of the mass is practically never chosen; a whole vocabulary of them has 2·10^−5 of it. −log u
-// has float32's precision everywhere, because it is computed from u or from 1 − u, whichever is smaller. The
-// CPU adds up in double and the GPU multiplies in float32, so they can choose differently if the two largest
-// sums are within 10^−5 of each other.
+// counter (position, token / 4, 0). So u is never 0 or 1, and G lies within (−3.2, 22.9). A token whose
+// probability is below 2^−33 is practically never chosen; a whole vocabulary of such tokens has a probability
+// of at most 2·10^−5. −log u has float32's precision everywhere, because it is computed from u or from 1 − u,
+// whichever is smaller. The CPU adds in double precision and the GPU multiplies in float32, so they can
+// choose differently if the two largest sums are within 10^−5 of each other.
 #pragma once
 
 #include <array>
@@ -38,7 +39,7 @@ constexpr uint32_t noise_bits(uint64_t seed, uint64_t position, uint32_t token) 
   return noise_bits_of_four(seed, position, token / 4)[token % 4];
 }
 
-// Returns −log u in [2^−33, 22.9), so G is −log of it. It is at least 1 − u.
+// Returns −log u in [2^−33, 22.9), so G is −log of the result. The result is at least 1 − u.
 HADAL_HOST_DEVICE inline float exponential_noise(uint32_t bits) {
   constexpr float kUnit = 0x1p-32F;
   if (bits < 0x80000000U) return -std::log1p(-(static_cast<float>(bits) + 0.5F) * kUnit);

@@ -1,5 +1,5 @@
-// Finds the files that come with the program from the path of the running binary, so that an installed tree
-// or an unpacked tarball may be moved as a whole.
+// Finds the files that come with the program. The search starts from the path of the running binary, so that
+// an installed tree or an unpacked tarball may be moved as a whole.
 #pragma once
 
 #include <filesystem>

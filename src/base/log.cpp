@@ -15,7 +15,7 @@
 namespace hadal {
 namespace {
 
-constexpr std::chrono::milliseconds kLastPatience{2000};  // how long exiting waits for the output
+constexpr std::chrono::milliseconds kLastPatience{2000};  // how long the exit waits for the output
 
 const char* colour(spdlog::level::level_enum level) {
   switch (level) {
@@ -30,7 +30,8 @@ const char* colour(spdlog::level::level_enum level) {
   }
 }
 
-// Writes past stdio, because exit() takes stdio's lock of stderr and a hanging write must not hold that lock.
+// Writes to the file descriptor and not through stdio, because exit() takes stdio's lock of stderr, which a
+// hanging write must not hold.
 class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
  private:
   void sink_it_(const spdlog::details::log_msg& message) override {
@@ -46,13 +47,13 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override {}
 };
 
-// The log is the one process-wide object: it has no state that a result could depend on. It is never
-// destroyed, because a writer that hangs in its output may outlive main.
+// The log may be a process-wide object, because no result depends on its state. It is never destroyed,
+// because a writer thread that hangs in its output may outlive main.
 struct Log {
   spdlog::logger logger{"hadal", std::make_shared<StderrSink>()};
   std::mutex mutex;  // guards the members below
   std::shared_ptr<LogWriter> writer;
-  bool mute = false;  // the output hung when the process ended: no other thread may hang in it
+  bool mute = false;  // the output hung at the exit, so no other thread may write to it
 };
 
 Log& the_log() {
@@ -88,7 +89,7 @@ void write_line(const LogLine& line) {
 }
 
 // Escapes everything but printable ASCII, so that text sent by a client can neither begin a line of its own,
-// nor control a terminal, nor reorder or hide what stands beside it (U+202E, U+2028).
+// nor control a terminal, nor reorder or hide the text beside it (U+202E, U+2028).
 std::string escaped(std::string_view text) {
   std::string out;
   out.reserve(text.size());

@@ -1,6 +1,7 @@
-// Logs in one line: a lower-case event, then key=value pairs. It is behind a .cpp because spdlog's headers
-// are slow to compile. Any thread may call it. Lines go to stderr, so that stdout carries only what a command
-// prints. All but printable ASCII is escaped, so one call is always one line.
+// Writes log lines: a lower-case event, then key=value pairs. Only the .cpp file includes spdlog, because its
+// headers are slow to compile. Any thread may call these functions. Lines go to stderr, so that stdout
+// carries only what a command prints. Everything except printable ASCII is escaped, so one call is always one
+// line.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,9 +18,10 @@ void set_log_level(LogLevel level);
 LogLevel log_level();
 void log_message(LogLevel level, std::string_view message);
 
-// While this object lives, logging never waits for stderr: lines go to a thread of their own
-// (base/log_writer.h) and are dropped and counted when stderr is too slow. Only one may exist. Its destructor
-// writes the rest; if stderr hangs even then, it gives up after a moment, and the process logs nothing more.
+// While this object lives, logging never waits for stderr: a separate thread (base/log_writer.h) writes the
+// lines, and drops and counts them when stderr is too slow. Only one such object may exist. Its destructor
+// writes the remaining lines; if stderr hangs, it gives up after two seconds, and the process logs nothing
+// more.
 class AsyncLogging {
  public:
   AsyncLogging();
@@ -28,14 +30,10 @@ class AsyncLogging {
   AsyncLogging& operator=(const AsyncLogging&) = delete;
 };
 
-// Waits at most `patience` until all lines so far are written. Callers that end the process by _exit need it.
+// Waits until all lines so far are written, but at most for `patience`. Callers that end the process by _exit
+// need this.
 void flush_log(std::chrono::milliseconds patience);
 
-template <typename... Args>
-void log_debug(fmt::format_string<Args...> format, Args&&... args) {
-  if (log_level() <= LogLevel::kDebug)
-    log_message(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
-}
 template <typename... Args>
 void log_info(fmt::format_string<Args...> format, Args&&... args) {
   if (log_level() <= LogLevel::kInfo)

@@ -1,5 +1,5 @@
 // LogWriter is the log's own thread: a stopped terminal, a full pipe or a slow disk blocks this thread and
-// not the threads that serve requests. When it cannot keep up, lines are dropped and counted.
+// not the threads that serve requests. When the thread cannot keep up, lines are dropped and counted.
 #pragma once
 
 #include <chrono>
@@ -22,8 +22,8 @@ class LogWriter {
  public:
   // `write` is called by the writer's thread only, in the order of push. It may block.
   explicit LogWriter(std::function<void(const LogLine&)> write);
-  // Drops what has not been written, so call stop() first. If a `write` does not return, its thread is left
-  // running, so `write` must not refer to anything that is destroyed.
+  // Drops the lines that have not been written, so call stop() first. If a `write` does not return, its
+  // thread is left running, so `write` must not refer to anything that is destroyed.
   ~LogWriter();
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
@@ -33,7 +33,7 @@ class LogWriter {
   void push(LogLevel level, std::string text);
   // Waits until everything pushed before is written; returns false when that takes longer than `patience`.
   bool flush(std::chrono::milliseconds patience);
-  // Does the same, and makes later pushes do nothing.
+  // Does the same as flush(), and makes later pushes do nothing.
   bool stop(std::chrono::milliseconds patience);
 
  private:

@@ -65,8 +65,9 @@ Result<std::string> read_text_file(const std::filesystem::path& path, size_t max
   HADAL_ASSIGN_OR_RETURN(const RegularFile file, RegularFile::open(path));
   if (file.size() > max_bytes)
     return data_loss("{} has {} bytes; at most {} are allowed", path.string(), file.size(), max_bytes);
-  // The file is read and not mapped, so that one that becomes shorter meanwhile is an error here. One byte
-  // more is asked for, because the file may also have grown, and some file systems say 0 bytes of any file.
+  // The file is read and not mapped, because reading a mapping ends the process when the file has become
+  // shorter. The buffer has one byte more than the file, because the file may have grown since it was opened,
+  // and some file systems report a size of 0 bytes for every file.
   std::string text(file.size() + 1, '\0');
   size_t done = 0;
   while (true) {

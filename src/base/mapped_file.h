@@ -1,6 +1,6 @@
 // MappedFile is a read-only memory mapping of a whole file, which can be moved but not copied. Weights are
 // read straight from the mapping, which must outlive every view into it. Any thread may read.
-// base/mapping_faults.h says what happens when the file becomes shorter meanwhile.
+// base/mapping_faults.h describes what happens when a mapped file becomes shorter.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +36,8 @@ class MappedFile {
   MappingRecord record_;  // released before the file is unmapped
 };
 
-// Reads a small text file whole, without a mapping. Errors are as above; a file of more than `max_bytes` is
-// refused.
+// Reads a small text file whole, without a mapping. The errors are those of MappedFile::open(), and kDataLoss
+// for a file of more than `max_bytes`.
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t max_bytes = size_t{256} << 20);
 
 }  // namespace hadal

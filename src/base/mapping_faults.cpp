@@ -16,7 +16,7 @@
 namespace hadal {
 
 // Entry is a node of the list that the handler reads. Entries are never freed, so a reader may follow `next`
-// at any time; those of files that are no longer mapped are used again.
+// at any time; an entry is reused once its file is no longer mapped.
 struct MappingRecord::Entry {
   static constexpr size_t kNameBytes = 1024;
 
@@ -29,7 +29,7 @@ struct MappingRecord::Entry {
   char name[kNameBytes] = {};  // printable, so that the handler can write it as it is
 };
 
-// Holds the list and the handler. They are static, because a signal handler gets no arguments of ours.
+// Holds the list and the handler. They are static, because we cannot pass arguments to a signal handler.
 struct MappingFaults {
   using Entry = MappingRecord::Entry;
 
@@ -51,8 +51,8 @@ MappingFaults::Entry* MappingFaults::find(const std::byte* address, size_t& offs
     const uint32_t version = entry->version.load();
     const std::byte* const begin = entry->begin.load();
     size = entry->size.load();
-    // An entry that is changing is not the one we look for, because a mapping that a thread reads from cannot
-    // be going away.
+    // An entry that is changing is not the one we look for, because no mapping is released while a thread
+    // reads from it.
     if (version % 2 != 0 || entry->version.load() != version) continue;
     // The last page is mapped as a whole, so its bytes after the end of the file belong to it as well.
     const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -87,8 +87,8 @@ void MappingFaults::on_signal(int signal, siginfo_t* info, void* context) {
     if (entry != nullptr) end(*entry, offset, size);
   }
   if ((before.sa_flags & SA_SIGINFO) != 0) return before.sa_sigaction(signal, info, context);
-  // When this returns, a read faults again by itself, but a signal that a process has sent must be sent
-  // again.
+  // After this handler returns, the read faults again by itself, but a signal that a process has sent must be
+  // raised again.
   ::sigaction(signal, &before, nullptr);
   if (!from_kernel) ::raise(signal);
 }

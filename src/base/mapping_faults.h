@@ -8,12 +8,13 @@
 
 namespace hadal {
 
-// From this call on such a read ends the process with `exit_code`, after one line on stderr that names the
-// file and the byte. A SIGBUS from elsewhere does what it did before. Only main calls it, once.
+// After this call, such a read ends the process with `exit_code`, after one line on stderr that names the
+// file and the byte. A SIGBUS with any other cause is handled as it was before the call. Only main calls it,
+// once.
 void end_on_mapping_faults(int exit_code);
 
-// While this object lives, the signal's handler knows whose memory this is. Any thread may make and destroy
-// such objects, which can only be moved.
+// While a MappingRecord lives, the signal handler can tell which file is mapped at these addresses. Any
+// thread may make and destroy records, which can only be moved.
 class MappingRecord {
  public:
   MappingRecord() = default;

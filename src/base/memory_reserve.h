@@ -1,6 +1,6 @@
-// Keeps memory aside for the moment when an allocation fails. Threads and pieces of code that no single
-// request owns (the engine thread, queues between threads, error answers) take what they need from it, so
-// that only work that one request has asked for can fail, which ends that request.
+// Keeps memory aside for the moment when an allocation fails. Threads and code that serve several requests
+// (the engine thread, queues between threads, error answers) then allocate from this reserve. So an
+// allocation can fail only in work for a single request, and only that request ends.
 //
 // This is one of the five process-wide objects that docs/architecture.md lists, because C++ has one handler
 // of failed allocations for the whole process.
@@ -23,13 +23,14 @@ class MemoryReserve {
   MemoryReserve(const MemoryReserve&) = delete;
   MemoryReserve& operator=(const MemoryReserve&) = delete;
 
-  // Maps blocks again that were given up. Costs one load of an atomic when there are none. Any thread may
-  // call it.
+  // Maps the blocks again that were given up. When there are none, a call costs one load of an atomic. Any
+  // thread may call it.
   static void refill() noexcept;
   // Returns the number of blocks that are left.
   static size_t num_blocks() noexcept;
 
-  // While a Scope lives, an allocation of this thread that fails gives up a block and is tried again.
+  // While a Scope lives, an allocation of this thread that fails unmaps a block of the reserve and is tried
+  // again.
   class Scope {
    public:
     Scope() noexcept { ++depth(); }
@@ -38,7 +39,8 @@ class MemoryReserve {
     Scope& operator=(const Scope&) = delete;
   };
 
-  // A Pause suspends a Scope around work of one request, whose failure must end that request.
+  // A Pause suspends a Scope during work for a single request, because a failed allocation there must end
+  // that request.
   class Pause {
    public:
     Pause() noexcept : depth_(depth()) { depth() = 0; }
@@ -55,8 +57,8 @@ class MemoryReserve {
   static void on_failure();
 };
 
-// Writes one line to stderr without allocating: "<event>: <detail>". It is for a process that is about to
-// end, and for what the log has no memory for.
+// Writes one line to stderr without allocating: "<event>: <detail>". It is meant for a process that is about
+// to end, and for messages for which the log has no memory.
 void write_last_line(const char* event, const char* detail) noexcept;
 
 }  // namespace hadal

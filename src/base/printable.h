@@ -7,15 +7,15 @@
 
 namespace hadal {
 
-// Returns `text` with its control bytes written out (\n, \x1b), so that a value in an error line neither
-// breaks the line nor reaches the terminal as a command.
+// Returns `text` with its control bytes written out (\n, \x1b), so that a value in an error line can neither
+// break the line nor control the terminal.
 std::string printable(std::string_view text);
 
 // An error repeats at most this many characters of a client's value or name.
 inline constexpr size_t kShownChars = 64;
 
 // Returns the first `max_chars` characters of `text` (UTF-8), with an ellipsis where something was cut.
-// Everything that an error repeats goes through it or through shown_text(), because an answer must not grow
+// Everything that an error repeats goes through cut_text() or shown_text(), because an answer must not grow
 // with the request.
 std::string cut_text(std::string_view text, size_t max_chars = kShownChars);
 
@@ -23,8 +23,8 @@ std::string cut_text(std::string_view text, size_t max_chars = kShownChars);
 // counts as the characters that it is written with, and is never cut.
 std::string shown_text(std::string_view text);
 
-// Returns a number of bytes in the largest of MiB, KiB and bytes of which there is one or more: "1.5 MiB",
-// "10.0 KiB", "17 bytes".
+// Formats a number of bytes in the largest unit (MiB, KiB or bytes) that gives at least 1: "1.5 MiB", "10.0
+// KiB", "17 bytes".
 std::string shown_bytes(size_t bytes);
 
 // Tells whether every byte is a printable ASCII character other than a space.

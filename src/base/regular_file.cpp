@@ -25,8 +25,8 @@ Status not_regular(const std::filesystem::path& path, mode_t mode) {
 }  // namespace
 
 Result<RegularFile> RegularFile::open(const std::filesystem::path& path) {
-  // The type is asked for before the file is opened, because opening some devices has effects. The answer may
-  // be outdated a moment later, so fstat below decides.
+  // stat() checks the type before the file is opened, because opening some devices has side effects. Its
+  // answer may be outdated by then, so fstat() below decides.
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) return not_regular(path, info.st_mode);
   RegularFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));

@@ -1,4 +1,4 @@
-// Opens files of a checkpoint that may come from anywhere: it opens only regular files and never waits.
+// Opens the files of a checkpoint, which may come from anybody. It opens only regular files and never blocks.
 // Opening a FIFO would block until somebody writes to it, and reading from a device may never end.
 #pragma once
 

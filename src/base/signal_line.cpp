@@ -11,8 +11,9 @@
 namespace hadal {
 namespace {
 
-std::atomic<pid_t> ending_thread{
-    0};  // 0: none yet. It is static, because a handler gets no arguments of ours
+// This is the thread that ends the process, or 0. It is static, because we cannot pass arguments to a
+// handler.
+std::atomic<pid_t> ending_thread{0};
 static_assert(std::atomic<pid_t>::is_always_lock_free, "used in a signal handler");
 
 // Writes the digits of `number` in front of `end` and returns their beginning.

@@ -1,5 +1,5 @@
-// What handlers of signals that end the process share. Everything here may be called in such a handler, where
-// nothing may allocate or wait for a lock.
+// Holds what the handlers of fatal signals share. Everything here may be called in such a handler, which must
+// neither allocate nor wait for a lock.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,14 @@
 
 namespace hadal {
 
-// A SignalLine is text in a buffer of its own. What does not fit is left out.
+// A SignalLine is text in a buffer of a fixed size. Text that does not fit is left out.
 class SignalLine {
  public:
   void add(std::string_view text);
   void add(size_t number);
   void add_hex(uintptr_t number);  // "0x1f"
-  // Gives up when nobody reads stderr for a second, because the process has to end in any case. From now on a
-  // reader that has gone is an error of the write, not a signal.
+  // Gives up when stderr accepts no bytes for a second, because the process has to end in any case. It
+  // ignores SIGPIPE from then on, so that a pipe without a reader only makes the write fail.
   void write_to_stderr() const;
 
  private:

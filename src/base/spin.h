@@ -6,8 +6,8 @@
 
 namespace hadal {
 
-// These are about 50 µs of spinning, which is longer than the gap between two regions of a step and far
-// shorter than what a user notices.
+// This is about 50 µs of spinning, which is longer than the gap between two regions of a step and far shorter
+// than a delay that a user notices.
 inline constexpr int kSpinIterations = 2000;
 
 inline void cpu_relax() {

@@ -22,7 +22,8 @@ StatusLine& the_line() {
   return *line;
 }
 
-// Writes past stdio, because exit() takes stdio's lock of stderr and a hanging write must not hold that lock.
+// Writes to the file descriptor and not through stdio, because exit() takes stdio's lock of stderr, which a
+// hanging write must not hold.
 void write_stderr(std::string_view rest) {
   while (!rest.empty()) {
     const ssize_t count = ::write(STDERR_FILENO, rest.data(), rest.size());

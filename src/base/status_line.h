@@ -10,7 +10,7 @@ namespace hadal {
 // Shows `text` (one line) in place of the previous one. An empty text removes the line.
 void set_status_line(std::string text);
 
-// Writes whole lines to stderr; a status line moves below them. Nothing reports an error of writing.
+// Writes whole lines to stderr; a status line moves below them. Errors of writing are ignored.
 void write_above_status_line(std::string_view lines);
 
 }  // namespace hadal

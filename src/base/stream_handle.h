@@ -1,5 +1,5 @@
-// This is an opaque device stream (a cudaStream_t on CUDA, null on the CPU), so that headers stay free of
-// CUDA.
+// StreamHandle is an opaque device stream (a cudaStream_t on CUDA, null on the CPU). It lets headers name a
+// stream without including CUDA's headers.
 #pragma once
 
 namespace hadal {

@@ -52,8 +52,8 @@ void ThreadPool::run(FunctionRef<void(int)> body) {
   }
   body_ = &body;
   pending_.store(num_threads_ - 1, std::memory_order_relaxed);
-  // seq_cst pairs with the sleeper's check: either the sleeper sees the new epoch, or this thread sees it
-  // asleep.
+  // seq_cst pairs with the sleeper's check: either the sleeper reads the new epoch, or this thread reads its
+  // increment of sleepers_.
   epoch_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) {
     { std::lock_guard lock(mutex_); }
@@ -64,7 +64,7 @@ void ThreadPool::run(FunctionRef<void(int)> body) {
     if (spins < kSpinIterations) {
       cpu_relax();
     } else {
-      std::this_thread::yield();  // a worker has lost its core: let it have this one
+      std::this_thread::yield();  // a worker has lost its core, so it gets this one
     }
   }
   body_ = nullptr;
@@ -72,7 +72,7 @@ void ThreadPool::run(FunctionRef<void(int)> body) {
 }
 
 void ThreadPool::worker(int thread_idx) {
-  const MemoryReserve::Scope reserve;  // what runs here belongs to several requests
+  const MemoryReserve::Scope reserve;  // the work here belongs to several requests
   uint64_t seen = 0;
   while (true) {
     for (int spins = 0; spins < kSpinIterations && epoch_.load(std::memory_order_acquire) == seen; ++spins) {

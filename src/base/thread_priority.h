@@ -3,8 +3,8 @@
 
 namespace hadal {
 
-// Makes the calling thread give way to every other one where the processors are busy (nice value 10; Linux
-// has one for each thread). It does nothing where the system refuses.
+// Makes the calling thread yield to all other threads while the processors are busy. It sets the nice value
+// to 10, which Linux keeps per thread, and does nothing if the system refuses.
 void lower_thread_priority();
 
 }  // namespace hadal

@@ -1,6 +1,6 @@
-// Tells ThreadSanitizer of a whole range of memory at once, where checking each access of a hot loop would be
-// most of a test's time: such a function is marked HADAL_UNCHECKED_BY_TSAN and names its ranges itself. In
-// other builds nothing is left of this.
+// Reports a whole range of memory to ThreadSanitizer at once, because checking each access of a hot loop
+// would take most of a test's time. A function with such a loop is marked HADAL_UNCHECKED_BY_TSAN and reports
+// its ranges itself. In other builds these functions do nothing.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ extern "C" void __tsan_write_range(void* address, unsigned long bytes);
 
 namespace hadal {
 
-// The calling thread reads `bytes` from `address`.
+// Reports that the calling thread reads `bytes` bytes from `address` on.
 inline void tsan_reads([[maybe_unused]] const void* address, [[maybe_unused]] size_t bytes) {
 #ifdef __SANITIZE_THREAD__
   __tsan_read_range(const_cast<void*>(address), bytes);
 #endif
 }
 
-// The calling thread writes `bytes` to `address`.
+// Reports that the calling thread writes `bytes` bytes from `address` on.
 inline void tsan_writes([[maybe_unused]] void* address, [[maybe_unused]] size_t bytes) {
 #ifdef __SANITIZE_THREAD__
   __tsan_write_range(address, bytes);

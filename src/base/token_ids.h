@@ -1,5 +1,5 @@
-// Holds the token ids of requests. The choices of one prompt share its ids, however many there are: a
-// TokenIds is copied without its ids, and a TokenSequence adds the ids that one choice has generated.
+// Holds the token ids of requests. All choices of one prompt share its ids: copying a TokenIds does not copy
+// the ids, and a TokenSequence adds the ids that one choice has generated.
 #pragma once
 
 #include <cstddef>

@@ -90,9 +90,9 @@ bool is_fp8(KvFormat format) {
   return format == KvFormat::kFp8E4M3 || format == KvFormat::kFp8E5M2;
 }
 
-// Work is a caller's shape in the form that decode attention supports: a sequence of many query tokens
-// becomes several of at most kDecodeMaxQuery, all equally long, and a KV head with its query heads is a
-// launch of its own.
+// Work is a caller's shape in the form that decode attention supports. A sequence of many query tokens
+// becomes several pieces of at most kDecodeMaxQuery tokens, all equally long, and each KV head with its query
+// heads is a separate launch.
 struct Work {
   hadal::cuda::MlaPlanShape shape;
   int pieces = 1;     // pieces of a sequence
@@ -127,7 +127,7 @@ Work work_of(const hadal_mla_shape* shape) {
   require(s.num_seqs * work.pieces <= kMost,
           "num_seqs is {} with q_len {}, which makes {} sequences; allowed: {}", s.num_seqs, s.q_len,
           s.num_seqs * work.pieces, kMost);
-  // A piece of one token sees the same keys with and without the mask; the kernels are faster with it.
+  // A piece of one token attends to the same keys with and without the mask; the kernels are faster with it.
   work.causal = s.causal != 0 || work.piece_len == 1;
   work.shape = {.num_seqs = s.num_seqs * work.pieces,
                 .q_len = work.piece_len,
@@ -178,13 +178,13 @@ void decode(const hadal_mla_decode_args& a, void* stream) {
   require_aligned(a.plan, "plan");
   require_aligned(a.scratch, "scratch");
   require(a.lse != nullptr, "lse is null");
-  // Without a column no entry is ever read.
+  // A page table without columns is never read, so any valid address serves.
   const int32_t* page_table = a.page_table != nullptr ? a.page_table : static_cast<const int32_t*>(a.plan);
   require(a.page_table_stride >= 0, "page_table_stride is {}; allowed: 0 or more", a.page_table_stride);
   require(a.softmax_scale > 0.0F && std::isfinite(a.softmax_scale), "softmax_scale is {}; allowed: above 0",
           a.softmax_scale);
   const int64_t record = layout.row_bytes();
-  // Without a page there is no key, and the pool's address only has to be a valid one.
+  // Without pages there are no keys, so the pool's address only has to be valid.
   const auto* pool = static_cast<const std::byte*>(a.pool != nullptr ? a.pool : a.plan);
   const bool dense = a.pool == nullptr || (a.record_stride == record && a.page_stride == layout.page_bytes());
   if (!dense) {

@@ -1,11 +1,11 @@
-/* Decode attention as a C library (libhadal_flash_mla.so), for bindings of other languages. Plain C.
+/* This is decode attention as a C library (libhadal_flash_mla.so), for bindings of other languages.
  *
- * Every function returns one of hadal_mla_status and, when that is not HADAL_MLA_OK, leaves a line that names
- * the field, its value and what is allowed in `message` (cut to message_size, always terminated). Nothing is
- * allocated on the device, nothing synchronises and every launch can be captured in a CUDA graph; launches go
- * to the calling thread's current device. A `stream` is a cudaStream_t or CUstream.
+ * The functions with a `message` return one of hadal_mla_status. If that is not HADAL_MLA_OK, `message` gets
+ * a line that names the field, its value and what is allowed (cut to message_size, always terminated). No
+ * function allocates device memory or synchronises, and every launch can be captured in a CUDA graph.
+ * Launches go to the calling thread's current device. A `stream` is a cudaStream_t or CUstream.
  *
- * A process may use one GPU, because the kernels keep the properties of the first one. */
+ * A process may use only one GPU, because the kernels keep the properties of the first one. */
 #ifndef HADAL_CAPI_FLASH_MLA_H
 #define HADAL_CAPI_FLASH_MLA_H
 
@@ -24,7 +24,8 @@ extern "C" {
 
 enum hadal_mla_status { HADAL_MLA_OK = 0, HADAL_MLA_INVALID = 1, HADAL_MLA_FAILED = 2 };
 
-/* What a record of the cache is. Queries and outputs are bfloat16, with HADAL_MLA_F16 float16. */
+/* Names the format of a record of the cache. Queries and outputs are bfloat16, but float16 with
+ * HADAL_MLA_F16. */
 enum hadal_mla_cache {
   HADAL_MLA_BF16 = 0, /* 576 bfloat16 */
   HADAL_MLA_F16 = 1,  /* 576 float16 */
@@ -40,15 +41,15 @@ typedef struct hadal_mla_shape {
   int32_t num_heads;    /* query heads, 1 to 128 for each KV head */
   int32_t num_kv_heads; /* divides num_heads; query head h reads KV head h / (num_heads / num_kv_heads) */
   int32_t cache;        /* hadal_mla_cache; FP8 caches have one KV head */
-  int32_t causal;       /* query token t sees len - q_len + 1 + t keys, else all len */
+  int32_t causal;       /* query token t attends to len - q_len + 1 + t keys, else all len */
   int32_t num_sms;      /* of the device, from hadal_mla_device */
   int64_t
-      most_keys; /* no length is expected above it (the width of a page table); 0: not known. Any value gives
-                    right results; it decides between kernels, so plan and decode need the same one. */
+      most_keys; /* upper bound of the lengths (the width of a page table); 0: not known. It only selects a
+                    kernel, so any value gives right results, but plan and decode need the same value. */
 } hadal_mla_shape;
 
 typedef struct hadal_mla_decode_args {
-  hadal_mla_shape shape;     /* that the plan was made for */
+  hadal_mla_shape shape;     /* the one that the plan was made for */
   const void* q;             /* [num_kv_heads, num_seqs, q_len, group, 576], dense, 16-byte aligned */
   void* out;                 /* [num_kv_heads, num_seqs, q_len, group, 512], dense, 16-byte aligned */
   float* lse;                /* [num_seqs, num_heads, q_len], natural log, +inf without keys */
@@ -67,18 +68,18 @@ typedef struct hadal_mla_decode_args {
 int hadal_mla_abi(void); /* HADAL_MLA_ABI of the library */
 const char* hadal_mla_version(void);
 
-/* Checks that the device can run the kernels (Hopper) and that no other one did in this process. */
+/* Checks that the device can run the kernels (Hopper), and that this process has used no other device. */
 int hadal_mla_device(int device, int32_t* num_sms, char* message, size_t message_size);
 
-/* Bytes of the two buffers a caller allocates (device memory, 256-byte aligned, contents arbitrary). They and
- * what lies in them depend on every field of the shape: hadal_mla_plan and hadal_mla_decode need an equal
- * one, which is not checked. */
+/* Returns the bytes of the two buffers that the caller allocates (device memory, 256-byte aligned, contents
+ * arbitrary). Their sizes and layouts depend on every field of the shape, so hadal_mla_plan and
+ * hadal_mla_decode need an equal shape, which is not checked. */
 int hadal_mla_workspace(const hadal_mla_shape* shape, size_t* plan_bytes, size_t* scratch_bytes,
                         char* message, size_t message_size);
 
-/* Cuts the work of a batch, once for all layers that attend with these lengths ([num_seqs] int32, on the
- * device, keys that a sequence's last query token sees). The lengths are read here and not by
- * hadal_mla_decode, which must get an equal shape, most_keys and num_sms too: with another one it reads the
+/* Divides the work of a batch, once for all layers that attend with these lengths ([num_seqs] int32, on the
+ * device, the number of keys for a sequence's last query token). Only this function reads the lengths.
+ * hadal_mla_decode must get an equal shape, including most_keys and num_sms; with another shape it reads the
  * plan by another layout, without an error. */
 int hadal_mla_plan(const hadal_mla_shape* shape, const int32_t* cache_seqlens, void* plan, void* stream,
                    char* message, size_t message_size);

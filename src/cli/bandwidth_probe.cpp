@@ -23,7 +23,7 @@ constexpr int64_t kGrainBytes = int64_t{4} << 20;
 
 constexpr int64_t kPrefetchBytes = 4096;  // the hardware's prefetcher alone does not reach the full bandwidth
 
-// Uses sixteen independent sums, so that loads are the limit and not additions.
+// Uses sixteen independent sums, so that the loads limit the speed and not the additions.
 uint64_t sum_words(const uint64_t* words, int64_t count) {
   uint64_t sums[16] = {};
   for (int64_t i = 0; i + 16 <= count; i += 16) {
@@ -52,7 +52,7 @@ size_t probe_bytes(size_t cache_bytes) {
 }
 
 size_t last_level_cache_bytes() {
-  std::map<std::string, size_t> caches;  // by the processors that share one
+  std::map<std::string, size_t> caches;  // bytes, by the processors that share a cache
   for (int cpu = 0;; ++cpu) {
     const std::filesystem::path folder = fmt::format("/sys/devices/system/cpu/cpu{}/cache", cpu);
     std::string shared_by;
@@ -80,12 +80,11 @@ BandwidthProbe::BandwidthProbe(ThreadPool& pool, size_t size_bytes)
       num_grains_(static_cast<int64_t>(size_bytes) / kGrainBytes),
       buffer_(static_cast<size_t>(num_grains_ * kGrainBytes)) {
   HADAL_CHECK_GT(num_grains_, 0);
-  pool_.parallel_for(
-      num_grains_, 1,
-      [&](int64_t begin, int64_t end, int) {  // written to, so that pages are real ones and not the zero page
-        std::memset(buffer_.data() + begin * kGrainBytes, 1,
-                    static_cast<size_t>((end - begin) * kGrainBytes));
-      });
+  pool_.parallel_for(num_grains_, 1,
+                     [&](int64_t begin, int64_t end, int) {  // writing gives each page memory of its own
+                       std::memset(buffer_.data() + begin * kGrainBytes, 1,
+                                   static_cast<size_t>((end - begin) * kGrainBytes));
+                     });
 }
 
 double BandwidthProbe::measure(double max_seconds) {

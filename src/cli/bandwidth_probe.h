@@ -9,15 +9,15 @@
 
 namespace hadal::cli {
 
-// Returns how many bytes to read where the caches of the last level have `cache_bytes` together: four times
-// as many, so that almost nothing is read from them again, but at least 1 GiB and at most 4 GiB.
+// Returns how many bytes to read on a machine whose last-level caches have `cache_bytes` in total: four times
+// as many, so that almost nothing is read from a cache, but at least 1 GiB and at most 4 GiB.
 size_t probe_bytes(size_t cache_bytes);
-// Returns the bytes of all caches of the last level of this machine, each counted once; 0 if it does not
-// tell.
+// Returns the total size of this machine's last-level caches in bytes, or 0 if the system does not report it.
 size_t last_level_cache_bytes();
 
-// BandwidthProbe lets all threads of the pool read memory that is much larger than the caches. The load of a
-// shared machine changes, so the bandwidth is measured again for every row, and the best result counts.
+// BandwidthProbe lets all threads of the pool read a buffer that is much larger than the caches. The load of
+// a shared machine changes, so the bandwidth is measured again for every row of the report, and the best
+// result counts.
 class BandwidthProbe {
  public:
   // The constructor throws hadal::Error if there is not enough memory.

@@ -8,8 +8,9 @@
 
 namespace hadal::cli {
 
-// Returns how many tokens, in whole pages, `sequences` requests of up to `longest` tokens need at once, but
-// for no more requests than may run. The cache is limited to 2 GiB, but always has room for one request.
+// Returns how many tokens, in whole pages, a cache needs for `sequences` requests of up to `longest` tokens
+// each. Only as many requests count as may run at once. The cache is limited to 2 GiB, but always has room
+// for one request.
 int64_t fitted_cache_tokens(int64_t longest, int64_t sequences, const EngineOptions& options,
                             const ModelConfig& config, const KvLayout& layout);
 

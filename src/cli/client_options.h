@@ -16,7 +16,7 @@ namespace hadal::cli {
 // one another.
 Result<client::DatasetOptions> resolve_dataset(const ParsedFlags& flags);
 
-// The error (kInvalidArgument) says that the dataset needs a tokenizer and there is none.
+// Returns an error (kInvalidArgument) if the dataset needs a tokenizer and there is none.
 Result<void> check_has_tokenizer(const client::DatasetOptions& options, const Tokenizer* tokenizer);
 
 // Reads --base-url, or --host and --port, and --api-key, --insecure and --timeout.
@@ -25,8 +25,8 @@ Result<client::ServerConnection> open_server(const ParsedFlags& flags, uint16_t 
 // Returns --model-path, else the first model that the server lists.
 Result<std::string> model_name(const ParsedFlags& flags, client::ServerConnection& server);
 
-// Loads --tokenizer-path, else the tokenizer that the server names if it can be read here; otherwise returns
-// null. It is an error if --tokenizer-path cannot be loaded.
+// Loads --tokenizer-path. Without the flag, it loads the tokenizer that the server names if that can be read
+// on this machine, and otherwise returns null. It is an error if --tokenizer-path cannot be loaded.
 Result<std::unique_ptr<Tokenizer>> tokenizer_for(const ParsedFlags& flags, client::ServerConnection& server);
 
 }  // namespace hadal::cli

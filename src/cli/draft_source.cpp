@@ -34,7 +34,7 @@ Result<std::optional<DraftLayer>> find_draft_layer(const ParsedFlags& flags, con
   if (!path) return own;
   HADAL_ASSIGN_OR_RETURN(DraftRequest request, request_of(flags, options));
   hub::HubEnvironment cache = environment.hub;
-  cache.offline = true;  // what is not there is not fetched
+  cache.offline = true;  // a model that is not in the cache is not fetched
   const auto scope =
       request.format == LoadFormat::kDummy ? hub::FetchScope::kConfig : hub::FetchScope::kWeights;
   const auto located = hub::locate_model(*path, scope, cache, {});

@@ -16,7 +16,8 @@ std::string variable(const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
-// Returns the first that is set of a variable and its older names, which the hub's Python library knows too.
+// Returns the value of the first variable that is set. The list has a variable's name and its older names,
+// which the hub's Python library supports too.
 std::string first_variable(std::initializer_list<const char*> names) {
   for (const char* name : names) {
     if (std::string value = variable(name); !value.empty()) return value;

@@ -9,7 +9,7 @@
 namespace hadal::cli {
 namespace {
 
-// Calls `get` with callbacks that show progress and notice Ctrl-C.
+// Calls `get` with callbacks that show progress and check for Ctrl-C.
 template <typename Get>
 Result<std::filesystem::path> with_progress(const std::string& model, const Get& get) {
   const InterruptGuard interrupt;
@@ -17,8 +17,9 @@ Result<std::filesystem::path> with_progress(const std::string& model, const Get&
   const hub::FetchCallbacks callbacks{
       .progress =
           [&](const hub::FetchProgress& at) {
-            // The bar derives the time that is left from what this command has fetched. What was there before
-            // may turn out to be wrong, and is then fetched again.
+            // The bar derives the time left from the bytes that this command has fetched. Bytes from an
+            // earlier attempt may turn out to be wrong, and are then fetched again, so the difference may be
+            // negative.
             progress.update(static_cast<size_t>(std::max<int64_t>(at.done_bytes - at.cached_bytes, 0)),
                             static_cast<size_t>(at.total_bytes - at.cached_bytes),
                             hub::describe_progress(at.done_bytes, at.total_bytes, at.bytes_per_s));

@@ -11,16 +11,17 @@
 
 namespace hadal::cli {
 
-// Returns what the command reads of a model: weights, config.json alone (`info`, `tune` and --load-format
-// dummy), or the tokenizer alone.
+// Returns the parts of a model that the command reads: the weights, only config.json (`info`, `tune` and
+// --load-format dummy), or only the tokenizer.
 hub::FetchScope fetch_scope(const ParsedFlags& flags);
 
-// Returns the directory of a model that a flag names, as hub::locate_model finds it. --offline counts as
-// HF_HUB_OFFLINE. Ctrl-C ends fetching with kCancelled; what has arrived stays for the next time.
+// Returns the directory of a model that a flag names, as hub::locate_model finds it. --offline has the effect
+// of HF_HUB_OFFLINE. Ctrl-C ends fetching with kCancelled; the bytes that have arrived are kept for the next
+// attempt.
 Result<std::filesystem::path> find_model(const std::string& model_path, const ParsedFlags& flags,
                                          const Environment& environment);
 
-// Asks the hub for this model and fetches what the cache lacks, in the same way.
+// Asks the hub for this model and fetches the files that the cache lacks. Ctrl-C works as in find_model.
 Result<std::filesystem::path> fetch_model(const hub::ModelId& id, const Environment& environment);
 
 }  // namespace hadal::cli

@@ -1,4 +1,4 @@
-// Chooses what answers the questions of `hadal eval`: a server, or an engine in this process. Only the main
+// Chooses whether a server or an engine in this process answers the questions of `hadal eval`. Only the main
 // thread uses it.
 #pragma once
 
@@ -11,12 +11,12 @@
 
 namespace hadal::cli {
 
-// Opens the server of --base-url, or else loads the model of --model-path. Flags that apply only to the other
-// case are an error; further errors are those of loading.
+// Opens the server of --base-url, or else loads the model of --model-path. A flag that applies only to the
+// case not chosen is an error; further errors are those of loading.
 Result<std::unique_ptr<client::EvalAsker>> open_asker(const ParsedFlags& flags,
                                                       const Environment& environment);
 
-// Asks an engine in this process.
+// Loads the model and returns an asker that uses an engine in this process.
 Result<std::unique_ptr<client::EvalAsker>> open_engine_asker(const ParsedFlags& flags,
                                                              const Environment& environment);
 

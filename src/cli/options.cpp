@@ -62,8 +62,9 @@ Result<std::vector<std::pair<int32_t, float>>> parse_logit_bias(const std::strin
 Result<void> choose_device(const ParsedFlags& flags, ModelOptions& options) {
   const std::string wanted = flags.text_or("device", "");
   if (wanted == "cpu") return {};
-  // The driver reads this at its first use. Otherwise it loads a kernel's code when the kernel is first
-  // launched, and may wait for running kernels; those of several GPUs wait for each other.
+  // The driver reads this variable at its first use. Without it, the driver loads a kernel's code at the
+  // first launch and may wait for running kernels. That can deadlock, because kernels on several GPUs wait
+  // for each other.
   if (flags.integer("tp-size").value_or(1) > 1) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   const cuda::Availability cuda = cuda::availability();
   if (cuda.usable || wanted == "cuda") options.device = DeviceType::kCuda;
@@ -126,7 +127,7 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   HADAL_RETURN_IF_ERROR(
       check_deterministic_inference(flags.has("enable-deterministic-inference"), options.device));
   if (options.device == DeviceType::kCuda) HADAL_RETURN_IF_ERROR(check_batch_flags(flags));
-  // A plan of --expert-plan is that of a GPU, whatever the device.
+  // The plan of --expert-plan always describes a GPU, whatever the device is.
   if (options.device == DeviceType::kCpu && !flags.has("expert-plan")) {
     std::vector<std::string> unused;
     for (const Flag& flag : flag_table()) {
@@ -160,7 +161,7 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   options.kv_cache_scales = flags.text_or("kv-cache-scales", "");
   options.config_overrides = flags.text_or("json-model-override-args", "");
   options.threads = static_cast<int>(flags.integer("threads").value_or(0));
-  // `tune` measures the products of one of several GPUs, and runs no ranks.
+  // `tune` runs no ranks: it measures the products that one of several GPUs would compute.
   if (flags.command() != Command::kTuneGemm && flags.command() != Command::kTuneMoe) {
     options.split = {.tp = flags.integer("tp-size").value_or(1), .ep = flags.integer("ep-size").value_or(1)};
     HADAL_RETURN_IF_ERROR(resolve_gpus(flags, options));
@@ -190,7 +191,7 @@ const char* to_string(KvFormat format) {
 Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfig& config) {
   if (options.device != DeviceType::kCuda) return resolve_compute_dtype(options.dtype, config);
   if (options.dtype == "auto") {
-    // A float16 checkpoint stays float16 unless another flag asks for what bfloat16 alone supports.
+    // A float16 checkpoint stays float16 unless another flag asks for something that only bfloat16 supports.
     const bool stays = config.torch_dtype == DType::kF16 &&
                        check_gpu_compute_dtype(config, options.quantization, DType::kF16).ok() &&
                        resolve_kv_layout(options, config, DType::kF16).ok();
@@ -284,8 +285,8 @@ EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOption
   options.simulated_acceptance =
       simulated_acceptance(flags).value();  // check_speculation_flags has checked it
   options.record_plans = flags.text_or("record-plans", "");
-  // Only servers limit their queue, because other commands submit what they have, and only servers print
-  // these lines by default.
+  // Only servers limit their queue, because other commands submit a known number of requests. Only servers
+  // print the lines of --decode-log-interval by default.
   const bool serves = flags.command() == Command::kServe;
   if (serves) options.max_queued_requests = flags.integer("max-queued-requests").value_or(kDefaultMaxQueued);
   options.decode_log_interval = flags.integer("decode-log-interval").value_or(serves ? 40 : 0);

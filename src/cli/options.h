@@ -1,6 +1,6 @@
-// Resolves flags, files and environment variables into plain option structs, once.
-// A sampling value comes from its flag, else from generation_config.json (with --sampling-defaults model),
-// else it is the built-in default.
+// Resolves flags, files and environment variables into plain option structs, once. A sampling value comes
+// from its flag, else from generation_config.json (with --sampling-defaults model), else from the built-in
+// defaults.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace hadal::cli {
 
-// Environment holds the variables that matter; main alone reads them.
+// Environment holds the environment variables that the program uses; only main reads them.
 struct Environment {
   hub::HubEnvironment hub;
   std::string term;                          // TERM
@@ -54,13 +54,14 @@ struct ModelOptions {
   uint64_t random_seed = 42;
 };
 
-// Tells whether --enable-deterministic-inference can be kept. It is an error (kUnsupported) on a GPU, where
-// an answer may still depend on the requests that share its steps.
+// Checks whether the device supports --enable-deterministic-inference. The flag is an error (kUnsupported) on
+// a GPU, where an answer may still depend on the requests that share its steps.
 Result<void> check_deterministic_inference(bool wanted, DeviceType device);
 
-// Without --device, a usable GPU is chosen, and otherwise the CPU. The errors are a missing --model-path;
-// --device cuda where no GPU is usable, except for `info`, which loads nothing; those of
-// check_deterministic_inference; and --max-running-requests or --batch-size above what a GPU runs together.
+// Resolves the flags of the model. Without --device, it chooses a usable GPU, and otherwise the CPU. The
+// errors are a missing --model-path; --device cuda without a usable GPU, except for `info`, which loads
+// nothing; those of check_deterministic_inference; and a --max-running-requests or --batch-size above what a
+// GPU can run at once.
 Result<ModelOptions> resolve_model_options(const ParsedFlags& flags);
 
 // Resolves --dtype. "auto" depends on the device: a GPU computes in bfloat16, or in float16 if config.json
@@ -68,7 +69,7 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags);
 Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfig& config);
 
 // Resolves --kv-cache-dtype and --kv-cache-scales. "auto" is the compute type if the device supports such a
-// cache; a GPU has no float32 cache. The errors are scales for a format that has none, and those of
+// cache; a GPU has no float32 cache. The errors are scales for a format that has no scales, and those of
 // cache_layout.
 Result<KvLayout> resolve_kv_layout(const ModelOptions& options, const ModelConfig& config,
                                    DType compute_dtype);
@@ -106,22 +107,23 @@ Result<GenerationConfig> load_generation_config(const std::filesystem::path& mod
 struct SamplingOptions {
   SamplingParams params;
   std::vector<std::string> stop;       // strings
-  bool max_new_tokens_is_set = false;  // a flag sets it, so that it is not lowered to fit the context
-  std::string from_file;               // what generation_config.json changed: " temperature=0.6 …"
+  bool max_new_tokens_is_set = false;  // a flag sets it, so it is not lowered to fit the context
+  std::string from_file;               // changes by generation_config.json: " temperature=0.6 …"
 };
-// default_max_new_tokens is the default of the command.
+// Resolves the sampling flags. `default_max_new_tokens` is the default of the command.
 Result<SamplingOptions> resolve_sampling(const ParsedFlags& flags, const GenerationConfig& file,
                                          int64_t default_max_new_tokens);
 
-// Logs what generation_config.json changed, if it changed anything.
+// Logs the changes by generation_config.json, if there are any.
 void log_sampling_defaults(const SamplingOptions& options);
 
 // Refuses tokens of --stop-token-ids and --logit-bias that are not in the vocabulary. All other limits of
 // sampling are ranges of the flag table, or checked by resolve_sampling.
 Result<void> check_token_flags(const SamplingParams& params, int64_t vocab_size);
 
-// Refuses a --max-new-tokens (kInvalidArgument) beyond what `room` tokens hold beside the prompt, and leaves
-// a prompt that is too long itself to other checks. `what` names what has that room, as in "the context".
+// Refuses a --max-new-tokens (kInvalidArgument) that does not fit into `room` tokens together with the
+// prompt. Other checks refuse a prompt that is too long by itself. `what` names the thing that has that room,
+// such as "the context".
 Result<void> check_answer_fits(const SamplingOptions& options, int64_t prompt_tokens, int64_t room,
                                std::string_view what);
 

@@ -29,8 +29,8 @@ constexpr std::pair<std::string_view, Command> kModules[] = {
     {"launch-server", Command::kServe},
 };
 
-// A list in a message has lines of its own, which begin with two blanks; those line breaks stay. All other
-// control characters are written out.
+// Each item of a list in a message is a line that begins with two blanks; those line breaks are kept. All
+// other control characters are escaped.
 void print_error(std::string_view command, std::string_view message) {
   constexpr std::string_view kNextLine = "\n  ";
   std::string text;
@@ -107,7 +107,7 @@ std::string with_dashes(std::string word) {
   return word;
 }
 
-// Returns the second words of the commands that begin with `first`: "moe" of "tune moe".
+// Returns the second words of the commands that begin with `first`: "moe" for "tune moe".
 std::vector<std::string_view> seconds_of(std::string_view first) {
   std::vector<std::string_view> seconds;
   for (const CommandInfo& info : commands()) {
@@ -122,13 +122,13 @@ bool is_command(std::string_view name) {
                      [&](const CommandInfo& info) { return info.name == name; });
 }
 
-// Tells whether a word begins commands of two words and is no command by itself, like "tune".
+// Tells whether a word such as "tune" begins commands of two words and is no command by itself.
 bool is_group(std::string_view first) {
   return !is_command(first) && !seconds_of(first).empty();
 }
 
-// Returns the error for a `first` that begins commands of two words, none of which has `words[1]` as its
-// second one.
+// Returns the error for words whose first one, `first`, begins commands of two words, if no such command has
+// `words[1]` as its second word.
 Status no_second(const std::string& first, std::span<const std::string> words) {
   const std::vector<std::string_view> seconds = seconds_of(first);
   std::vector<std::string_view> list(seconds);
@@ -180,7 +180,7 @@ Result<std::pair<Command, size_t>> find_command(std::span<const std::string> wor
   std::string one = with_dashes(words[0]);
   for (const std::string_view package : {"sglang.", "sglang-router."})
     if (one.starts_with(package)) one.erase(0, package.size());
-  // A path is the model, and no part of a command's name.
+  // A path names the model and is no part of a command's name.
   const bool has_second =
       words.size() > 1 && !words[1].starts_with('-') && words[1].find('/') == std::string::npos;
   const std::string two = has_second ? one + " " + with_dashes(words[1]) : one;
@@ -228,7 +228,7 @@ int print_help(std::span<const std::string> words) {
   return kExitOk;
 }
 
-// Returns what --flags, --completion and --man print, which is made from the flag table.
+// Returns the text of --flags, --completion or --man, which is made from the flag table.
 Result<std::string> generated_text(std::string_view what, std::span<const std::string> words) {
   if (what == "--flags") {
     if (words.empty()) return flags_markdown();

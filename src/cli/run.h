@@ -12,15 +12,15 @@
 
 namespace hadal::cli {
 
-// The command line alone decides between 1 and 2: whatever is wrong with a file or directory that it names,
-// the exit code is kExitFailure. The flags in a --config file are a part of the command line.
+// kExitUsage means that the command line is wrong, which includes the flags in a --config file. Any fault of
+// another file or of a directory that it names gives kExitFailure.
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitInterrupted = 130;
 
-// Returns the command that `words` begin with, and how many words its name has. It is an error if there is no
-// command, or an unknown one (the nearest one is named).
+// Returns the command that `words` begin with, and how many words its name has. A missing or unknown command
+// is an error, which names the nearest command.
 Result<std::pair<Command, size_t>> find_command(std::span<const std::string> words);
 
 // Runs `words` (argv without the program's name) and returns the exit code. It never throws; an error is one

@@ -23,8 +23,8 @@ namespace {
 using server::append_json_number;
 using server::append_json_string;
 
-// Returns the default of a flag if the table gives it as a value, which is a number or one of the choices. A
-// default that the table describes in words becomes null.
+// Appends the default of a flag if the table gives it as a number or as one of the choices. A default that
+// the table describes in words becomes null.
 void append_default(std::string& out, const Flag& flag) {
   const std::string_view text = flag.default_text;
   if (flag.kind == ValueKind::kInteger || flag.kind == ValueKind::kNumber) {
@@ -67,8 +67,8 @@ server::RequestLimits resolve_request_limits(const ParsedFlags& flags, const Ses
   return limits;
 }
 
-// Holds, as JSON by flag, the values in force that neither a flag nor its default in the table gives, and
-// facts that no flag stands for.
+// Holds JSON values by the names of flags: values in force that come neither from a flag nor from its default
+// in the table, and facts that no flag stands for.
 using InForce = std::map<std::string, std::string, std::less<>>;
 
 Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session) {
@@ -94,7 +94,7 @@ Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session
   text("device", to_string(session.options().device));
   append_json_number(out["chunked-prefill-size"], engine.chunked_prefill_size);
   append_json_number(out["max-prefill-ms"], engine.max_prefill_ms);
-  // The engine's own number is reported beside the flags.
+  // If the memory sets the limit, the engine reports its number beside the flags.
   if (engine.max_running_requests > 0)
     append_json_number(out["max-running-requests"], engine.max_running_requests);
   return out;
@@ -141,7 +141,7 @@ std::string flags_as_json(const ParsedFlags& flags, const InForce& in_force) {
   return out;
 }
 
-// Returns the name of the folder alone, because a path would tell strangers how the machine is set up.
+// Returns the last part of a path, because the whole path would tell strangers how the machine is set up.
 std::string last_part(const std::string& path) {
   const size_t slash = path.find_last_of('/', path.find_last_not_of('/'));
   std::string folder = slash == std::string::npos ? path : path.substr(slash + 1);
@@ -157,7 +157,7 @@ std::vector<std::string> allowed_hosts(const ParsedFlags& flags) {
   return names;
 }
 
-// Sets and logs how the server parses the model's reasoning and tool calls.
+// Sets and logs the parsers of the model's reasoning and tool calls.
 Result<void> set_parsers(const ParsedFlags& flags, ChatFormat chat_format, server::ServerOptions& options) {
   const auto name_of = [](const auto format) {
     const std::string_view name = to_string(format);
@@ -225,7 +225,8 @@ Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags)
         http.limits.client_body_share, least_share);
   const std::string level = flags.text_or("log-level-http", flags.text_or("log-level", "info"));
   http.access_log = level == "debug" || level == "info";
-  // An unset variable in a start script would otherwise open the server to everybody.
+  // An empty key is an error, because an unset variable in a start script would otherwise open the server to
+  // everybody.
   for (const char* name : {"api-key", "admin-api-key"}) {
     if (flags.has(name) && flags.text_or(name, "").empty()) {
       return invalid_argument("--{} is empty; must be a key, or left out if no key is needed", name);

@@ -12,26 +12,27 @@
 
 namespace hadal::cli {
 
-// Returns the limit of the memory that requests may hold, in bytes: without the flag an eighth of the memory
-// that this process can have, or 1 GiB where that is not known.
+// Returns the most memory that requests may hold, in bytes. Without the flag it is an eighth of the memory
+// that this process can have, or 1 GiB if that amount is not known.
 size_t max_request_memory(const ParsedFlags& flags);
 
-// The options have no ledger and no gate yet. It is an error if one TLS file is given without the other, a
-// key is empty, or a share is above 1.
+// Returns the HTTP options, without a ledger and a gate. The errors are a TLS certificate without its key or
+// the reverse, an empty key, and a share that is above 1 or too small for the largest body.
 Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags);
 
-// Returns the keys of clients and of the admin. The errors are two sources of one key, an empty key, and a
+// Returns the keys of clients and of the admin. The errors are a key that is given twice, an empty key, and a
 // bad key file.
 Result<std::shared_ptr<server::KeyRing>> resolve_keys(const ParsedFlags& flags,
                                                       const Environment& environment);
 
-// Returns the directory below which /start_profile may write: the first that is not empty of the flag, the
-// variable and the current directory.
+// Returns the directory below which /start_profile may write: the flag's value, else the variable's, else the
+// current directory. An empty value counts as absent.
 std::string resolve_profile_dir(const ParsedFlags& flags, const Environment& environment);
 
-// `session` has read config and tokenizer. The errors are --cache-isolation key without a key file, and a bad
-// rate limit. The function logs what it chooses. server_args_json has every flag of `hadal serve` except
-// keys, under SGLang's names, with the value in force; null if there is none.
+// Returns the server's options and logs the chosen parsers. `session` must have read config and tokenizer.
+// The errors include --cache-isolation key without a key file, and a bad rate limit. server_args_json has
+// every flag of `hadal serve` except secrets, under SGLang's names. Its values are those in force, or null if
+// there is none.
 Result<server::ServerOptions> resolve_server_options(const ParsedFlags& flags, const Environment& environment,
                                                      const Session& session,
                                                      std::optional<ChatFormat> chat_format);

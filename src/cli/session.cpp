@@ -29,13 +29,13 @@ bool is_file(const std::filesystem::path& path) {
 }
 
 // Tells whether this is one of the template files that SGLang and vLLM publish for DeepSeek models with
-// tools. The built-in formats render tools as the models expect them, so those files are of no use here.
+// tools. Such a file is not needed here, because the built-in formats render tools as the models expect them.
 bool is_published_template(std::string_view path) {
   const std::string_view name = path.substr(path.find_last_of('/') + 1);
   return name.starts_with("tool_chat_template_deepseek") && name.ends_with(".jinja");
 }
 
-// Ids that end an answer come from config.json, generation_config.json and the tokenizer.
+// Adds an id that ends an answer. Such ids come from config.json, generation_config.json and the tokenizer.
 void add_eos(ModelConfig& config, int64_t id) {
   if (id < 0 || id >= config.vocab_size) return;
   auto& ids = config.eos_token_ids;
@@ -85,11 +85,11 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
   HADAL_RETURN_IF_ERROR(refuse_gguf(session->model_dir_));
   HADAL_RETURN_IF_ERROR(refuse_no_model(session->model_dir_));
   HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(config_path, size_t{16} << 20));
-  if (options.config_overrides.empty())  // they may say what the model is
+  if (options.config_overrides.empty())  // overrides may change the kind of model
     HADAL_RETURN_IF_ERROR(refuse_other_model(text, config_path.string()));
   auto config = parse_model_config(text, config_path.string(), options.config_overrides);
   if (!config.ok()) {
-    // If config.json is right without the overrides, the flag is wrong, not the file.
+    // If config.json is valid without the overrides, the flag is wrong, not the file.
     if (!options.config_overrides.empty() && parse_model_config(text, config_path.string()).ok()) {
       const std::string& message = config.status().message;
       constexpr std::string_view kFlag = "--json-model-override-args";

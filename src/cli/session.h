@@ -37,7 +37,7 @@ class Session {
   // Returns the layout that follows from --kv-cache-dtype, --kv-cache-scales, the compute type and the
   // device.
   Result<KvLayout> kv_layout() const;
-  // Appends the directories of measured kernel choices: those that come with the program, and the user's.
+  // Appends the directories of measured kernel choices: the one that comes with the program, and the user's.
   void add_kernel_configs(BackendOptions& options) const;
   // Returns --chat-template, else the format of the tokenizer's template, else that of the architecture.
   Result<ChatFormat> chat_format(const ParsedFlags& flags) const;

@@ -29,7 +29,7 @@ sigset_t watched_signals(bool hangup) {
 SignalWatcher::SignalWatcher(std::function<void()> on_hangup) : on_hangup_(std::move(on_hangup)) {
   const sigset_t set = watched_signals(on_hangup_ != nullptr);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);  // a client that disconnects causes an error of its connection alone
+  std::signal(SIGPIPE, SIG_IGN);  // a client that disconnects then only fails its own connection
   thread_ = std::thread([this] { watch(); });
 }
 
@@ -45,7 +45,7 @@ void SignalWatcher::arm() {
 }
 
 void SignalWatcher::watch() {
-  const MemoryReserve::Scope reserve;  // a signal must be served where there is no memory, too
+  const MemoryReserve::Scope reserve;  // a signal must be handled without free memory, too
   const sigset_t set = watched_signals(on_hangup_ != nullptr);
   const timespec patience{.tv_sec = 0, .tv_nsec = 100'000'000};
   int seen = 0;
@@ -62,7 +62,7 @@ void SignalWatcher::watch() {
   }
 }
 
-// What cannot be read again stays as it was.
+// Runs `on_hangup`. A file that cannot be read again leaves its previous content in force.
 void SignalWatcher::hang_up() noexcept {
   try {
     try {

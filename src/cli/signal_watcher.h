@@ -1,5 +1,5 @@
-// Waits for SIGINT and SIGTERM of a server on a thread of its own, so that there are no signal handlers. The
-// main thread makes it before all other threads, because they inherit the blocked signals.
+// Waits for a server's SIGINT and SIGTERM on a thread of its own, so that no signal handlers are needed. The
+// main thread makes the watcher before all other threads, because they must inherit the blocked signals.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@ class SignalWatcher {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // SIGHUP runs `on_hangup` on the watching thread, before and after arm(). If it throws, the log says so.
-  // Without it the signal does what it does by default.
+  // SIGHUP runs `on_hangup` on the watching thread, before and after arm(). An exception that it throws is
+  // logged. Without `on_hangup`, SIGHUP has its default effect.
   explicit SignalWatcher(std::function<void()> on_hangup = {});
   ~SignalWatcher();
   SignalWatcher(const SignalWatcher&) = delete;

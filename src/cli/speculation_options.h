@@ -1,4 +1,5 @@
-// Resolves the flags of speculation. The functions are pure, except that they log what a flag does not do.
+// Resolves the flags of speculation. The functions are pure, except that they log a warning when a flag is
+// not fully supported.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,8 @@ namespace hadal::cli {
 
 inline constexpr int64_t kDefaultSpeculationSteps = 3;
 
-// Returns EngineOptions::speculation_width: the number of steps plus 1, and with several guesses for each
-// position at most the number of draft tokens; 0 without --speculative-algorithm.
+// Returns EngineOptions::speculation_width: the number of steps plus 1, or 0 without --speculative-algorithm.
+// If the flags ask for several guesses for each position, the number of draft tokens limits it.
 int64_t speculation_width(const ParsedFlags& flags);
 
 // Returns EngineOptions::simulated_acceptance. The error (kInvalidArgument) names the flag, its value and

@@ -18,11 +18,11 @@ class StaticBatch {
   int64_t num_pages() const { return num_sequences_ * pages_per_sequence_; }
 
   // Returns a step with the prompt tokens `ids` ([num_sequences, count], row-major) of the sequences from
-  // first_sequence on, at the positions from `begin` on. It has logits for all rows, or for the last row of
-  // each sequence.
+  // first_sequence on, at the positions from `begin` on. The step computes logits for all rows, or for the
+  // last row of each sequence.
   const ForwardBatch& prefill(std::span<const int32_t> ids, int64_t begin, bool all_logits,
                               int64_t first_sequence, int64_t num_sequences);
-  // Returns such a step for all sequences.
+  // Returns the same kind of step for all sequences.
   const ForwardBatch& prefill(std::span<const int32_t> ids, int64_t begin, bool all_logits) {
     return prefill(ids, begin, all_logits, 0, num_sequences_);
   }

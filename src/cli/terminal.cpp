@@ -84,7 +84,7 @@ std::optional<std::string> LineReader::next_line() {
       return line;
     }
     if (at_end_) return std::nullopt;
-    // Waits are short because Ctrl-C may come just before a wait, or reach another thread.
+    // Each wait is short, because Ctrl-C may arrive just before a wait or at another thread.
     constexpr int kWaitMs = 100;
     pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
     const int ready = ::poll(&input, 1, kWaitMs);

@@ -33,9 +33,10 @@ bool stdin_is_terminal();
 bool stdout_is_terminal();
 bool stderr_is_terminal();
 
-// Handles Ctrl-C (SIGINT). Without a guard it ends the process at once with exit code 130. While a guard
-// exists, the first signal only sets a flag, which the command checks between steps; the second one ends the
-// process. Because signals belong to the process, this flag is the only state here that no object owns.
+// Handles Ctrl-C (SIGINT). Without a guard the signal ends the process at once with exit code 130. While a
+// guard exists, the first signal only sets a flag, which the command checks between steps; the second one
+// ends the process. Because signals belong to the process, this flag is the only state here that no object
+// owns.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -51,12 +52,12 @@ class InterruptGuard {
 // Makes SIGINT end the process with exit code 130 while no guard exists. main calls this once.
 void install_signal_handlers();
 
-// Says how long work will still take if it goes on as fast as until now: "12 s", "3 min 20 s", "1 h 5 min".
-// The text is empty at the beginning and at the end, when nothing can be said.
+// Estimates how long work will still take if it continues at its present speed: "12 s", "3 min 20 s", "1 h 5
+// min". The text is empty at the beginning and at the end, when no estimate is possible.
 std::string time_left(size_t done, size_t total, double elapsed_s);
 
-// Shows progress and the time left: as a bar on a terminal, else as log lines at 25 %, 50 %, … if it takes
-// longer than a second. Any thread may call it, but one at a time.
+// Shows progress and the time left: as a bar on a terminal, else as log lines at 25 %, 50 %, … if the work
+// takes longer than a second. Any thread may call it, but only one at a time.
 class Progress {
  public:
   explicit Progress(std::string_view title);

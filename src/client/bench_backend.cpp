@@ -132,7 +132,7 @@ int64_t AnswerReader::take_json(std::string_view text, bool whole) {
   const json::value parsed = json::parse(text, problem, &resource);
   const json::object* object = parsed.if_object();
   if (!problem && whole && parsed.is_array() && !parsed.get_array().empty()) {
-    object = parsed.get_array().front().if_object();  // SGLang answers a batch by a list
+    object = parsed.get_array().front().if_object();  // SGLang answers a batch with a list
   }
   if (problem || object == nullptr) {
     error_ = fmt::format("the answer is not a JSON object: {}", text.substr(0, 80));
@@ -148,7 +148,7 @@ int64_t AnswerReader::take_json(std::string_view text, bool whole) {
   if (api_ == ServerApi::kGenerate) {
     const int64_t before = output_tokens();
     const std::string_view now = string_in(*object, "text");
-    // The text is cumulative unless the server was told to send increments.
+    // The text is cumulative unless the server is configured to send increments.
     if (now.size() >= text_.size() && now.substr(0, text_.size()) == text_) {
       text_.assign(now);
     } else {

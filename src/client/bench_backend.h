@@ -1,6 +1,6 @@
-// Asks a server for text in three ways: SGLang's /generate and OpenAI's completions and chat. It writes
-// request bodies for them and reads their answers. The functions are pure; each request has an AnswerReader
-// of its own.
+// Asks a server for text in three ways: SGLang's /generate and OpenAI's completions and chat. These functions
+// write the request bodies of the three interfaces and read their answers. The functions are pure; each
+// request has an AnswerReader of its own.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ struct Backend {
   ServerApi api;
   uint16_t default_port;
 };
-// The error is kInvalidArgument if no backend has this name.
+// Returns the backend of this name. The error is kInvalidArgument if there is none.
 Result<Backend> find_backend(std::string_view name);
 std::string_view target_of(ServerApi api);  // its path, "/generate"
 
-// LoadRequest is a request before it is written for an API. Its prompt is text or token ids.
+// LoadRequest is a request that has not been written for an API yet. Its prompt is text or token ids.
 struct LoadRequest {
   std::string prompt;
   std::vector<int32_t> ids;   // sent instead of `prompt` unless empty
@@ -42,10 +42,10 @@ struct BodyOptions {
   std::string extra;  // JSON object to merge into the body, nested objects field by field; empty: none
 };
 
-// The error (kInvalidArgument) says that `extra` is not a JSON object. `source` names the text in it.
+// Returns an error (kInvalidArgument) if `extra` is not a JSON object. `source` names the text in the error.
 Result<void> check_extra(std::string_view extra, std::string_view source);
 
-// Returns the JSON body. `extra` has been checked.
+// Returns the JSON body. check_extra must have accepted the options' `extra`.
 std::string make_body(const LoadRequest& request, const BodyOptions& options);
 
 // Reads one answer, either from the events of a stream or from a whole body.
@@ -60,7 +60,8 @@ class AnswerReader {
   const std::string& text() const { return text_; }
   const std::string& error() const { return error_; }  // that the server reported; empty: none
   bool saw_done() const { return saw_done_; }          // the event "[DONE]" has ended the stream
-  // Returns the number that the server counted; if it does not count, the number of events with text.
+  // Returns the number of output tokens that the server reported. If it reported none, returns the number of
+  // events with text.
   int64_t output_tokens() const { return counted_.value_or(num_text_events_); }
   int64_t prompt_tokens() const { return prompt_tokens_; }  // 0: the server did not say
   int64_t cached_tokens() const { return cached_tokens_; }

@@ -137,7 +137,7 @@ Result<std::vector<LoadRequest>> make_sharegpt(const DatasetOptions& options, co
     request.output_tokens = options.sharegpt_output_len > 0
                                 ? options.sharegpt_output_len
                                 : static_cast<int64_t>(tokenizer.encode(turn.answer, false).size());
-    constexpr int64_t kShortest = 2;  // shorter requests say nothing about speed
+    constexpr int64_t kShortest = 2;  // shorter ones do not measure speed
     if (request.prompt_tokens < kShortest || request.output_tokens < kShortest) continue;
     if (options.sharegpt_context_len > 0 &&
         request.prompt_tokens + request.output_tokens > options.sharegpt_context_len) {
@@ -157,7 +157,8 @@ std::vector<LoadRequest> make_shared_prefix(const DatasetOptions& options, const
     const std::string system = maker.make(options.gsp_system_prompt_len, nullptr);
     for (int64_t i = 0; i < options.gsp_prompts_per_group; ++i) {
       LoadRequest request;
-      // The tokens that a tokenizer adds are counted once per prompt, so the question has none.
+      // The tokens that a tokenizer adds are counted once per prompt, with the system prompt. make() counts
+      // them again for the question, so its length is increased by as many.
       request.prompt = system + "\n\n" + maker.make(options.gsp_question_len + maker.num_added(), nullptr);
       request.prompt_tokens = maker.count(request.prompt);
       request.output_tokens = options.gsp_output_len;

@@ -1,5 +1,5 @@
-// Makes the requests of a load: of random lengths, from the conversations of a file, or in groups that share
-// a prefix. The same options give the same requests on every machine.
+// Makes the requests of a load: with random lengths, from the conversations of a file, or in groups that
+// share a prefix. The same options give the same requests on every machine.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ struct DatasetOptions {
 // tokens.
 bool needs_tokenizer(const DatasetOptions& options);
 
-// `tokenizer` may be null if none is needed; token ids are then drawn below `vocab_size`. `format` is the one
-// for apply_chat_template. The error is kDataLoss if the file's contents are wrong.
+// Makes the requests. `tokenizer` may be null if needs_tokenizer() is false; token ids below `vocab_size` are
+// then drawn. apply_chat_template uses `format`. The error is kDataLoss if the file's contents are wrong.
 Result<std::vector<LoadRequest>> make_dataset(const DatasetOptions& options, const Tokenizer* tokenizer,
                                               std::optional<ChatFormat> format, int64_t vocab_size);
 

@@ -49,7 +49,7 @@ class Load {
     arrive();
   }
 
-  // Sends every request whose time has come, and waits for the time of the next one.
+  // Sends every request that is due, and schedules the next call for when the next request is due.
   void arrive() {
     while (num_arrived_ < arrivals_.size() &&
            arrivals_[num_arrived_] <= seconds_between(begin, Clock::now())) {

@@ -25,8 +25,8 @@ struct LoadResult {
   bool stopped = false;
 };
 
-// Sends all requests and waits for their answers, on the caller's thread. `on_done` is told how many requests
-// have ended, and `stop` is polled ten times per second; either may be null.
+// Sends all requests and waits for their answers, on the caller's thread. `on_done` receives the number of
+// requests that have ended, and `stop` is polled ten times per second; either may be null.
 LoadResult run_load(HttpClient& client, std::span<const LoadRequest> requests, const LoadOptions& options,
                     const std::function<void(size_t)>& on_done, const std::function<bool()>& stop);
 

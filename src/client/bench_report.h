@@ -13,7 +13,7 @@
 
 namespace hadal::client {
 
-// LoadSetup is what was asked for, as far as the report shows it.
+// LoadSetup holds the settings of the load that the report shows.
 struct LoadSetup {
   std::string backend;
   std::string tag;
@@ -28,7 +28,7 @@ struct AcceptLength {
   bool simulated = false;  // a flag has chosen which drafts are accepted
 };
 
-// LoadExtras are figures beside the metrics; nullopt if they are not known.
+// LoadExtras holds further figures; nullopt if a figure is not known.
 struct LoadExtras {
   std::optional<int64_t> output_retokenized;  // tokens of the answers, counted by our tokenizer
   std::optional<AcceptLength> accept_length;  // as the server reports

@@ -8,8 +8,8 @@
 
 namespace hadal::client {
 
-// RequestOutcome is one request as its client saw it. Times are in seconds; ttft and latency count from its
-// own start.
+// RequestOutcome is one request as its client measured it. Times are in seconds; ttft and latency count from
+// the request's own start.
 struct RequestOutcome {
   bool ok = false;
   std::string error;          // why it failed
@@ -19,7 +19,7 @@ struct RequestOutcome {
   double start_s = 0.0;       // since the start of the measurement
   double ttft_s = 0.0;        // time to first token
   double latency_s = 0.0;     // until the last byte
-  std::vector<float> itl_s;   // between tokens; tokens that arrive together share the wait evenly
+  std::vector<float> itl_s;   // between tokens; tokens that arrive together share the time evenly
   std::string text;
 };
 

@@ -22,7 +22,8 @@ constexpr std::string_view kWords[] = {
 
 int64_t draw_between(std::mt19937_64& random, int64_t low, int64_t high) {
   const uint64_t width = static_cast<uint64_t>(high - low) + 1;
-  // The remainder favours small values by less than 2^-40 for every width that is used here.
+  // The remainder makes small values more likely, by a factor below 1 + 2^-40 for every width that is used
+  // here.
   return width == 0 ? static_cast<int64_t>(random()) : low + static_cast<int64_t>(random() % width);
 }
 
@@ -64,8 +65,8 @@ std::string TextMaker::cut(const std::string& source, int64_t num_tokens, int64_
   return fit(tokenizer_.decode(ids, false), wanted, actual);
 }
 
-// Cuts off what is too much and appends words for what is missing. A text that was cut between two tokens may
-// be divided differently when it is encoded again, so that several rounds can be necessary.
+// Cuts off the tokens that are too many, or appends words for those that are missing. A text that was cut
+// between two tokens may be encoded differently afterwards, so several rounds can be necessary.
 std::string TextMaker::fit(std::string text, int64_t wanted, int64_t* actual) {
   constexpr int kRounds = 16;
   std::string best;

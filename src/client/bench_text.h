@@ -1,4 +1,5 @@
-// Makes synthetic prose of an exact number of tokens, the same for the same seed. One thread uses an object.
+// Makes synthetic prose of an exact number of tokens; the same seed gives the same prose. One thread uses an
+// object.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,10 @@ class TextMaker {
 
   // Returns text that encodes to `num_tokens` tokens, including those that the tokenizer adds around a
   // prompt; the text has at least one token of its own. In rare cases no cut gives exactly that number, and
-  // the nearest one is used. `actual` (may be null) receives the number of tokens.
+  // the text with the nearest number is used. `actual` (may be null) receives the number of tokens.
   std::string make(int64_t num_tokens, int64_t* actual);
 
-  // Returns such a text, but cut out of `source`, which is repeated if it is too short.
+  // Does the same with text cut out of `source`, which is repeated if it is too short.
   std::string cut(const std::string& source, int64_t num_tokens, int64_t* actual);
 
   // Draws evenly from [low, high].

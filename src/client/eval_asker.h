@@ -15,7 +15,7 @@
 namespace hadal::client {
 
 struct EvalAsk {
-  std::vector<ChatMessage> messages;  // messages of a chat; if empty:
+  std::vector<ChatMessage> messages;  // messages of a chat; if empty, `prompt` is used
   std::string prompt;                 // text to continue
   bool thinking = false;
   std::vector<std::string> stop;
@@ -41,8 +41,8 @@ class EvalAsker {
   virtual ~EvalAsker() = default;
 
   // Returns the replies in the order of the questions. `stop` is polled at least ten times per second. The
-  // errors are kCancelled (`stop` returned true), kInternal (the question that the message names got no
-  // answer).
+  // errors are kCancelled if `stop` returned true, and kInternal if a question, which the message names, got
+  // no answer.
   virtual Result<std::vector<EvalReply>> ask(std::span<const EvalAsk> asks, const OnReply& on_reply,
                                              const std::function<bool()>& stop) = 0;
 };

@@ -38,7 +38,7 @@ std::string body_of(const EvalAsk& ask, const std::string& model) {
   return json::serialize(body);
 }
 
-// Reads the parts of an answer that its question is scored by.
+// Reads the parts of an answer that are needed to score its question.
 Result<EvalReply> read_reply(const std::string& body, bool is_chat) {
   json::error_code error;
   const json::value parsed = json::parse(body, error);
@@ -116,7 +116,8 @@ class HttpAsker : public EvalAsker {
     } else {
       problem = read.status().message;
     }
-    // A request that the server refuses as wrong stays wrong; a full queue or a broken connection may pass.
+    // A request that the server refuses as invalid stays invalid; a full queue or a broken connection may be
+    // temporary.
     const bool may_pass = reply.status == 0 || reply.status == 429 || reply.status >= 500;
     if (!problem.empty() && may_pass && attempt < kTries && failure_.empty()) {
       log_warning("question {} is asked again reason=\"{}\"", index + 1, printable(problem));

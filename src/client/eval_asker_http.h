@@ -10,8 +10,8 @@
 
 namespace hadal::client {
 
-// At most `max_concurrency` questions are under way at once. A question that gets no answer because a queue
-// is full or a connection breaks is asked again a few times.
+// Makes an asker with at most `max_concurrency` questions under way at once. A question that gets no answer
+// because a queue is full or a connection breaks is asked again, up to three times.
 std::unique_ptr<EvalAsker> make_http_asker(ServerConnection server, std::string model,
                                            int64_t max_concurrency);
 

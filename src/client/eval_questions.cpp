@@ -145,7 +145,7 @@ std::optional<double> last_number(std::string_view text) {
   size_t end = text.size();
   while (end > 0 && !is_digit(text[end - 1])) --end;
   if (end == 0) return std::nullopt;
-  // Goes back over digits, and over commas and at most one point between digits.
+  // Moves `begin` back over digits, and over commas and at most one point between digits.
   size_t begin = end - 1;
   bool has_point = false;
   while (begin > 0) {
@@ -159,7 +159,8 @@ std::optional<double> last_number(std::string_view text) {
   for (const char c : text.substr(begin, end - begin)) {
     if (c != ',') digits += c;
   }
-  // A dash is a minus sign unless a number or a word precedes it, from which it could subtract.
+  // A dash is a minus sign unless a number, a word or a parenthesis precedes it, because then it may be a
+  // subtraction.
   const bool negative =
       begin > 0 && text[begin - 1] == '-' &&
       (begin == 1 || (!is_digit(text[begin - 2]) && !is_letter(text[begin - 2]) && text[begin - 2] != ')'));

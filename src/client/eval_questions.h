@@ -1,6 +1,5 @@
 // Implements few-shot arithmetic and multiple choice: reads questions from local files, makes prompts of
-// them, and finds the answers in what a model wrote. The functions are pure, except for those that read
-// files.
+// them, and finds the answers in a model's output. The functions are pure, except for those that read files.
 #pragma once
 
 #include <cstdint>

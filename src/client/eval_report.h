@@ -9,13 +9,13 @@
 
 namespace hadal::client {
 
-// AcceptCounts say what speculation gave for some answers. They are 0 where nothing speculates, and for
-// answers of a server, which does not report them for each answer.
+// AcceptCounts holds the results of speculation for some answers. The counts are 0 without speculation, and
+// for a server's answers, because a server does not report them for each answer.
 struct AcceptCounts {
   int64_t verifications = 0;
   int64_t tokens = 0;  // that the verifications sampled
   AcceptCounts& operator+=(const AcceptCounts& other);
-  // Returns the tokens of a verification; nullopt if there was none.
+  // Returns the mean number of tokens per verification; nullopt if there was no verification.
   std::optional<double> length() const;
 };
 

@@ -25,11 +25,11 @@ struct EvalQuestion {
 // Reads at most `limit` questions of the file. Errors name file, line and field.
 Result<std::vector<EvalQuestion>> load_questions(const std::string& path, int64_t limit);
 
-// Returns the answer in an output, which is what follows </think>, without white space around it. An output
-// that begins in the reasoning and never leaves it has no answer.
+// Returns the answer in an output: the text after </think>, without white space around it. An output that
+// begins in the reasoning and never ends it has no answer.
 std::string_view extract_answer(std::string_view output, bool starts_in_reasoning);
 
-// Compares `answer` with the question's, as text or as JSON values, whichever the question demands.
+// Compares `answer` with the question's answer, as text or as JSON values, as the question's "compare" says.
 bool is_correct(const EvalQuestion& question, std::string_view answer);
 
 }  // namespace hadal::client

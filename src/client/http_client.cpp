@@ -99,7 +99,7 @@ class TlsStream : public Stream {
   asio::ssl::stream<tcp::socket> stream_;
 };
 
-// Exchange is one request and what has arrived of its answer.
+// Exchange is one request and the part of its answer that has arrived.
 struct Exchange {
   Exchange(asio::io_context& io, std::string bytes_to_send, std::shared_ptr<HttpHandler> receiver)
       : bytes(std::move(bytes_to_send)), handler(std::move(receiver)), timer(io) {
@@ -133,7 +133,8 @@ struct Connection {
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
 
-// Every connection needs a file descriptor, and a load may open thousands.
+// Raises the limit of open files, because every connection needs a file descriptor and a load may open
+// thousands.
 void raise_file_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
@@ -203,7 +204,8 @@ struct HttpClient::Impl {
 
   void send(const ConnectionPtr& connection) {
     const std::string& bytes = connection->exchange->bytes;
-    // After a failed write there may still be an answer, which says why the server did not read everything.
+    // A failed write is ignored here, because there may still be an answer that says why the server did not
+    // read everything.
     connection->stream->write(asio::buffer(bytes),
                               [this, connection](error_code, size_t) { read(connection); });
   }
@@ -251,7 +253,7 @@ struct HttpClient::Impl {
     connection->stream->close();
     busy.erase(connection);
     if (!exchange || exchange->over) return;
-    // The server may have closed a kept connection while it was idle, so the request is sent once more.
+    // The server may have closed a reused connection while it was idle, so the request is sent once more.
     if (connection->used && !exchange->parser->started() && !exchange->tried_again) {
       exchange->tried_again = true;
       exchange->reset();

@@ -1,6 +1,6 @@
-// HttpClient is a light HTTP/1.1 client for load, with or without TLS. One thread carries any number of
-// requests at once, connections are kept alive and used again, and server-sent events are passed on as they
-// arrive. Everything, including calls of handlers, happens inside run() or fetch(); one thread uses an
+// HttpClient is a light HTTP/1.1 client for generating load, with or without TLS. One thread handles any
+// number of requests at once, connections are kept alive and reused, and server-sent events are passed on as
+// they arrive. All work, including calls of handlers, happens inside run() or fetch(); one thread uses an
 // object.
 #pragma once
 
@@ -62,8 +62,8 @@ class HttpClient {
   // Calls `action` inside run(), `delay` from now.
   void call_after(std::chrono::nanoseconds delay, std::function<void()> action);
 
-  // Works until every request and every call_after has ended, and returns true. `stop` is polled ten times
-  // per second; when it returns true, everything under way is dropped, and run() returns false.
+  // Runs until every request and every call_after has ended, and then returns true. `stop` is polled ten
+  // times per second; when it returns true, all requests under way are dropped, and run() returns false.
   bool run(const std::function<bool()>& stop);
 
   // Sends one request and waits for the answer. The events of a stream are dropped. It must not be called

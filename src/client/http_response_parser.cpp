@@ -21,7 +21,7 @@ using beast::string_view;
 constexpr size_t kMaxWaiting = size_t{64} << 10;  // bytes of all headers, and of a line that has not ended
 constexpr std::string_view kBegin = "HTTP/1.";
 
-// Beast reads the structure of the answer; this class keeps what the client needs of it.
+// Beast parses the structure of the answer; this class keeps the parts that the client needs.
 class BeastParser final : public http::basic_parser<false> {
  public:
   explicit BeastParser(const HttpResponseParser::OnBody& on_body) : on_body_(on_body) {
@@ -120,7 +120,8 @@ class HttpResponseParser::Impl {
       const std::string_view rest = bytes.substr(used);
       if (parser_->status() == 0 && !rest.starts_with(kBegin.substr(0, rest.size())))
         return data_loss("the server does not speak HTTP/1.1: it sent '{}'", begin_of(rest));
-      // Beast compares its limit with each piece of the headers, so it is set to what is left of the whole.
+      // Beast applies its limit to each piece of the headers, so the limit is set to what is left of the
+      // total.
       parser_->header_limit(static_cast<uint32_t>(kMaxWaiting - std::min(header_bytes_, kMaxWaiting)));
       error_code error;
       const size_t count = parser_->put({rest.data(), rest.size()}, error);
@@ -135,8 +136,7 @@ class HttpResponseParser::Impl {
     return used;
   }
 
-  // Beast waits for CR LF, so that a server which never sends it would keep the client waiting until its
-  // time-out.
+  // Beast waits for CR LF, so a server that never sends it would keep the client waiting until the time-out.
   Result<void> check_waiting(std::string_view bytes) const {
     if (bytes.size() > kMaxWaiting)
       return data_loss("the server sent a line of more than {} bytes", kMaxWaiting);

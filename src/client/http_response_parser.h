@@ -20,15 +20,15 @@ class HttpResponseParser {
   explicit HttpResponseParser(OnBody on_body);
   ~HttpResponseParser();
 
-  // Reads bytes that came from the connection. Returns how many of them belong to this answer, which is all
-  // of them until the answer is complete. The error is kDataLoss if the bytes are not HTTP.
+  // Reads bytes that came from the connection. Returns how many of them belong to this answer: all of them,
+  // unless the answer is complete before the last one. The error is kDataLoss if the bytes are not HTTP.
   Result<size_t> feed(std::string_view bytes);
 
   // Ends the answer with the connection. The error is kDataLoss if the answer is not complete.
   Result<void> finish();
 
   bool done() const;
-  bool started() const;     // a byte has been seen
+  bool started() const;     // a byte has arrived
   bool keep_alive() const;  // the connection may carry another exchange
   int status() const;       // 0 before the status line is known
   bool is_event_stream() const;

@@ -85,8 +85,8 @@ void add_series(Drawing& out, const PlotSeries& series, const PlotColor& color, 
   }
 }
 
-// Labels are to the upper left of their points, or to the right if the axis is too near. A label that would
-// touch an earlier one is left out.
+// Adds the labels of the points. A label stands to the upper left of its point, or to the right if the axis
+// is too near. A label that would touch an earlier one is left out.
 void add_labels(Drawing& out, const PlotSeries& series, const Scale& x, const Scale& y) {
   std::vector<PlotPosition> taken;
   for (const PlotPoint& point : series.points) {

@@ -20,7 +20,7 @@ struct PlotSeries {
   std::vector<PlotPoint> points;
 };
 
-// Axes begin at zero; a line joins the points in their order.
+// PlotPanel is one chart. Its axes begin at zero, and a line joins the points of a series in their order.
 struct PlotPanel {
   std::string title;
   std::string x_label;

@@ -11,7 +11,8 @@ namespace {
 
 namespace json = boost::json;
 
-// Returns the value at `path`, which names object fields; of lists on the way, the first element is used.
+// Returns the value at `path`, which names object fields. If a value on the way is a list, its first element
+// is used.
 const json::value* find(const json::value& root, std::initializer_list<std::string_view> path) {
   const json::value* at = &root;
   for (const std::string_view name : path) {

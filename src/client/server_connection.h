@@ -1,5 +1,6 @@
-// ServerConnection is a server that is asked or put under load: its address, what it reports about itself,
-// and the calls before and after a measurement. One thread uses it.
+// ServerConnection represents a server that answers questions or is put under load. It has the server's
+// address, reads what the server reports about itself, and makes the calls before and after a measurement.
+// One thread uses it.
 #pragma once
 
 #include <memory>
@@ -21,7 +22,7 @@ class ServerConnection {
   HttpClient& client() { return *client_; }
   const std::string& address() const { return address_; }  // for messages
 
-  // Sends a GET or POST and returns the body. The error is kNotFound if it did not succeed.
+  // Sends a GET or POST and returns the body. The error is kNotFound if the call did not succeed.
   Result<std::string> call(const std::string& method, const std::string& target);
 
   // Returns the first model of /v1/models. The errors are kNotFound (the server does not answer) and

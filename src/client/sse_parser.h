@@ -7,8 +7,8 @@
 
 namespace hadal::client {
 
-// Reports the data of each event: its lines "data: …" up to an empty line, joined by newlines. Other fields
-// and comments are dropped (WHATWG HTML, section 9.2.6).
+// Passes the data of each event to `on_data`: the lines "data: …" up to an empty line, joined by newlines.
+// Other fields and comments are dropped (WHATWG HTML, section 9.2.6).
 class SseParser {
  public:
   using OnData = std::function<void(std::string_view)>;

@@ -35,7 +35,8 @@ BlobFile::~BlobFile() {
 
 Result<BlobFile> BlobFile::open(const std::filesystem::path& incomplete, const RemoteFile& file,
                                 const std::function<bool()>& is_cancelled) {
-  // A link would lead the writes to a place of somebody else's choice.
+  // O_NOFOLLOW refuses a symbolic link, because a link would redirect the writes to a place that somebody
+  // else chose.
   const int fd = ::open(incomplete.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
   if (fd < 0) return cannot("open", incomplete);
   BlobFile blob(fd, incomplete, file);
@@ -72,7 +73,7 @@ Result<void> BlobFile::append(std::span<const std::byte> piece) {
     const ssize_t count = ::pwrite(fd_, piece.data(), piece.size(), size_);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      // What was written stays; the next attempt reads it again for the checksum and goes on.
+      // The bytes written so far are kept; the next attempt reads them again for the checksum and continues.
       return make_status(StatusCode::kResourceExhausted, "cannot write {}: {}", path_.string(),
                          std::strerror(errno));
     }

@@ -1,6 +1,6 @@
-// Writes the content of one blob: goes on where an earlier attempt ended, and gives the file its final name
-// only when size and checksum are right. One thread uses a BlobFile at a time; it must hold the blob's lock
-// (hub/file_lock.h).
+// Writes the content of one blob. Writing continues where an earlier attempt ended, and the file gets its
+// final name only when size and checksum are right. One thread uses a BlobFile at a time; it must hold the
+// blob's lock (hub/file_lock.h).
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,9 @@ namespace hadal::hub {
 
 class BlobFile {
  public:
-  // Opens or creates `incomplete` and reads what is there for the checksum; a longer file than `file.size` is
-  // emptied. Stops with kCancelled once `is_cancelled` returns true. Other errors are kInternal.
+  // Opens or creates `incomplete` and reads its present content for the checksum; a file longer than
+  // `file.size` is emptied. Stops with kCancelled once `is_cancelled` returns true. Other errors are
+  // kInternal.
   static Result<BlobFile> open(const std::filesystem::path& incomplete, const RemoteFile& file,
                                const std::function<bool()>& is_cancelled);
 
@@ -34,11 +35,11 @@ class BlobFile {
   // kResourceExhausted when it cannot be written: the disk is full, or a limit of the system is reached.
   Result<void> append(std::span<const std::byte> piece);
 
-  // Drops everything, because what is there is wrong.
+  // Drops the whole content, for callers that have found it wrong.
   Result<void> restart();
 
-  // Compares the checksum of a full file with what the hub states. If it is right, renames the file to
-  // `blob`; the error is kDataLoss otherwise, and then only restart() may follow.
+  // Compares the checksum of a complete file with the one that the hub states. If they are equal, renames the
+  // file to `blob`. Otherwise the error is kDataLoss, and then only restart() may follow.
   Result<void> finish(const std::filesystem::path& blob);
 
  private:

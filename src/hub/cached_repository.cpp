@@ -26,7 +26,8 @@ Status cannot_write(const fs::path& path, const std::error_code& error) {
   return make_status(StatusCode::kInternal, "cannot write {}: {}", path.string(), error.message());
 }
 
-// Returns a name beside `path` that no other thread or process uses, for what is then renamed to it.
+// Returns a name beside `path` that no other thread or process uses, for a file that is then renamed to
+// `path`.
 fs::path temporary_name(const fs::path& path) {
   return path.parent_path() / fmt::format(".{}.{}", path.filename().string(), ::gettid());
 }

@@ -1,13 +1,13 @@
-// Knows where a repository's files are in the hub's cache, and writes the parts beside the blobs:
+// Computes where a repository's files are in the hub's cache, and writes all parts except the blobs:
 //
 //   models--ORG--NAME/blobs/CHECKSUM              content
 //                    /blobs/CHECKSUM.incomplete   content that is being fetched
 //                    /snapshots/COMMIT/FILE       symbolic link to a blob
 //                    /refs/REVISION               text: the commit of a branch or tag
-//   .locks/models--ORG--NAME/CHECKSUM.lock        who holds it writes the blob
+//   .locks/models--ORG--NAME/CHECKSUM.lock its holder writes the blob
 //
-// The layout is that of the hub's Python library, so each finds what the other has fetched. Any thread may
-// call the functions.
+// The layout is that of the hub's Python library, so each program finds the files that the other has fetched.
+// Any thread may call the functions.
 #pragma once
 
 #include <filesystem>
@@ -31,8 +31,9 @@ class CachedRepository {
   std::filesystem::path lock(const std::string& checksum) const;
   std::filesystem::path snapshot(const std::string& commit) const;
 
-  // Returns the directory of the snapshot that a revision names: a commit, or what refs/REVISION says, which
-  // is written when the snapshot is whole. Returns an empty path if there is none.
+  // Returns the directory of the snapshot that a revision names: a commit, or a branch or tag whose commit is
+  // in refs/REVISION. That file is written only when the snapshot is complete. Returns an empty path if there
+  // is none.
   std::filesystem::path find_snapshot(const std::string& revision) const;
 
   // Tells whether a blob of the right size is there.
@@ -41,8 +42,8 @@ class CachedRepository {
   // Returns how many bytes of a file still have to be fetched.
   int64_t missing_bytes(const RemoteFile& file) const;
 
-  // Makes the snapshot's link to a blob, whatever was there. The file's name must be plain. The error is
-  // kInternal.
+  // Makes the snapshot's link to a blob and replaces any file of that name. The name must be plain. The error
+  // is kInternal.
   Result<void> link(const std::string& commit, const RemoteFile& file) const;
 
   // Writes refs/REVISION, unless the revision is the commit itself. The error is kInternal.
@@ -56,9 +57,9 @@ class CachedRepository {
   std::filesystem::path locks_;
 };
 
-// Returns what a command of this scope needs and `directory` lacks: config.json or tokenizer.json, the index
-// of the weights, or weight files that the index names. An index that cannot be read lacks nothing more,
-// because loading reports that error.
+// Returns the files that a command of this scope needs and `directory` lacks: config.json or tokenizer.json,
+// the index of the weights, or weight files that the index names. If the index cannot be read, no weight
+// files are listed, because loading reports that error.
 std::vector<std::string> missing_files(const std::filesystem::path& directory, FetchScope scope);
 
 }  // namespace hadal::hub

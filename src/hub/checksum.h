@@ -12,8 +12,8 @@ namespace hadal::hub {
 
 class Checksum {
  public:
-  // Begins SHA-256 for a `wanted` checksum of 64 digits, else git's SHA-1 of a blob of `size` bytes, which is
-  // the SHA-1 of "blob SIZE\0" and the content.
+  // Begins a SHA-256 if the `wanted` checksum has 64 digits. Otherwise it begins git's SHA-1 of a blob of
+  // `size` bytes, which is the SHA-1 of "blob SIZE\0" followed by the content.
   Checksum(const std::string& wanted, int64_t size);
   ~Checksum();
   Checksum(Checksum&&) noexcept;

@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 constexpr size_t kMaxParallel = 8;
 constexpr milliseconds kPoll{100};
 
-// Waits before the next attempt; returns the status to give up with instead.
+// Waits before the next attempt. Returns a status instead if the caller must give up.
 std::optional<Status> wait_before_retry(const Failure& failure, int num_failures, const StopSignal& stop) {
   const auto delay = retry_delay(failure, num_failures);
   if (!delay) {
@@ -65,7 +65,7 @@ class TextSink final : public BodySink {
   std::string text_;
 };
 
-// Compares what an answer says about a file with what the list of files said, and appends the body.
+// Compares an answer's size and checksum of a file with those in the list of files, and appends the body.
 class BlobSink final : public BodySink {
  public:
   BlobSink(BlobFile& blob, const RemoteFile& file, const std::string& commit,
@@ -78,7 +78,8 @@ class BlobSink final : public BodySink {
                                          answer.commit, commit_)};
     }
     const bool other_size = answer.linked_size >= 0 && answer.linked_size != file_.size;
-    // The entity tag of a file outside large file storage need not be its checksum.
+    // Only tags with the length of a SHA-256 are compared, because the entity tag of a file outside large
+    // file storage need not be its checksum.
     const bool other_sum = file_.checksum.size() == 64 && answer.linked_etag.size() == 64 &&
                            answer.linked_etag != file_.checksum;
     if (other_size || other_sum) {
@@ -141,7 +142,7 @@ class Download {
       if (!file.is_checkable())
         return data_loss("{}: the hub states no size or no checksum, so it could not be checked", file.name);
     }
-    // The sum is a double because sizes come from outside, and several may exceed an integer.
+    // The sum is a double because sizes come from an untrusted server, and their sum may overflow an integer.
     double missing = 0.0;
     for (const RemoteFile& file : files_) {
       const int64_t bytes = to_.missing_bytes(file);
@@ -177,7 +178,8 @@ class Download {
   }
 
   void work() {
-    // Signals belong to the main thread; a broken connection is an error and not a SIGPIPE.
+    // This thread blocks all signals: the main thread handles them, and a broken connection must be an error
+    // and not a SIGPIPE.
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, nullptr);
@@ -221,9 +223,9 @@ class Download {
     return to_.link(from_.commit, file);
   }
 
-  // Fetches until the blob is right. What is wrong is dropped once and fetched again from the beginning.
+  // Fetches until the blob is right. Wrong content is dropped once and fetched again from the beginning.
   Result<void> fill(HttpClient& client, const RemoteFile& file, BlobFile& blob) {
-    constexpr int64_t kProgressBytes = int64_t{1} << 20;  // fewer do not make up for a failure
+    constexpr int64_t kProgressBytes = int64_t{1} << 20;  // fewer do not reset the count of failures
     const std::string url = file_url(access_.endpoint, from_.repository, from_.commit, file.name);
     bool is_second_attempt = false;
     int num_failures = 0;
@@ -246,7 +248,7 @@ class Download {
                           .is_transient = true};
       }
       if (!failure) continue;
-      if (failure->http_status == 416 && before > 0) {  // the server's file ends before what is there
+      if (failure->http_status == 416 && before > 0) {  // the server's file is shorter than ours
         failure->is_transient = !std::exchange(is_second_attempt, true);
         failure->status =
             data_loss("{}: the server has fewer than the {} bytes that the hub states", file.name, file.size);

@@ -1,4 +1,4 @@
-// Brings files of a repository into the cache, up to eight at a time, each on a thread of its own: a thread
+// Fetches files of a repository into the cache, up to eight at a time, each on its own thread. The thread
 // receives, computes the checksum and writes, so that checking is as parallel as fetching.
 #pragma once
 
@@ -15,8 +15,8 @@
 namespace hadal::hub {
 
 struct FetchProgress {
-  int64_t done_bytes = 0;    // those that were there before included
-  int64_t cached_bytes = 0;  // those that were there before
+  int64_t done_bytes = 0;    // including cached_bytes
+  int64_t cached_bytes = 0;  // those that the cache had before
   int64_t total_bytes = 0;
   double bytes_per_s = 0.0;  // 0 while it is unknown
 };
@@ -33,15 +33,16 @@ struct RemoteCommit {
 };
 
 // Fetches the blobs of `files` that the cache lacks, and links all of them in the commit's snapshot. A broken
-// transfer goes on where it ended, after a wait (hub/retry.h), and every new blob has the size and checksum
-// that `files` states. The first failure ends the others. Errors are kDataLoss when a file is not what the
-// hub states, kResourceExhausted when the disk is full (checked first), kCancelled, and those of
+// transfer continues where it ended, after a wait (hub/retry.h), and every new blob has the size and checksum
+// that `files` states. The first failure ends the other transfers. Errors are kDataLoss when a file's size or
+// checksum is wrong, kResourceExhausted when the disk is full (checked first), kCancelled, and those of
 // HttpClient::get.
 Result<void> download_files(const std::vector<RemoteFile>& files, const RemoteCommit& from,
                             const HubAccess& access, const CachedRepository& to,
                             const FetchCallbacks& callbacks);
 
-// Returns the body of an answer, which has at most `max_bytes`. It is tried again as files are.
+// Returns the body of an answer, which has at most `max_bytes`. A request that fails is tried again as it is
+// for files.
 Result<std::string> download_text(const std::string& url, const HubAccess& access, size_t max_bytes,
                                   const FetchCallbacks& callbacks);
 

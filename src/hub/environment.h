@@ -1,4 +1,4 @@
-// Holds what the environment says about the Hugging Face hub: where its cache is, which server is asked, and
+// Holds the environment's settings for the Hugging Face hub: where its cache is, which server is asked, and
 // with which token. The functions only read the file system; any thread may call them.
 #pragma once
 
@@ -26,22 +26,22 @@ struct HubEnvironment {
 // Tells whether a variable such as HF_HUB_OFFLINE is on: 1, on, yes or true, in any case.
 bool is_on(std::string_view value);
 
-// Returns the cache of the first that is set of HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME, or an empty
-// path if none is.
+// Returns the cache's directory by the first variable that is set: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME or
+// HOME. Returns an empty path if none is set.
 std::filesystem::path hub_cache_dir(const HubEnvironment& environment);
 
 // Returns HF_ENDPOINT without a slash at its end, or https://huggingface.co. The error is kInvalidArgument
 // when it is not an http or https address without user, query and fragment.
 Result<std::string> hub_endpoint(const HubEnvironment& environment);
 
-// Returns HF_TOKEN, else what HF_TOKEN_PATH or the file `token` of HF_HOME holds, without white space around
-// it; empty if there is none. The error is kInvalidArgument for a character that no token has, because it
-// would end the header line.
+// Returns HF_TOKEN, else the content of the file HF_TOKEN_PATH or of the file `token` in HF_HOME, without
+// white space around it. Returns an empty text if there is no token. The error is kInvalidArgument for a
+// character that no token has, because it might end the header line.
 Result<std::string> hub_token(const HubEnvironment& environment);
 
-// Returns SSL_CERT_FILE, else the first file of certificates that a common distribution has; empty if there
-// is none, which leaves the choice to libcurl. A copied binary would otherwise look where its build machine
-// had them.
+// Returns SSL_CERT_FILE, else the first existing file among the places where common distributions keep
+// certificates. Returns an empty text if there is none, which leaves the choice to libcurl. Without this
+// search, a copied binary would look in the build machine's place.
 std::string certificates_file(const HubEnvironment& environment);
 
 }  // namespace hadal::hub

@@ -26,7 +26,7 @@ std::string shown_id(const ModelId& id) {
   return id.revision == "main" ? id.repository : id.repository + "@" + id.revision;
 }
 
-// Adds to a refusal what the user can do about it.
+// Adds to a refusal the steps that the user can take.
 Status explained(Status status, const ModelId& id, bool has_token) {
   status.message = fmt::format("{}: {}", shown_id(id), status.message);
   if (status.code == StatusCode::kInvalidArgument) {
@@ -54,7 +54,7 @@ Result<fs::path> cache_of(const ModelId& id, const HubEnvironment& environment) 
                    shown_id(id));
 }
 
-// Brings what fetch_model promises; its errors do not name the model yet.
+// Does the work of fetch_model; its errors do not name the model yet.
 Result<fs::path> fetch(const ModelId& id, FetchScope scope, const HubAccess& access,
                        const CachedRepository& cache, const FetchCallbacks& callbacks) {
   const std::string url = info_url(access.endpoint, id.repository, id.revision);
@@ -77,7 +77,7 @@ Result<fs::path> fetch(const ModelId& id, FetchScope scope, const HubAccess& acc
     HADAL_ASSIGN_OR_RETURN(const auto weight_files, choose_weight_files(info, index));
     HADAL_RETURN_IF_ERROR(download_files(weight_files, from, access, cache, callbacks));
   }
-  // Only now, so that a branch names a snapshot that is whole, also after an interruption.
+  // The revision is set last, so that a branch names a complete snapshot even after an interruption.
   HADAL_RETURN_IF_ERROR(cache.set_revision(id.revision, info.commit));
   return cache.snapshot(info.commit);
 }

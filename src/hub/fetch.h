@@ -1,6 +1,6 @@
 // Finds a model by the text that a user gives: a directory, a model that came with the program, or the name
-// of a model on the Hugging Face hub, which is fetched into the hub's cache if it is not there. The functions
-// block; several threads and processes may call them at once, also for the same model.
+// of a model on the Hugging Face hub. Such a model is fetched into the hub's cache unless it is there. The
+// functions block; several threads and processes may call them at once, also for the same model.
 #pragma once
 
 #include <filesystem>
@@ -21,9 +21,9 @@ Result<std::filesystem::path> fetch_model(const ModelId& id, FetchScope scope,
                                           const HubEnvironment& environment, const FetchCallbacks& callbacks);
 
 // Returns `model_path` itself if it is a directory; otherwise a model of that name that came with the program
-// (base/install_paths.h); otherwise the directory of the snapshot that org/name[@revision] names. A snapshot
-// of the cache that has all of `scope` is used without asking the hub; otherwise fetch_model brings what is
-// missing. The error is kNotFound when nothing of this name is there and environment.offline is set.
+// (base/install_paths.h); otherwise the directory of the snapshot that org/name[@revision] names. A cached
+// snapshot with all files of `scope` is used without asking the hub; otherwise fetch_model fetches the
+// missing files. The error is kNotFound when nothing of this name exists here and environment.offline is set.
 Result<std::filesystem::path> locate_model(const std::string& model_path, FetchScope scope,
                                            const HubEnvironment& environment,
                                            const FetchCallbacks& callbacks);

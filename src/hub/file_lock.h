@@ -1,5 +1,5 @@
-// Holds a lock on a file, which keeps processes from fetching the same blob twice. The lock is flock's on the
-// file that the hub's Python library locks, so that it holds between both.
+// Holds a lock on a file, which keeps processes from fetching the same blob twice. The lock is an flock on
+// the file that the hub's Python library locks, so each program respects the other's lock.
 #pragma once
 
 #include <filesystem>
@@ -9,13 +9,13 @@
 
 namespace hadal::hub {
 
-// A FileLock can only be moved; its destructor releases the lock. The file stays, because others may wait on
-// it.
+// A FileLock can only be moved; its destructor releases the lock. The file is kept, because other processes
+// may be waiting for the lock.
 class FileLock {
  public:
-  // Creates the file and its directories where they are missing, and waits until nobody else holds the lock
-  // or `wait` returns false; `wait` is called between two attempts and must take a while. The errors are
-  // kCancelled then, and kInternal when the file cannot be locked.
+  // Creates the file and its directories if they are missing, and waits until nobody else holds the lock.
+  // `wait` is called between two attempts and must sleep; when it returns false, the error is kCancelled. The
+  // error is kInternal when the file cannot be locked.
   static Result<FileLock> acquire(const std::filesystem::path& path, const std::function<bool()>& wait);
 
   FileLock(FileLock&& other) noexcept;

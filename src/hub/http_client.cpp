@@ -19,7 +19,7 @@ namespace hadal::hub {
 namespace {
 
 constexpr long kConnectTimeoutS = 20;
-constexpr long kSilenceTimeoutS = 60;  // a connection that brings nothing for this long is given up
+constexpr long kSilenceTimeoutS = 60;  // a connection without data for this long is given up
 constexpr int kMaxRedirects = 5;
 constexpr size_t kMaxErrorBytes = 4096;
 
@@ -73,8 +73,8 @@ bool is_transient_error(CURLcode code) {
   }
 }
 
-// Returns an address as errors show it: without what follows '?', because a storage server's address holds a
-// signature there.
+// Returns an address as errors show it. The part after '?' is left out, because a storage server's address
+// holds a signature there.
 std::string shown_url(const std::string& url) {
   return printable(cut_text(url.substr(0, url.find('?')), 300));
 }
@@ -120,7 +120,7 @@ struct HttpClient::Transfer {
   CURL* curl = nullptr;
   curl_slist* token_header = nullptr;
 
-  // Of one request:
+  // The fields below belong to one request.
   BodySink* sink = nullptr;
   HttpAnswer answer;
   bool is_from_hub = false;  // the answer that arrives comes from the hub's own host
@@ -130,7 +130,7 @@ struct HttpClient::Transfer {
 
   Transfer(const HubAccess& access, const StopSignal& stop_signal)
       : stop(stop_signal), hub_origin(origin_of(access.endpoint)) {
-    static std::once_flag once;  // libcurl's own state belongs to the process
+    static std::once_flag once;  // libcurl's global state
     std::call_once(once, [] { HADAL_CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK); });
     curl = curl_easy_init();
     HADAL_CHECK(curl != nullptr);
@@ -180,7 +180,7 @@ struct HttpClient::Transfer {
     return static_cast<Transfer*>(self)->stop.is_set() ? 1 : 0;
   }
 
-  // Returns what `work` returns, and false if it throws, because libcurl cannot be left by an exception.
+  // Returns what `work` returns, and false if it throws, because an exception must not pass through libcurl.
   template <typename Work>
   bool guarded(const Work& work) {
     try {
@@ -211,7 +211,7 @@ struct HttpClient::Transfer {
     if (name == "x-error-message") answer.error_message = cut_text(value, 200);
   }
 
-  // Hands the head of a good answer to the sink. Returns whether the transfer goes on.
+  // Passes the head of a successful answer to the sink. Returns whether the transfer continues.
   bool begin() {
     if (has_begun) return true;
     has_begun = true;
@@ -233,7 +233,7 @@ struct HttpClient::Transfer {
     return !failure;
   }
 
-  // Makes one request, and follows no redirect. Sets answer.status; returns why there is no answer, if so.
+  // Makes one request and follows no redirect. Sets answer.status; returns a failure if there is no answer.
   std::optional<Failure> perform(const std::string& url, int64_t range_begin) {
     is_from_hub = origin_of(url) == hub_origin;
     answer.status = 0;

@@ -1,6 +1,6 @@
-// Makes GET requests through libcurl, over one connection that is kept between them. Redirects are followed
-// here and not by libcurl, because the token goes to the hub alone, and what the hub says about a file counts
-// only from the hub. One thread uses a client; several clients may work at once.
+// Makes GET requests through libcurl, over one connection that is kept between requests. Redirects are
+// followed here and not by libcurl, because the token is sent only to the hub, and the headers that describe
+// a file are accepted only from the hub. One thread uses a client; several clients may work at once.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace hadal::hub {
 
-// HubAccess is what requests to the hub need.
+// HubAccess holds the settings for requests to the hub.
 struct HubAccess {
   std::string endpoint;      // as hub_endpoint returns it
   std::string token;         // empty: none
@@ -50,7 +50,7 @@ class HttpClient {
   HttpClient& operator=(const HttpClient&) = delete;
 
   // Requests `url`, from byte `range_begin` on if that is not 0. Follows up to 5 redirects, never from https
-  // to http. Returns nullopt once the whole body is in the sink, and otherwise why it is not. The statuses of
+  // to http. Returns nullopt once the sink has the whole body, and otherwise the failure. The statuses of
   // failures are kNotFound (404), kInvalidArgument (401 and 403: the token), kCancelled (the stop signal) and
   // kInternal.
   std::optional<Failure> get(const std::string& url, int64_t range_begin, BodySink& sink);
@@ -60,7 +60,7 @@ class HttpClient {
   std::unique_ptr<Transfer> transfer_;
 };
 
-// Returns "scheme://host:port" of an address, or an empty text if it is none.
+// Returns "scheme://host:port" of an address, or an empty text if `url` is not an address.
 std::string origin_of(const std::string& url);
 
 // Returns the address of a file: ENDPOINT/REPOSITORY/resolve/COMMIT/NAME, whose name is percent-encoded.

@@ -6,7 +6,7 @@
 namespace hadal::hub {
 namespace {
 
-// Tells whether a text is fit to be the name of a folder: org, name, or a part of a revision.
+// Tells whether a text is safe as the name of a folder: org, name, or a part of a revision.
 bool is_name(std::string_view part, size_t max_chars) {
   return !part.empty() && part.size() <= max_chars && part.front() != '.' && part.front() != '-' &&
          part.find("..") == std::string_view::npos &&

@@ -12,7 +12,7 @@
 namespace hadal::hub {
 namespace {
 
-// Hadal reads the first four; the others are what the tokenizers of Python's clients read beside them.
+// Hadal reads the first four; tokenizers of Python clients also read the others.
 constexpr const char* kSmallFiles[] = {
     "config.json",        "generation_config.json", "tokenizer.json", "tokenizer_config.json",
     "chat_template.json", "chat_template.jinja",    "merges.txt",     "special_tokens_map.json",
@@ -74,7 +74,7 @@ Result<std::vector<RemoteFile>> choose_weight_files(const RepositoryInfo& info, 
   if (find_file(info, kWeightIndexFile) != nullptr) {
     HADAL_ASSIGN_OR_RETURN(names, weight_file_names(index_json, kWeightIndexFile));
   }
-  std::map<std::string_view, const RemoteFile*> by_name;  // a hostile hub may list as many as it has names
+  std::map<std::string_view, const RemoteFile*> by_name;  // a hostile hub may list very many files
   for (const RemoteFile& file : info.files) by_name.emplace(file.name, &file);
   std::vector<RemoteFile> files;
   for (const std::string& name : names) {

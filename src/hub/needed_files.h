@@ -11,18 +11,18 @@
 
 namespace hadal::hub {
 
-// FetchScope says what a command reads of a model.
+// FetchScope names the parts of a model that a command reads.
 enum class FetchScope {
   kTokenizer,  // tokenizer.json
   kConfig,     // config.json
   kWeights,    // config.json and the weights
 };
 
-// Returns the one file without which a model of this scope cannot be used: tokenizer.json or config.json.
+// Returns the file that a command of this scope cannot do without: tokenizer.json or config.json.
 const char* required_file(FetchScope scope);
 
-// Returns the small files that are there and wanted: config, generation config, tokenizer, chat template, and
-// with kWeights the index of the weights. Every name is that of a file in the repository's own directory. The
+// Returns the repository's small files that are needed: config, generation config, tokenizer, chat template,
+// and with kWeights the index of the weights. Every file is directly in the repository's top directory. The
 // error is kNotFound when the required file is not there.
 Result<std::vector<RemoteFile>> choose_small_files(const RepositoryInfo& info, FetchScope scope);
 

@@ -21,7 +21,7 @@ struct Large {  // the field lfs of a listed file
   int64_t size = -1;
 };
 
-// ListedFile is an entry of siblings as it stands there.
+// ListedFile is an entry of `siblings` as the answer has it.
 struct ListedFile {
   std::string name;
   int64_t size = -1;
@@ -34,10 +34,10 @@ int64_t size_of(const JsonEvent& value) {
   return value.kind == JsonKind::kInteger && value.integer >= 0 ? value.integer : -1;
 }
 
-// ListReader collects what matters of the answer. Of two fields of one name the last one counts.
+// ListReader collects the needed fields of the answer. If a name occurs twice, its last field counts.
 class ListReader {
  public:
-  // Returns false where the rest of the answer does not matter any more.
+  // Returns false if the rest of the answer no longer matters.
   bool on_value(const JsonEvent& value) {
     switch (value.depth) {
       case 0:
@@ -64,7 +64,7 @@ class ListReader {
     }
   }
 
-  // Returns what is wrong with the answer, which has been read up to `end`; empty: nothing.
+  // Returns what is wrong with the answer, or an empty text if nothing is. `end` says how reading ended.
   std::string fault(JsonEnd end) const {
     if (end == JsonEnd::kNoJson || !is_object_) return "the answer is not a JSON object";
     if (!fault_.empty()) return fault_;

@@ -1,5 +1,5 @@
-// Reads the hub's answer on a model's files. The answer comes from outside, so nothing in it is trusted: what
-// does not fit is an error or is left out. The functions are pure.
+// Reads the hub's answer on a model's files. The answer is not trusted: a part that is not as expected is an
+// error or is left out. The functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace hadal::hub {
 
-// RemoteFile is a file of a repository, and what its content must be.
+// RemoteFile describes a file of a repository and the size and checksum that its content must have.
 struct RemoteFile {
   std::string name;      // a path in the repository, as the hub states it
   int64_t size = -1;     // in bytes; -1: not stated
@@ -27,9 +27,9 @@ struct RepositoryInfo {
   std::vector<RemoteFile> files;
 };
 
-// Reads the answer of /api/models/ID/revision/REV?blobs=true: `sha` and `siblings`. `source` names it in
-// errors, which are kDataLoss; one of them is a list of more than 200,000 files. The time is linear in the
-// text.
+// Reads the answer of /api/models/ID/revision/REV?blobs=true: `sha` and `siblings`. `source` names the answer
+// in errors. All errors are kDataLoss, also that for a list of more than 200,000 files. The time is linear in
+// the length of the text.
 Result<RepositoryInfo> parse_repository_info(std::string_view json, std::string_view source);
 
 // Returns the field `error` of an answer that refuses something; empty if there is none.

@@ -1,4 +1,4 @@
-// Tells the threads of one download to end, because one of them failed or the user wants it. Any thread may
+// Tells the threads of one download to end, because one of them failed or the user cancelled. Any thread may
 // call the functions.
 #pragma once
 

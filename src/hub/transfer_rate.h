@@ -1,4 +1,5 @@
-// Measures how fast a download goes, over the last seconds, and says it in words. One thread uses it.
+// Measures the speed of a download over the last seconds, and formats it for users. One thread uses an
+// object.
 #pragma once
 
 #include <chrono>
@@ -12,7 +13,7 @@ class TransferRate {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // Notes how many bytes are there at this time. Times must not decrease.
+  // Notes how many bytes have arrived at this time. Times must not decrease.
   void note(Time now, int64_t bytes);
 
   // Returns the mean rate of the last ten seconds, or since the first note; 0 while it is unknown.

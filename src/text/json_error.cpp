@@ -22,7 +22,7 @@ bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-// Returns the last bytes before `at`, in whole characters.
+// Returns the last few bytes before `at`, without cutting a character.
 std::string_view before(std::string_view text, size_t at) {
   size_t begin = at - std::min(at, kContextBytes);
   while (begin < at && (static_cast<unsigned char>(text[begin]) & 0xC0U) == 0x80U) ++begin;
@@ -38,8 +38,8 @@ std::string_view character(std::string_view text, size_t at) {
 
 constexpr size_t kEscapeBytes = 6;  // \u and four digits
 
-// Returns the second of the four digits of the escape at `begin` if it is that of a surrogate (\ud800 to
-// \udfff), in lower case; otherwise '\0'.
+// Returns the second of the four digits of the escape at `begin`, in lower case, if the escape is a surrogate
+// (\ud800 to \udfff). Otherwise returns '\0'.
 char surrogate_digit(std::string_view text, size_t begin) {
   const std::string_view escape = text.substr(begin, kEscapeBytes);
   if (escape.size() < kEscapeBytes || !escape.starts_with("\\u")) return '\0';
@@ -49,12 +49,12 @@ char surrogate_digit(std::string_view text, size_t begin) {
   return std::string_view("89abcdef").find(digit) == std::string_view::npos ? '\0' : digit;
 }
 
-// Tells whether the parser stopped at `at` because a surrogate lacks its other half. It stops after the
-// lone one, or in the escape that follows it.
+// Tells whether the parser stopped at `at` because a surrogate lacks its other half. The parser stops after
+// the lone surrogate, or in the escape that follows it.
 bool is_after_lone_surrogate(std::string_view text, size_t at) {
   const size_t begin = text.substr(0, at).rfind("\\u");
   if (begin == text.npos || at > begin + kEscapeBytes + 1) return false;
-  if (begin > 0 && text[begin - 1] == '\\') return false;  // it is a backslash and the letter u
+  if (begin > 0 && text[begin - 1] == '\\') return false;  // an escaped backslash and the letter u
   const auto is_high = [](char digit) { return digit >= '8' && digit <= 'b'; };
   const char digit = surrogate_digit(text, begin);
   const bool follows_high = begin >= kEscapeBytes && is_high(surrogate_digit(text, begin - kEscapeBytes));
@@ -62,8 +62,7 @@ bool is_after_lone_surrogate(std::string_view text, size_t at) {
   return is_high(digit) || (follows_high && at < begin + kEscapeBytes);
 }
 
-// Returns what is allowed instead, for mistakes that can be told from the neighbouring bytes; otherwise
-// nothing.
+// Returns what is allowed instead, for mistakes that the neighbouring bytes reveal; otherwise an empty text.
 std::string_view advice(std::string_view text, size_t at) {
   const char found = text[at];
   const size_t last = at == 0 ? text.npos : text.find_last_not_of(kBlanks, at - 1);
@@ -93,7 +92,7 @@ std::string_view advice(std::string_view text, size_t at) {
 std::string json_syntax_error(std::string_view text, size_t at) {
   if (at >= text.size() || text.find_first_not_of(kBlanks, at) == text.npos)
     return fmt::format("it ends at byte {}, before its value is complete", text.size());
-  // The text may be invalid UTF-8, which an answer must not be.
+  // The text may be invalid UTF-8, which an answer must not contain.
   const auto quoted = [](std::string_view part) { return shown_text(replace_invalid_utf8(part)); };
   if (text.find_first_not_of(kBlanks) == at) {
     return fmt::format(

@@ -13,16 +13,17 @@
 namespace hadal {
 
 // Returns what is wrong at byte `at` of `text` (UTF-8), which is the first byte that cannot continue a JSON
-// text, or the text's size if it is incomplete. The text names the byte, what stands there, what precedes
-// it, and for the most common mistakes what is allowed instead.
+// text, or the text's size if it is incomplete. The result names the byte's position, the character there,
+// the text before it, and for the most common mistakes what is allowed instead.
 std::string json_syntax_error(std::string_view text, size_t at);
 
-// Returns how deep lists and objects of a JSON text are nested in each other, as far as its brackets tell: 0
-// for a number, 1 for [].
+// Returns how deeply the lists and objects of a JSON text are nested, counted by brackets: 0 for a number, 1
+// for [].
 size_t json_depth(std::string_view text);
 
-// Parses the JSON that `field` of a request has as a text. Errors (kInvalidArgument, beginning with `field`):
-// it is not UTF-8 (with the byte), it is not JSON (json_syntax_error), it is nested deeper than `max_depth`.
+// Parses the JSON text that is the value of a request's `field`. The errors (kInvalidArgument, beginning with
+// `field`) are text that is not UTF-8 (with the byte), text that is not JSON (json_syntax_error), and nesting
+// deeper than `max_depth`.
 Result<boost::json::value> parse_json_text(std::string_view text, std::string_view field, size_t max_depth);
 
 // Formats `value` as a short text for an error line.

@@ -153,8 +153,8 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
       stack_.back()->push_back(std::move(v));
       return &stack_.back()->back();
     }
-    // The member is appended without a search, which would make large objects quadratic; close() detects
-    // duplicates.
+    // The member is appended without searching for its key, because searches would make large objects
+    // quadratic; close() detects duplicates.
     auto& members = stack_.back()->get_ref<Json::object_t&>();
     members.emplace_back(std::move(key_), std::move(v));
     return &members.back().second;

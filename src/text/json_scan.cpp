@@ -55,7 +55,7 @@ struct JsonScan::Parser {
 JsonScan::JsonScan(size_t max_depth) : parser_(std::make_unique<Parser>(max_depth)) {}
 JsonScan::~JsonScan() = default;
 
-// The parser gets single bytes, because only then it is known at which of them an error is found.
+// The parser receives single bytes, because only then the byte at which it finds an error is known.
 size_t JsonScan::read(std::string_view text) {
   size_t size = 0;
   boost::system::error_code error;

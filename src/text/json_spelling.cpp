@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxDepth = 128;
 
-// Python writes an exponent below 1e-4 and from 1e16, and always a point or an exponent.
+// Python writes an exponent for numbers below 1e-4 or from 1e16 on, and always writes a point or an exponent.
 std::string spell_double(double value) {
   char buffer[64];
   const auto written =
@@ -30,8 +30,9 @@ std::string spell_double(double value) {
   return text.find('.') == text.npos ? text + ".0" : text;
 }
 
-// Writes the text from the parser's events, in place: a container's text is written once, and again only if
-// two members of an object have one key. Values of arrays leave only their text.
+// Speller writes the text from the parser's events, without building a document. A container's text is
+// written once, and again only if two members of an object have the same key. For an array's values, only the
+// text is kept.
 class Speller : public nlohmann::json_sax<Json> {
  public:
   // Stops when more than `max_bytes` are written.
@@ -104,7 +105,7 @@ class Speller : public nlohmann::json_sax<Json> {
     return end_value(false);
   }
 
-  // Writes what stands before a value: a comma, and in an object its key.
+  // Writes the text before a value: a comma, and in an object the value's key.
   void begin_value() {
     if (open_.empty()) return;
     Container& parent = open_.back();
@@ -148,7 +149,7 @@ class Speller : public nlohmann::json_sax<Json> {
     return end_value(false);
   }
 
-  // Writes an object with the last value of each key in the place of the first.
+  // Writes an object again, with the last value of each key in the first value's place.
   void write_again(Container& container) {
     std::string text = "{";
     for (Member& member : container.members) {

@@ -1,5 +1,6 @@
 // Spells JSON as Python's json.dumps(value, ensure_ascii=False) does, because chat templates and encoders of
-// the DeepSeek family are Python programs and models are trained on what they write. The functions are pure.
+// the DeepSeek family are Python programs, and the models are trained on their output. The functions are
+// pure.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +17,22 @@ namespace hadal {
 // control characters below U+0020 are escaped.
 std::string quote_json(std::string_view text);
 
-// Returns the same value on one line, with a space after each comma and colon. Members keep their order; of
-// two with one key the last value stands in the first one's place. Integers of any size keep their digits,
-// and other numbers become the shortest text of their double. `what` names the text in errors. The errors
-// (kInvalidArgument) are text that is not JSON, a number beyond the range of a double, and nesting deeper
-// than 128 levels. A text of more than `max_bytes` ends somewhere after them, and what follows is not read.
+// Returns the same value on one line, with a space after each comma and colon. Members keep their order; if
+// two have the same key, the last value stands in the first one's place. Integers of any size keep their
+// digits, and other numbers become the shortest text of their double. `what` names the text in errors. The
+// errors (kInvalidArgument) are text that is not JSON, a number beyond the range of a double, and nesting
+// deeper than 128 levels. A result of more than `max_bytes` ends somewhere after that many bytes, and the
+// rest of the JSON is not read.
 Result<std::string> spell_json(std::string_view json, std::string_view what,
                                size_t max_bytes = std::numeric_limits<size_t>::max());
 
 struct JsonMember {
   std::string key;
-  std::string text;  // the string itself, or the other value as spell_json writes it
+  std::string text;  // a string itself; any other value as spell_json writes it
   bool is_string = false;
 };
 
-// A text of this length may become some 30 MB of members, which no ledger counts.
+// The members of a text of this length may take some 30 MB, which no memory accounting includes.
 inline constexpr size_t kMaxMembersBytes = size_t{1} << 20;
 
 // Returns the members of a JSON object as spell_json would order and write them. Errors are those of

@@ -1,5 +1,5 @@
 // These are basic UTF-8 functions. Those marked "valid" expect text that is already known to be UTF-8 and do
-// not check it again; replace_invalid_utf8 is the gate for text from outside.
+// not check it again; call replace_invalid_utf8 first for text from outside.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ inline const char* previous_valid_utf8(const char* text) {
   return text;
 }
 
-// Says what the front of `text` (not empty) is: a whole character, a maximal invalid subpart, or the
-// beginning of a character whose other bytes are missing.
+// Says what `text` (not empty) begins with: a whole character, a maximal invalid subpart, or an incomplete
+// character at the end of the text.
 enum class Utf8Prefix { kCharacter, kInvalid, kIncomplete };
 struct Utf8PrefixInfo {
   Utf8Prefix kind;
@@ -38,7 +38,8 @@ struct Utf8PrefixInfo {
 };
 Utf8PrefixInfo classify_utf8_prefix(std::string_view text);
 
-// Returns how many bytes precede the first that is no part of a whole character; all, if there is none.
+// Returns how many bytes precede the first byte that is not part of a whole character, or all if there is no
+// such byte.
 size_t valid_utf8_bytes(std::string_view text);
 bool is_valid_utf8(std::string_view text);
 

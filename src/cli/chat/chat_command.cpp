@@ -16,8 +16,7 @@ struct CommandRow {
   std::string_view name;
   ChatAction action;
   Argument argument;
-  std::string_view
-      usage;  // what follows the name in the list of commands; commands without help are not in it
+  std::string_view usage;  // shown after the name in the list of commands, which has only commands with help
   std::string_view help;
 };
 

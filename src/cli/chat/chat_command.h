@@ -1,5 +1,4 @@
-// Reads what a user types in `hadal chat`: a message, or a command that begins with '/'. The functions are
-// pure.
+// Reads a user's input in `hadal chat`: a message, or a command that begins with '/'. The functions are pure.
 #pragma once
 
 #include <optional>
@@ -27,12 +26,12 @@ enum class ChatAction {
 
 struct ChatInput {
   ChatAction action = ChatAction::kSay;
-  std::optional<std::string> text;  // what follows the command's name, without blanks around it
+  std::optional<std::string> text;  // the text after the command's name, without blanks around it
 };
 
 // A line that begins with '/' is a command, unless it has further lines. The errors (kInvalidArgument) name
-// the command: it is unknown (they suggest the nearest), allows no argument but has one, or lacks the name of
-// a file.
+// the command and are an unknown command (with the nearest one as a suggestion), an argument that the command
+// does not allow, and a missing file name.
 Result<ChatInput> parse_chat_input(std::string_view input);
 
 // Lists the commands, one per line.

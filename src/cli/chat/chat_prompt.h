@@ -18,7 +18,7 @@ bool content_is_text(const ParsedFlags& flags);
 
 struct ChatPrompt {
   std::vector<int32_t> ids;
-  std::string turns;  // the text in which tags count: without the messages where their tags are plain text
+  std::string turns;  // the text in which tags count, so without the messages if tags in them are plain text
 };
 
 // Renders a conversation and encodes it. Errors are those of render_chat.

@@ -1,4 +1,4 @@
-// Holds how the answers of `hadal chat` are sampled, which /set changes. Only the main thread uses it.
+// Holds the sampling settings of `hadal chat`, which /set changes. Only the main thread uses it.
 #pragma once
 
 #include <map>
@@ -16,10 +16,9 @@ class ChatSettings {
   static Result<ChatSettings> make(const ParsedFlags& flags, const GenerationConfig& file,
                                    int64_t vocab_size);
 
-  // Applies what follows /set: "NAME VALUE" or "NAME=VALUE" sets a flag of the group Sampling, and "NAME"
-  // alone gives it the value back that it had at the start, or turns a switch on. After an error, which names
-  // the flag, its value and what is allowed, everything is as before. Returns one line that says what is in
-  // force now: "temperature 0.6".
+  // Applies the text after /set: "NAME VALUE" or "NAME=VALUE" sets a flag of the group Sampling, and "NAME"
+  // alone resets the flag to its value at the start, or turns a switch on. An error changes nothing and names
+  // the flag, its value and what is allowed. Returns one line with the value in force now: "temperature 0.6".
   Result<std::string> set(std::string_view text);
 
   const SamplingOptions& sampling() const { return sampling_; }
@@ -34,7 +33,7 @@ class ChatSettings {
     std::string value;
   };
   std::vector<Row> rows() const;  // the values in force; `stop` may have several
-  // Says on one line what the flag's value is now.
+  // Returns one line with the flag's present value.
   std::string describe(const Flag& flag) const;
   Result<SamplingOptions> resolve(const std::map<std::string, std::string>& changes) const;
 

@@ -22,7 +22,7 @@ std::string line_of(std::string_view entry) {
   return json(entry).dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
-// Writes `text` to the end of a file, or over all of it.
+// Appends `text` to a file, or replaces the file's content by it, as the flags in `how` say.
 Result<void> write_private(const fs::path& path, const std::string& text, int how) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, S_IRUSR | S_IWUSR);
   if (file < 0) return data_loss("{}: cannot be written: {}", path.string(), std::strerror(errno));
@@ -74,7 +74,7 @@ std::vector<std::string> load_history(const fs::path& path) {
     std::string kept;
     for (const std::string& entry : entries) kept += line_of(entry);
     const fs::path shorter = path.string() + ".new";
-    std::error_code ignored;  // the long file still serves
+    std::error_code ignored;  // the long file remains usable
     if (write_private(shorter, kept, O_TRUNC).ok()) fs::rename(shorter, path, ignored);
   }
   return entries;

@@ -1,5 +1,5 @@
-// Keeps what a user has typed, between runs of `hadal chat`: a file of JSON strings, one per line, which
-// nobody else may read (mode 0600). Several processes may append at once.
+// Keeps what a user has typed from one run of `hadal chat` to the next, in a file of JSON strings, one per
+// line, which nobody else may read (mode 0600). Several processes may append at once.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,9 @@ inline constexpr size_t kMaxHistoryEntries = 1000;
 // $XDG_STATE_HOME if that is an absolute path, else in ~/.local/state; an empty path if neither is known.
 std::filesystem::path chat_history_path(std::string_view xdg_state_home, std::string_view home);
 
-// Returns the entries, oldest first, at most kMaxHistoryEntries of them. A file that is not there has none,
-// and lines that are not JSON strings are left out. A file with twice as many is shortened to those returned.
+// Returns the entries, oldest first, at most kMaxHistoryEntries of them. A missing file has no entries, and
+// lines that are not JSON strings are left out. A file with at least twice as many entries is shortened to
+// those returned.
 std::vector<std::string> load_history(const std::filesystem::path& path);
 
 // Appends one entry, and makes the file and its folders (mode 0700) where they are missing. The error names

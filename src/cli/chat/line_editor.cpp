@@ -17,7 +17,7 @@
 namespace hadal::cli {
 namespace {
 
-constexpr std::string_view kPasteOn = "\x1b[?2004h";  // the terminal marks what it pastes
+constexpr std::string_view kPasteOn = "\x1b[?2004h";  // makes the terminal mark pasted text
 constexpr std::string_view kPasteOff = "\x1b[?2004l";
 constexpr std::wstring_view kPasteEnd = L"\x1b[201~";
 constexpr char kCtrlD = '\x04';
@@ -40,7 +40,7 @@ std::string narrow(std::wstring_view wide) {
 
 }  // namespace
 
-// libedit calls back with its own handle, from which client_data() finds this object.
+// libedit's callbacks receive libedit's own handle, from which client_data() returns this object.
 struct LineEditor::State {
   EditLine* editor = nullptr;
   History* history = nullptr;
@@ -83,14 +83,14 @@ struct LineEditor::State {
       if (ready <= 0) continue;
       const ssize_t count = ::read(STDIN_FILENO, &byte, 1);
       if (count < 0 && errno == EINTR) continue;
-      // A Ctrl-D that was typed before the editor took the terminal over, while an answer was printed, say,
-      // arrives as NUL.
+      // A Ctrl-D that was typed before the editor changed the terminal's mode (for example, while an answer
+      // was printed) arrives as NUL.
       if (count == 1 && byte == '\0') byte = kCtrlD;
       return count == 1 ? 1 : 0;
     }
   }
 
-  // Reads one character of UTF-8; what is not UTF-8 becomes U+FFFD.
+  // Reads one character of UTF-8; bytes that are not UTF-8 become U+FFFD.
   int read_char(wchar_t& c) {
     std::mbstate_t state{};
     while (true) {
@@ -106,8 +106,8 @@ struct LineEditor::State {
 
   static int on_read(EditLine* editor, wchar_t* c) {
     State& state = of(editor);
-    // The first read of a message is the first moment at which libedit surely has the terminal in its mode,
-    // and who drives a terminal takes this mark as the sign that keys are read.
+    // At the first read of a message, libedit has certainly set the terminal's mode. A program that drives
+    // the terminal can treat this sequence as the sign that keys are now read.
     if (!std::exchange(state.marks_pastes, true)) write_terminal(kPasteOn);
     const int got = state.read_char(*c);
     if (got >= 0) return got;
@@ -124,7 +124,7 @@ struct LineEditor::State {
     return el_winsertstr(editor, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
   }
 
-  // Inserts what the terminal pastes, until it says that this was all.
+  // Inserts the text that the terminal pastes, up to the mark for the end of the paste.
   static unsigned char on_paste(EditLine* editor, int) {
     State& state = of(editor);
     std::wstring text;
@@ -178,7 +178,7 @@ LineEditor::LineEditor(std::string prompt, const std::vector<std::string>& histo
   el_set(editor, EL_CLIENTDATA, state_.get());
   el_set(editor, EL_PROMPT, &State::prompt_of);
   el_set(editor, EL_GETCFN, &State::on_read);
-  el_set(editor, EL_SIGNAL, 1);  // so that Ctrl-Z and an end by a signal leave the terminal as it was
+  el_set(editor, EL_SIGNAL, 1);  // Ctrl-Z and fatal signals then restore the terminal
   el_set(editor, EL_EDITOR, "emacs");
   el_set(editor, EL_HIST, ::history, state.history);
   el_set(editor, EL_ADDFN, "hadal-paste", "Insert what the terminal pastes", &State::on_paste);

@@ -1,6 +1,6 @@
-// Reads messages from a terminal with line editing and a history of what was typed before, through libedit.
-// The terminal is changed only while a message is edited. Only the main thread uses it, and only one may
-// exist.
+// Reads messages from a terminal with line editing and a history of earlier input, through libedit. The
+// terminal's mode is changed only while a message is edited. Only the main thread uses a LineEditor, and only
+// one may exist.
 #pragma once
 
 #include <memory>
@@ -12,10 +12,11 @@ namespace hadal::cli {
 
 class LineEditor {
  public:
-  // Tells whether stdin and stderr are a terminal that can be edited on ($TERM is neither empty nor "dumb").
+  // Tells whether stdin and stderr are a terminal that supports line editing ($TERM is neither empty nor
+  // "dumb").
   static bool usable(std::string_view term);
 
-  // `history` is what was typed before, oldest first. Prompt and text are written to stderr.
+  // `history` has the messages typed before, oldest first. Prompt and text are written to stderr.
   LineEditor(std::string prompt, const std::vector<std::string>& history);
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
@@ -28,7 +29,7 @@ class LineEditor {
   };
   struct Message {
     End end = End::kEntered;
-    std::string text;  // UTF-8, without the last line break; after an interrupt: what had been typed
+    std::string text;  // UTF-8, without the last line break; after an interrupt: the text typed so far
   };
   // Reads one message, which begins with `prefill`. A text that the terminal pastes (bracketed paste) stays
   // in one message with its line breaks, and so does a line break typed as Alt-Enter. An InterruptGuard must

@@ -26,7 +26,8 @@ struct Transcript {
 // Returns {"messages": [{"role", "content"}, …], "thinking": …}, in the form of OpenAI's requests.
 std::string transcript_json(const Transcript& transcript);
 
-// Reads that form. The errors (kDataLoss) name `source`, the field, its value and what is allowed.
+// Reads the form that transcript_json writes. The errors (kDataLoss) name `source`, the field, its value and
+// what is allowed.
 Result<Transcript> parse_transcript(std::string_view text, std::string_view source);
 
 }  // namespace hadal::cli

@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Counts the answers. The engine thread writes, and the main thread waits.
+// Counts the answers. The engine thread writes to a Tally, and the main thread waits on it.
 class Tally : public ChunkSink {
  public:
   void on_chunks(std::vector<TokenChunk>& chunks) override {
@@ -73,7 +73,7 @@ class Tally : public ChunkSink {
   std::string failure_;
 };
 
-// Reads --extra-request-body, which has sampling parameters by their names in /generate.
+// Reads --extra-request-body, which gives sampling parameters under their names in /generate.
 Result<SamplingParams> read_sampling(const ParsedFlags& flags) {
   SamplingParams params;
   params.temperature = 0.0F;

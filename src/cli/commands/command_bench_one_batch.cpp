@@ -33,7 +33,7 @@ struct Shape {
   int64_t output_len = 0;  // the prompt's step and output_len - 1 more steps
   int64_t width = 0;       // tokens that a step may sample for a sequence with speculation; 0: without it
 
-  // No sequence has more tokens; one more step than output_len says is run with --profile.
+  // No sequence gets more tokens than this, which includes the additional step of --profile.
   int64_t most_tokens() const { return input_len + output_len * std::max<int64_t>(width, 1); }
 };
 
@@ -69,7 +69,7 @@ double mean_of(const std::vector<int32_t>& values) {
 // A step on a GPU has this many prompt tokens.
 constexpr int64_t kGpuPrefillTokens = 16384;
 
-// BatchRun runs the steps of one shape on an executor; the slots are its sequences.
+// BatchRun runs the steps of one shape on an executor; each sequence has a slot.
 class BatchRun {
  public:
   BatchRun(Session& session, const KvLayout& layout, const Shape& shape, StepExecutor& executor)
@@ -127,7 +127,7 @@ class BatchRun {
       const int64_t count = std::min(at_once, shape_.batch_size - first);
       for (int64_t begin = 0; begin < shape_.input_len; begin += chunk) {
         const int64_t length = std::min(chunk, shape_.input_len - begin);
-        // A step has part of one sequence, or whole prompts of several.
+        // A step has a part of one sequence's prompt, or the whole prompts of several sequences.
         const auto ids = prompt.subspan(static_cast<size_t>(first * shape_.input_len + begin),
                                         static_cast<size_t>(count == 1 ? length : count * length));
         StagedStep staged;
@@ -173,7 +173,7 @@ class BatchRun {
     return carry_out(std::move(staged));
   }
 
-  // Where each sequence is, only the executor knows.
+  // The step that verifies drafts has no positions, because only the executor tracks the lengths.
   Result<StepOutput> verify(bool profile) {
     StagedStep staged;
     staged.batch = batch_.pages_only();
@@ -282,7 +282,7 @@ nlohmann::ordered_json make_row(const std::string& run_name, const Shape& shape,
     if (shape.width == 0) {
       row["bandwidth_gb_s"] = measured.decode_bytes / busy / 1e9;
       row["share_of_ceiling"] = measured.decode_bytes / busy / ceiling;
-    } else {  // what NextN reads is not counted
+    } else {  // the bytes that the NextN layer reads are not counted
       row["width"] = shape.width;
       row["accept_length"] = measured.accept_length;
       if (simulated) row["acceptance"] = "simulated";
@@ -293,7 +293,7 @@ nlohmann::ordered_json make_row(const std::string& run_name, const Shape& shape,
   return row;
 }
 
-// Says what the ranks of a decode step exchange. A lone rank computes without that.
+// Describes the data that ranks exchange in a decode step. A lone rank computes without exchanging any.
 std::string exchanges_text(const ModelOptions& options, const Measured& measured) {
   const StepExchanges& exchanges = measured.exchanges;
   const std::string who = options.gpus.is_lone()

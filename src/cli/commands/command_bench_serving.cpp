@@ -79,8 +79,8 @@ Result<ServingOptions> resolve_serving(const ParsedFlags& flags) {
   return options;
 }
 
-// Every step of a sweep has new requests, because the server's prefix cache would have prompts that were sent
-// before.
+// Every step of a sweep has new requests, because the server's prefix cache would contain prompts that were
+// sent before.
 Result<std::vector<client::LoadRequest>> make_requests(const ServingOptions& options, size_t step,
                                                        const Tokenizer* tokenizer,
                                                        std::optional<ChatFormat> format, int64_t vocab_size) {

@@ -68,7 +68,8 @@ class AnswerPrinter {
   std::string answer_;
 };
 
-// Says how fast an answer was, and how much of its prompt was in the cache.
+// Returns a line with the speed of an answer, and with the number of its prompt's tokens that were in the
+// cache.
 std::string speed_line(const TokenChunk& last) {
   const double decode_s = last.timings.decode_s;
   std::string out = fmt::format("{} tokens", last.completion_tokens);
@@ -88,7 +89,7 @@ class Answerer {
     std::string text;
     TokenChunk last;
   };
-  // Prints the answer while it is generated. It ends early when the guard has seen a signal.
+  // Prints the answer while it is generated. The answer ends early when the guard has received a signal.
   Result<Answer> answer(const Transcript& transcript, const SamplingOptions& sampling,
                         const InterruptGuard& guard) {
     const ChatOptions chat{.thinking = transcript.thinking};
@@ -147,7 +148,7 @@ Result<Transcript> load(const std::string& path) {
   return parse_transcript(text, path);
 }
 
-// Carries out what the user types, one input at a time.
+// Executes the user's inputs, one at a time.
 class Chat {
  public:
   Chat(Answerer& answerer, ChatSettings& settings, Transcript transcript, bool interactive)
@@ -159,7 +160,7 @@ class Chat {
   bool is_over() const { return over_; }
   // Returns the text that the next message should begin with, and forgets it.
   std::string take_prefill() { return std::exchange(prefill_, std::string()); }
-  // Tells that the text was dropped: the next message replaces none.
+  // Notes that the user dropped the edited text, so that the next message replaces none.
   void drop_edit() { replaces_last_ = false; }
 
   Result<void> handle(const ChatInput& input, const InterruptGuard& guard) {
@@ -274,7 +275,7 @@ class Chat {
   std::string prefill_;
 };
 
-// Reads messages with the editor on a terminal that can be edited on, and else line by line.
+// Reads messages with the line editor if the terminal supports it, and otherwise line by line.
 class Input {
  public:
   Input(const Environment& environment, bool keep_history) {
@@ -338,7 +339,7 @@ Result<int> run_chat(const ParsedFlags& flags, const Environment& environment) {
     if (message.end == LineEditor::End::kInterrupted) {
       if (message.text.empty()) return kExitInterrupted;
       chat.drop_edit();
-      continue;  // what had been typed is dropped
+      continue;  // the typed text is dropped
     }
     if (message.end == LineEditor::End::kEndOfInput) break;
     if (message.text.find_first_not_of(" \t\n") == std::string::npos) {
@@ -353,7 +354,7 @@ Result<int> run_chat(const ParsedFlags& flags, const Environment& environment) {
     }
     const auto handled = chat.handle(*parsed, guard);
     if (!handled.ok()) {
-      // What is said may not fit after the conversation.
+      // The new message may not fit into the context after the conversation.
       fmt::print(stderr, "error: {}{}\n", printable(handled.status().message),
                  parsed->action == ChatAction::kSay ? " (/reset clears the conversation)" : "");
       failed = true;

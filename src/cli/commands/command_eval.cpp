@@ -1,4 +1,4 @@
-// `hadal eval` asks files of questions, decodes greedily, and scores the answers by exact match.
+// `hadal eval` asks the questions of files, decodes greedily, and scores the answers by exact match.
 #include <algorithm>
 #include <fstream>
 #include <map>

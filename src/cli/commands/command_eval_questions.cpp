@@ -1,4 +1,4 @@
-// `hadal eval gsm8k` and `hadal eval gpqa` ask few-shot arithmetic and multiple-choice questions of local
+// `hadal eval gsm8k` and `hadal eval gpqa` ask few-shot arithmetic and multiple-choice questions from local
 // files, in this process or over HTTP, once or several times.
 #include <chrono>
 #include <fstream>

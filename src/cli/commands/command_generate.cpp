@@ -34,7 +34,7 @@ struct Choice {
 
 struct Prompt {
   std::vector<int32_t> ids;
-  bool starts_in_reasoning = false;  // the chat format has opened <think>, so that the model does not
+  bool starts_in_reasoning = false;  // the chat format has opened <think>, so the model does not
 };
 
 Result<Prompt> read_prompt(const ParsedFlags& flags, const Session& session) {
@@ -166,7 +166,8 @@ void finish_choice(Engine& engine, Choice& choice, const Tokenizer* tokenizer, b
       });
 }
 
-// Prints the summary to stderr, which says what cut an answer off; `limit` is the max_new_tokens in force.
+// Prints the summary to stderr. It says which limit cut an answer off; `limit` is the max_new_tokens in
+// force.
 void print_summary(const std::vector<Choice>& choices, double load_s, int64_t limit, bool limit_is_lowered) {
   if (log_level() > LogLevel::kInfo) return;
   const TokenChunk& first = choices[0].last;

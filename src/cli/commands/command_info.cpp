@@ -1,5 +1,5 @@
-// `hadal info` says what would be loaded and whether it fits. It reads config.json alone, and weight files
-// only if they are quantised although config.json does not say so.
+// `hadal info` says what would be loaded and whether it fits. It reads only config.json, and also weight
+// files if those are quantised and config.json does not say so.
 #include <optional>
 
 #include <nlohmann/json.hpp>
@@ -33,7 +33,7 @@ struct Report {
   std::string quantization;
   std::optional<GpuEstimate> gpu;  // with --device cuda, or where a GPU is found
   MemoryFit fit;
-  std::string memory_place;  // what follows "12.34 GB are" in a sentence
+  std::string memory_place;  // completes a sentence with "12.34 GB are"
   int64_t max_tokens = 0;    // tokens of the KV cache; 0: the model does not fit
   int64_t context_length = 0;
   ModelSplit split;
@@ -46,7 +46,7 @@ std::string readable_count(int64_t count) {
   return fmt::format("{}", count);
 }
 
-// Returns the estimate for the assumed GPU, all of whose memory counts as free, with this much of weights.
+// Returns the estimate for the assumed GPU with `weight_bytes` of weights. All of its memory counts as free.
 GpuEstimate estimate_assumed_gpu(const ModelInfo& model, int64_t weight_bytes, double fraction) {
   DeviceMemoryPlan plan{.total_bytes = kAssumedGpuBytes, .fraction = fraction};
   plan.weight_bytes = weight_bytes;
@@ -142,7 +142,7 @@ struct ExpertPlans {
   std::vector<cuda::ExpertsPlan> plans;
 };
 
-// Makes them for the GPU of the report, or for the assumed GPU if none is usable.
+// Makes the plans for the GPU of the report, or for the assumed GPU if none is usable.
 Result<ExpertPlans> make_expert_plans(const ParsedFlags& flags, const Session& session,
                                       const Report& report) {
   ExpertPlans out;
@@ -162,7 +162,7 @@ Result<ExpertPlans> make_expert_plans(const ParsedFlags& flags, const Session& s
       const cuda::ProductChoices choices,
       load_kernel_configs(backend.kernel_config_dirs, out.card, num_sms, backend.named_kernel_config_dir));
   out.has_choices = !choices.empty();
-  // A GPU computes in 16 bits even where the CPU would in float32.
+  // A GPU computes in 16 bits even if the CPU would compute in float32.
   const WeightType plain = report.compute_dtype == DType::kF16 ? WeightType::kF16 : WeightType::kBF16;
   HADAL_ASSIGN_OR_RETURN(auto shapes,
                          expert_layer_shapes(session.config(), options.quantization, plain, options.split));
@@ -212,7 +212,7 @@ nlohmann::json json_of(const ExpertPlans& plans) {
   return out;
 }
 
-// Returns the routed experts of which the rank holds something.
+// Returns the routed experts whose weights the rank holds, fully or in part.
 Range experts_at(const Report& report, const ModelConfig& config, int64_t rank) {
   const Range experts = experts_of(config, report.split, rank);
   return report.ranks[static_cast<size_t>(rank)].experts > 0 ? experts : Range{experts.begin, experts.begin};
@@ -335,7 +335,7 @@ std::string plain_text(const Report& report, const Session& session) {
     const std::string share_of_experts =
         experts.size() == 0 ? "no routed experts"
                             : fmt::format("experts {} to {}", experts.begin, experts.end - 1);
-    // Ranks on the CPU read the same copy of what they all have.
+    // Ranks on the CPU share one copy of the weights that all of them need.
     const char* does = session.options().device == DeviceType::kCuda ? "held" : "read";
     row(fmt::format("  {} by rank {}", does, rank).c_str(),
         fmt::format("{}: {} heads, {}", readable_bytes(report.ranks[rank].all),

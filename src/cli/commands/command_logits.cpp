@@ -30,17 +30,17 @@ Result<int> run_logits(const ParsedFlags& flags, const Environment& environment)
   HADAL_RETURN_IF_ERROR(check_ids(flags, ids, session->config(), session->config().max_position_embeddings));
   const auto num_tokens = static_cast<int64_t>(ids.size());
   const int64_t vocab_size = session->config().vocab_size;
-  // The first `num_prompt` tokens use the form of attention for prompts, and the others the absorbed one.
+  // The first `num_prompt` tokens use the form of attention for prompts, and the others use the absorbed
+  // form.
   int64_t num_prompt = flags.text_or("mode", "prefill") == "decode" ? 0 : num_tokens;
   num_prompt = flags.integer("decode-from").value_or(num_prompt);
   if (num_prompt > num_tokens) {
     return invalid_argument("--decode-from {}: the prompt has {} tokens; allowed: 0 to {}", num_prompt,
                             num_tokens, num_tokens);
   }
-  const int64_t chunk =
-      flags.integer("chunk").value_or(kDefaultPrefillChunk);  // limits how many logits are in memory
+  const int64_t chunk = flags.integer("chunk").value_or(kDefaultPrefillChunk);  // limits the logits in memory
 
-  // NextN's row t has seen token t + 1 and predicts token t + 2.
+  // The NextN layer's row t reads token t + 1 and predicts token t + 2.
   const int64_t num_nextn = session->options().load_nextn ? num_tokens - 1 : 0;
 
   const auto create_output = [&] {

@@ -1,5 +1,6 @@
 // `hadal serve` runs the HTTP server. The socket listens before the weights are read, so that a port in use
-// is an error at once, and clients that wait get status 503 instead of a refused connection.
+// is an error at once, and clients get status 503 instead of a refused connection while the model is being
+// loaded.
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -26,8 +27,8 @@ using Clock = std::chrono::steady_clock;
 // /health reports "stalled" or "failed" for this long before the process ends; SGLang's watchdog also leaves
 // some time for inspection.
 constexpr std::chrono::seconds kFaultGrace{5};
-// After --drain-timeout, requests are aborted, the last answers sent and all threads ended within this time;
-// whatever still runs after it has hung.
+// After --drain-timeout, requests are aborted, the last answers are sent and all threads end within this
+// time. A thread that still runs after it has hung.
 constexpr std::chrono::seconds kDrainGrace{20};
 
 double seconds_since(Clock::time_point begin) {
@@ -35,7 +36,7 @@ double seconds_since(Clock::time_point begin) {
 }
 
 // Reports faults of the engine's threads to the server's status and to the main thread, even before the
-// server exists and after it is gone. The process ends a moment later, whatever it is doing.
+// server exists and after its destruction. Soon afterwards the process ends, whatever its threads are doing.
 class FaultReporter {
  public:
   explicit FaultReporter(SignalWatcher& signals) : signals_(signals) {}
@@ -79,8 +80,8 @@ class FaultAttachment {
   FaultReporter& faults_;
 };
 
-// ServerSlot holds the server that gets the requests; null while the model is loaded. The transport shares it
-// and outlives both.
+// ServerSlot holds the server that receives the requests; it is null while the model is being loaded. The
+// transport shares the slot and outlives the server.
 using ServerSlot = std::atomic<server::Server*>;
 
 Result<std::unique_ptr<server::HttpServer>> start_transport(server::HttpServerOptions options,
@@ -104,7 +105,7 @@ Result<std::unique_ptr<server::HttpServer>> start_transport(server::HttpServerOp
                                    });
 }
 
-// Returns the chat format. Without one it logs a line, and completions still work.
+// Returns the chat format. If there is none, it logs a line, and completions still work.
 std::optional<ChatFormat> find_chat_format(const ParsedFlags& flags, const Session& session) {
   if (session.tokenizer() == nullptr) return std::nullopt;
   const auto format = session.chat_format(flags);
@@ -121,7 +122,7 @@ Result<std::unique_ptr<GrammarCompiler>> make_grammars(const ParsedFlags& flags,
   GrammarCompilerOptions options;
   options.vocab_size = session.config().vocab_size;
   for (const int64_t id : session.config().eos_token_ids) options.end_ids.push_back(static_cast<int32_t>(id));
-  // Several compiles at a time must fit into the ledger, beside other requests.
+  // Several compilations at once must fit into the memory of requests, beside other requests.
   options.memory.compile_bytes =
       std::min(options.memory.compile_bytes, static_cast<int64_t>(max_request_memory(flags) / 8));
   options.json_spaces.is_compact = flags.has("constrained-json-disable-any-whitespace");
@@ -129,7 +130,7 @@ Result<std::unique_ptr<GrammarCompiler>> make_grammars(const ParsedFlags& flags,
   return GrammarCompiler::create(*session.tokenizer(), options);
 }
 
-// Generates one token before clients do, so that the whole engine has run once.
+// Generates one token before the first client's request, so that the whole engine has run once.
 Result<void> warm_up(Engine& engine, const Tokenizer* tokenizer) {
   GenerateRequest request;
   request.input_ids = {tokenizer != nullptr ? tokenizer->bos_id().value_or(0) : 0};
@@ -143,8 +144,8 @@ Result<void> warm_up(Engine& engine, const Tokenizer* tokenizer) {
   return {};
 }
 
-// Returns what SIGHUP does: it reads the key file and opens the audit log again. It is empty without these
-// files.
+// Returns the function that SIGHUP runs: it reads the key file and opens the audit log again. The function is
+// empty without these files.
 std::function<void()> reloader(const ParsedFlags& flags, const std::shared_ptr<server::KeyRing>& keys,
                                const std::shared_ptr<server::AuditLog>& audit) {
   if (!flags.has("api-key-file") && !audit) return {};

@@ -30,8 +30,9 @@ Result<int> run_tune(const ParsedFlags& flags, const Environment& environment);
 // Reads --input-ids, or stdin if the flag is absent.
 Result<std::vector<int32_t>> read_input_ids(const ParsedFlags& flags);
 
-// Refuses what the engine would refuse, but before minutes of loading: no ids, ids outside the vocabulary, or
-// more than `max_tokens` ids. The error (kInvalidArgument) names where `flags` say that the prompt is.
+// Refuses ids that the engine would refuse, but before minutes of loading: no ids, ids outside the
+// vocabulary, or more than `max_tokens` ids. The error (kInvalidArgument) names the flag or the input that
+// the prompt comes from.
 Result<void> check_ids(const ParsedFlags& flags, std::span<const int32_t> ids, const ModelConfig& config,
                        int64_t max_tokens);
 

@@ -1,5 +1,5 @@
-// Gathers everything that is wrong with a command line, so that one error can say all of it. Plain data; a
-// Complaints object belongs to one thread.
+// Collects all faults of a command line, so that one error can list them. A Complaints object is plain data
+// and belongs to one thread.
 #pragma once
 
 #include <string>
@@ -12,11 +12,12 @@ namespace hadal::cli {
 
 class Complaints {
  public:
-  // `subject` is what is wrong, such as "--dp 8"; it may be empty. Subjects with equal reasons share them.
+  // `subject` is the faulty part, such as "--dp 8"; it may be empty. Subjects with the same reason are listed
+  // together.
   void add(std::string subject, std::string reason);
   bool empty() const { return entries_.empty(); }
-  // Returns one line of the code kInvalidArgument: the complaint itself if there is one, else a numbered
-  // list.
+  // Returns a status with the code kInvalidArgument and one line: the complaint itself if there is only one,
+  // else a numbered list.
   Status status() const;
 
  private:

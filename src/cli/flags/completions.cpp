@@ -12,7 +12,7 @@
 namespace hadal::cli {
 namespace {
 
-// A flag as a shell completes it in one command.
+// Entry is a flag of one command, with the words that complete its value.
 struct Entry {
   const Flag* flag;
   std::string values;  // words that complete its value, separated by blanks; empty: files or nothing
@@ -38,7 +38,7 @@ std::vector<Entry> entries_of(Command command) {
   return entries;
 }
 
-// Returns the first words of commands with, for each, the second words: "bench" has one-batch, serving,
+// Returns each first word of a command together with its second words: "bench" with one-batch, serving and
 // offline.
 std::vector<std::pair<std::string_view, std::vector<std::string_view>>> words_of_commands() {
   std::vector<std::pair<std::string_view, std::vector<std::string_view>>> groups;
@@ -162,7 +162,7 @@ std::string quoted(std::string_view text, std::string_view quote) {
   return out;
 }
 
-// Returns the first clause of a flag's help, which is what fits beside a completion.
+// Returns the first clause of a flag's help, because only that fits beside a completion.
 std::string_view short_help(const Flag& flag) {
   return std::string_view(flag.text).substr(0, flag.text.find(';'));
 }
@@ -186,7 +186,7 @@ std::string zsh_script() {
       "    --completion) compadd bash zsh fish; return ;;\n";
   for (const auto& [first, seconds] : words_of_commands()) {
     if (seconds.empty()) continue;
-    // A word such as "eval" is a command by itself too, so that its flags may follow.
+    // A word such as "eval" is also a command by itself, so its flags may follow it.
     out += fmt::format("    {}) if (( CURRENT == 3 )) && [[ $words[3] != -* ]]; then compadd {};{} fi ;;\n",
                        first, joined(seconds), is_command(first) ? "" : " return;");
   }

@@ -15,7 +15,7 @@ std::string place_of(std::string_view source, const YAML::Mark& mark) {
   return fmt::format("{}:{}", source, mark.line + 1);
 }
 
-// Its errors say what is wrong with the value, without the key.
+// Returns the texts of a value. The errors say what is wrong with the value, without the key.
 Result<std::vector<std::string>> values_of(const YAML::Node& value) {
   if (value.IsScalar()) return std::vector<std::string>{value.Scalar()};
   if (value.IsNull()) return invalid_argument("has no value; remove the key, or write a value");

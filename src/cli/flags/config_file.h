@@ -1,4 +1,4 @@
-// Reads the files of --config: YAML whose keys are names of flags. It only reads; any thread may call it.
+// Reads the files of --config: YAML whose keys are names of flags. Any thread may call the functions.
 #pragma once
 
 #include <string>
@@ -19,9 +19,9 @@ struct ConfigEntry {
 
 // Parses the text of a file. `source` names it in errors. Keys are names of flags, with - or _; a value is a
 // text, a number, true or false, or a list of these. A key that appears twice, a key without a value and a
-// mapping as a value are faults of their entries, so that all of them can be reported together. The errors
-// (kInvalidArgument, with file and line) are text that is not YAML and a document that is no mapping. An
-// empty file has no entries.
+// mapping as a value are stored as faults of their entries, so that all faults can be reported together. The
+// errors (kInvalidArgument, with file and line) are text that is not YAML and a document that is not a
+// mapping. An empty file has no entries.
 Result<std::vector<ConfigEntry>> parse_config(const std::string& text, std::string_view source);
 
 // Reads and parses a file, which may have at most 1 MiB. The errors are those of read_text_file and of

@@ -8,12 +8,13 @@ namespace hadal::cli {
 inline constexpr int64_t kDefaultMaxNewTokens = 128;
 inline constexpr int64_t kDefaultAnswerTokens = 1024;  // max_new_tokens of chat and eval
 
-// A step on the CPU has this many prompt tokens: enough for full speed, and few enough that Ctrl-C is noticed
-// soon.
+// A step on the CPU has this many prompt tokens: enough for full speed, and few enough that a step soon ends
+// after Ctrl-C.
 inline constexpr int64_t kDefaultPrefillChunk = 512;
 
-// On the CPU, prompt tokens add this many milliseconds to a step while another client's request generates. A
-// step of the bundled model takes 1 to 8 ms without them, so its streams keep their pace.
+// On the CPU, prompt tokens add at most this many milliseconds to a step while another client's request
+// generates. A step of the bundled model takes 1 to 8 ms without prompt tokens, so its streams hardly slow
+// down.
 inline constexpr int64_t kDefaultPrefillMs = 15;
 
 // A step on a GPU has this many prompt tokens: the chunks are long, because a step reads the weights once for

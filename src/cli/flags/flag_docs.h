@@ -24,7 +24,7 @@ std::vector<std::string_view> flag_groups();
 // Returns a flag as help shows it: "--top-p X", "--dtype auto|float32", "--json".
 std::string signature(const Flag& flag);
 
-// Returns what a flag does, with its default in brackets.
+// Returns the description of a flag, with its default in brackets.
 std::string help_text(const Flag& flag);
 
 // Returns the text of docs/flags.md, which has every row of the table.

@@ -12,8 +12,7 @@
 namespace hadal::cli {
 namespace {
 
-// Tells whether a flag can be meant in a command. A flag that only other commands have must be written in
-// full.
+// Returns false for a flag that only other commands honour. The name of such a flag must be written in full.
 bool known_in(const Flag& flag, Command command) {
   if (flag.flag_class != FlagClass::kHonoured || command == Command::kNone) return true;
   return (flag.commands & static_cast<CommandSet>(command)) != 0;
@@ -23,14 +22,14 @@ const Flag* target_of(const Flag& flag, Command command) {
   return flag.flag_class == FlagClass::kAlias ? find_flag(flag.text, command) : &flag;
 }
 
-// Returns the flags whose names begin with `name`. Those that the command honours come before those that are
-// only accepted or refused: if there are any, the others are left out.
+// Returns the flags whose names begin with `name`. If the command honours any of them, flags that are only
+// accepted or refused are left out.
 std::vector<const Flag*> flags_beginning_with(std::string_view name, Command command) {
   std::vector<const Flag*> targets;
   if (name.empty()) return targets;
   for (const Flag& flag : flag_table()) {
     if (!flag.name.starts_with(name)) continue;
-    // Only the row that counts in this command is considered.
+    // A name may have several rows; only the row that applies in this command is considered.
     const Flag* target = find_flag(target_of(flag, command)->name, command);
     if (known_in(*target, command) && std::find(targets.begin(), targets.end(), target) == targets.end())
       targets.push_back(target);
@@ -50,8 +49,8 @@ Status ambiguous(std::string_view spelled, const std::vector<const Flag*>& targe
   return invalid_argument("{} may stand for any of {}; write more of its name", spelled, list);
 }
 
-// The nearest flag is one that the command honours, unless one of SGLang's that is accepted is nearer. If
-// none of these is near, it is one of another command.
+// Returns the error for an unknown flag. It suggests the nearest flag that the command honours, or an
+// accepted flag of SGLang if that is nearer. If none of these is near, it suggests a flag of another command.
 Status unknown(Command command, std::string_view spelled, std::string_view name) {
   std::vector<std::string_view> own = {"help"};
   std::vector<std::string_view> accepted, elsewhere;
@@ -90,7 +89,7 @@ Result<const Flag*> resolve_name(Command command, std::string_view spelled) {
     const Flag* target = target_of(*exact, command);
     if (known_in(*target, command)) return target;
     // SGLang's one-batch benchmark accepts --output for its --output-len, but here another command has a flag
-    // --output. In no other case is a full name read as the beginning of a longer one.
+    // --output. A full name is read as the beginning of a longer one in no other case.
     if (command != Command::kBenchOneBatch || target->name != "output") elsewhere = target;
   }
   std::vector<const Flag*> targets;

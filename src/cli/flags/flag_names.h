@@ -1,5 +1,5 @@
-// Finds the flag that a word of the command line means: by its full name, by a beginning of it that is
-// unique, or by another spelling. The functions are pure.
+// Finds the flag that a word of the command line means: by its full name, by a unique beginning of the name,
+// or by another spelling. The functions are pure.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ namespace hadal::cli {
 std::string command_name(Command command);
 
 // Returns the row of the flag that `spelled` ("--tp", "-c") means in a command, never the row of an alias.
-// Command kNone has the flags of all commands. The errors name `spelled`: it is a flag of another engine
-// (they say what to use here), a flag of other commands only, ambiguous, or unknown (they suggest the
+// Command kNone has the flags of all commands. The errors name `spelled` and say that it is a flag of another
+// engine (and what to use here), a flag of other commands only, ambiguous, or unknown (and which flag is
 // nearest).
 Result<const Flag*> resolve_name(Command command, std::string_view spelled);
 

@@ -16,7 +16,7 @@ bool is_flag_word(std::string_view word) {
   return (word.starts_with("--") && word.size() > 2) || word == "-h" || word == "-n";
 }
 
-// Tells whether a word that follows no flag with a value is meant as a flag, such as llama.cpp's -ngl.
+// Tells whether a word in a place where no value is expected is meant as a flag, such as llama.cpp's -ngl.
 bool is_meant_as_flag(std::string_view word) {
   return is_flag_word(word) ||
          (word.size() > 1 && word[0] == '-' && word.find_first_not_of("0123456789.", 1) == 1);
@@ -36,13 +36,15 @@ bool awaits_value(Command command, std::string_view word) {
 
 bool asks_for_help(Command command, std::span<const std::string> words) {
   for (size_t i = 0; i < words.size(); ++i) {
-    // Where a value is missing, that is the error.
+    // A help word in place of a flag's value is not a request for help, because the missing value is then the
+    // error.
     if (is_help(words[i])) return i == 0 || !awaits_value(command, words[i - 1]);
   }
   return false;
 }
 
-// Returns --model-path where it means the model that the command loads, and not one that a server has.
+// Returns the flag --model-path if it names the model that the command loads, and null if it names a server's
+// model.
 const Flag* model_flag(Command command) {
   if (command == Command::kNone || command == Command::kBenchServing) return nullptr;
   return honours(command, "model-path") ? find_flag("model-path", command) : nullptr;
@@ -75,7 +77,7 @@ class WordReader {
 
   bool value_follows() const { return at_ < words_.size() && !is_flag_word(words_[at_]); }
 
-  // Skips words that belong to no flag that could be resolved; they are no faults of their own.
+  // Skips the words after a flag that could not be resolved, because they are not faults of their own.
   void skip_values() {
     while (at_ < words_.size() && !is_meant_as_flag(words_[at_])) ++at_;
   }
@@ -129,7 +131,7 @@ class WordReader {
   std::vector<FlagUse> uses_;
 };
 
-// Reads what YAML 1.1 calls a boolean, as SGLang's parser does.
+// Reads a boolean of YAML 1.1, as SGLang's parser does.
 std::optional<bool> boolean_from(const std::string& text) {
   std::string word;
   for (const char c : text) word += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
@@ -180,14 +182,14 @@ void refuse_two_models(std::span<const FlagUse> uses, Complaints& complaints) {
   }
 }
 
-// Tells whether the last use of a flag counts. SGLang's commands are started by scripts that append to a line
-// what they want otherwise, because argparse reads lines so.
+// Tells whether the last use of a flag counts. It does in SGLang's commands, as in argparse, because scripts
+// change a setting by appending the flag again to a command line.
 bool last_one_counts(Command command) {
   return command == Command::kServe || command == Command::kBenchServing ||
          command == Command::kBenchOneBatch || command == Command::kBenchOffline;
 }
 
-// Refuses a flag that is given again, unless all of its values count or it is a switch.
+// Refuses a flag that is given more than once, unless all of its values count or it is a switch.
 void refuse_repetitions(Command command, std::span<const FlagUse> uses, Complaints& complaints) {
   if (last_one_counts(command)) return;
   for (size_t i = 0; i < uses.size(); ++i) {
@@ -196,7 +198,7 @@ void refuse_repetitions(Command command, std::span<const FlagUse> uses, Complain
     if (kind == ValueKind::kSwitch || kind == ValueKind::kTexts) continue;
     const auto first = std::find_if(uses.begin(), uses.begin() + static_cast<std::ptrdiff_t>(i),
                                     [&](const FlagUse& other) { return other.flag == use.flag; });
-    // Two names of the model have a complaint of their own.
+    // There is a separate complaint about a model that is named twice.
     if (first == uses.begin() + static_cast<std::ptrdiff_t>(i) || first->spelled == "the model") continue;
     complaints.add(
         fmt::format("{} {}", use.spelled, use.values[0]),

@@ -1,7 +1,7 @@
 // Turns command line words and the entries of a --config file into checked values, as argparse reads them:
 // '-' or '_' inside names, --flag value or --flag=value, unique prefixes; the model may come first without
-// its flag. What may be given, and what each value may be, is in flag_table.h. The functions are pure:
-// nothing is run, printed or logged.
+// its flag. flag_table.h defines the flags and their allowed values. The functions are pure: nothing is run,
+// printed or logged.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ struct FlagUse {
   std::vector<std::string> values;
 };
 
-// Resolves names and counts values, without looking at classes or at the values themselves. Command kNone
-// knows the flags of all commands. One error says all that is wrong: names as resolve_name refuses them,
-// missing values, and words that belong to no flag. A first word that is no flag is the value of --model-path
-// where the command has that flag for a model that it loads.
+// Resolves names and counts values, without checking classes or the values themselves. Command kNone has the
+// flags of all commands. One error lists all faults: names that resolve_name refuses, missing values, and
+// words that belong to no flag. A first word that is no flag is the value of --model-path where the command
+// has that flag for a model that it loads.
 Result<std::vector<FlagUse>> resolve_flags(Command command, std::span<const std::string> words);
 
-// ParsedFlags holds the values of a command's flags, which are all within what the table allows.
+// ParsedFlags holds the values of a command's flags, all of which the table allows.
 class ParsedFlags {
  public:
   bool has(std::string_view name) const { return values_.find(name) != values_.end(); }
@@ -55,19 +55,19 @@ class ParsedFlags {
   Command command_ = Command::kNone;
 };
 
-// Resolves and checks the flags. Those of `words` win over the same ones of `file`, whose switches have true
-// or false as their value. A flag that is given again is an error, unless all of its values count; but in the
-// commands that SGLang has too (serve and bench) the last one counts, as in argparse. One error
-// (kInvalidArgument) says all that is wrong, each with the flag (for a file: with its line and key), its
-// value and what is allowed.
+// Resolves and checks the flags. A flag in `words` overrides the same flag in `file`, whose switches have the
+// value true or false. A flag that is given more than once is an error, unless all of its values count; but
+// in the commands that SGLang has too (serve and bench) the last use counts, as in argparse. One error
+// (kInvalidArgument) lists all faults, each with the flag (in a file: the line and key), its value and what
+// is allowed.
 Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> words,
                                 std::span<const ConfigEntry> file = {});
 
-// Returns the value of --config, which names the file whose entries parse_flags wants; nullopt if there is
-// none, or if the words ask for help.
+// Returns the value of --config, which names the file whose entries parse_flags needs. Returns nullopt
+// without the flag, or if the words ask for help.
 std::optional<std::string> config_path(Command command, std::span<const std::string> words);
 
-// Reads token ids that are written as 1,2,3, as 1 2 3 or as a JSON list. `source` names them in errors.
+// Reads token ids that are written as 1,2,3, as 1 2 3 or as a JSON list. `source` names the text in errors.
 Result<std::vector<int32_t>> parse_ids(std::string_view text, std::string_view source);
 
 // Reads the integers of a list flag ("1,4" or "1 4"), each of which must be in the range of the flag.

@@ -119,7 +119,7 @@ std::vector<Flag> build_table() {
                   "two rows for --{} in one command", rows[i].name);
     }
   }
-  // An alias has as many values as the flag that it stands for.
+  // An alias has the same kind of value as the flag that it stands for.
   for (Flag& row : rows) {
     if (row.flag_class != FlagClass::kAlias) continue;
     const auto target =

@@ -44,7 +44,7 @@ const CommandInfo& info_of(Command command);
 
 enum class FlagClass : uint8_t {
   kHonoured,  // does what it says
-  kAlready,   // accepted with a log line at level info, because Hadal always does what it asks for
+  kAlready,   // accepted with a log line at level info, because Hadal always behaves so
   kAlias,     // another spelling of `text`
   kError,     // nothing here corresponds to it; `text` says what to use instead
 };

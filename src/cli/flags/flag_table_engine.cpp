@@ -292,7 +292,7 @@ void append_engine_rows(std::vector<Flag>& out) {
        .choices = "debug|info|warning|error|critical|off",
        .default_text = "info",
        .text = "least severe level of the log lines that are printed to stderr"},
-      // Whoever reads answers in a terminal wants no lines about the engine's work between them.
+      // Log lines about the engine's work would interrupt the answers that a user reads in a terminal.
       {.name = "log-level",
        .kind = kOne,
        .commands = kSampled,

@@ -1,6 +1,6 @@
-// Holds SGLang's server flags that need no code here: those that ask for what is always done, and those that
-// correspond to nothing here. Names that share a reason share an entry. A flag that some command honours is
-// not refused here: the parser itself says which commands it belongs to.
+// Holds SGLang's server flags that need no code here: flags for behaviour that Hadal always has, and flags to
+// which nothing here corresponds. Names with the same reason share an entry. A flag that some command honours
+// has no row here, because the parser itself says which commands it belongs to.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,7 +22,7 @@ constexpr FlagClass kAlready = FlagClass::kAlready;
 constexpr FlagClass kError = FlagClass::kError;
 
 constexpr Entry kEntries[] = {
-    // These flags ask for what is always done.
+    // These flags ask for behaviour that Hadal always has.
     {kAlready, "the program never runs code from a checkpoint", "trust-remote-code"},
     {kAlready, "all kernels are compiled ahead of time",
      "enable-torch-compile enable-torch-compile-debug-mode torch-compile-max-bs="},
@@ -76,7 +76,7 @@ constexpr Entry kEntries[] = {
     {kAlready, "weights stay in the memory of the device", "cpu-offload-gb=:0"},
     {kAlready, "the KV cache is not instrumented", "kv-canary=:none kv-canary-real-data=:none"},
 
-    // These flags correspond to nothing here.
+    // Nothing here corresponds to these flags.
     {kAlready, "the I/O threads of --tokenizer-worker-num do all work on text",
      "detokenizer-worker-num= batch-notify-size= enable-tokenizer-batch-encode "
      "disable-tokenizer-batch-decode "

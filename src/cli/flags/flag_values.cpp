@@ -20,7 +20,7 @@ std::string joined_choices(std::string_view choices) {
   return out;
 }
 
-// Tells whether this is a whole number, which may have any length.
+// Tells whether `text` is a whole number with any number of digits.
 bool is_whole_number(std::string_view text) {
   if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
@@ -37,8 +37,8 @@ std::string range_of(const Flag& flag) {
   return fmt::format("in [{}, {}]", bound(flag.min), bound(flag.max));
 }
 
-// Returns the choice that was probably meant: another name of it, one that begins with the word, or one that
-// differs from it in at most a third of its letters.
+// Returns the choice that was probably meant: "cuda" for "gpu", a choice that begins with the word, or one
+// that differs from the word in at most a third of its letters.
 std::string_view nearest_choice(std::string_view word, std::span<const std::string_view> choices) {
   if (word.empty()) return {};
   if (word == "gpu") word = "cuda";
@@ -95,7 +95,7 @@ std::vector<std::string_view> split(std::string_view text, std::string_view sepa
 }
 
 std::optional<std::string> fault_of(const Flag& flag, std::string_view value) {
-  // The session says which of the formats the model has, because only the model tells.
+  // The session checks a template file, because only the model determines which format is right.
   if (flag.name == "chat-template" && is_template_file(value)) return std::nullopt;
   if (!flag.choices.empty()) return fault_of_choice(flag, value);
   if (flag.kind == ValueKind::kInteger) return fault_of_integer(flag, value);

@@ -1,4 +1,4 @@
-// Checks the values of flags against what the table allows. The functions are pure.
+// Checks whether the table allows the values of flags. The functions are pure.
 #pragma once
 
 #include <charconv>

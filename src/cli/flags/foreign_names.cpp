@@ -158,7 +158,7 @@ constexpr ForeignCommand kForeignCommands[] = {
     {"download", "fetch"},
 };
 
-// Nothing here corresponds to these commands, because of the reason beside them.
+// Nothing here corresponds to these commands; the reason is beside each name.
 constexpr ForeignCommand kNeedlessCommands[] = {
     {"compile-deep-gemm", "all kernels are compiled ahead of time, so that nothing is left to compile"},
     {"launch-router",

@@ -11,8 +11,8 @@
 namespace hadal::cli {
 namespace {
 
-// Writes a text so that groff prints it as it is: '-' as the character that a shell wants, and what is not
-// ASCII by the number of its character. `text` is UTF-8.
+// Escapes `text` (UTF-8) so that groff prints it unchanged. A '-' becomes the character that a shell accepts,
+// and a character beyond ASCII is written by its number.
 std::string escaped(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -1,5 +1,5 @@
-// Holds the texts of the DeepSeek family's chat markers. Whether a tokenizer has a marker as an added token
-// or spells it with ordinary tokens makes no difference to those who read and write text.
+// Holds the texts of the DeepSeek family's chat markers. Code that reads and writes text need not know
+// whether a tokenizer has a marker as an added token or spells it with ordinary tokens.
 #pragma once
 
 #include <string_view>
@@ -13,7 +13,7 @@ inline constexpr std::string_view kAssistant = "<｜Assistant｜>";
 inline constexpr std::string_view kThink = "<think>";
 inline constexpr std::string_view kEndThink = "</think>";
 
-// Up to V3.1 calls of tools and their results stand between these.
+// Up to V3.1, calls of tools and their results stand between these markers.
 inline constexpr std::string_view kCallsBegin = "<｜tool▁calls▁begin｜>";
 inline constexpr std::string_view kCallsEnd = "<｜tool▁calls▁end｜>";
 inline constexpr std::string_view kCallBegin = "<｜tool▁call▁begin｜>";

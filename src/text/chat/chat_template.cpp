@@ -24,15 +24,16 @@ constexpr std::string_view kAllowedNames = "v2, v2.5, r1, v3.1, v3.2";
 // This is the architecture whose models ship without a template.
 constexpr std::string_view kV32Architecture = "DeepseekV32ForCausalLM";
 
-// Recognises the format of a template: the first row whose two texts both occur in it. The order matters,
-// because the texts of a row also occur in templates of earlier rows.
+// FormatMarker is a row of the table that recognises a template's format. The first row whose two texts both
+// occur in the template decides. The order matters, because a row's texts may also occur in templates of
+// earlier rows.
 struct FormatMarker {
   std::string_view text;
   std::string_view and_text;
   ChatFormat format;
 };
 constexpr FormatMarker kFormatMarkers[] = {
-    {dsml::kCallsBegin, "<｜Assistant｜>", ChatFormat::kV32},   // templates that others have written for V3.2
+    {dsml::kCallsBegin, "<｜Assistant｜>", ChatFormat::kV32},   // third-party templates for V3.2
     {"<｜Assistant｜></think>", "thinking", ChatFormat::kV31},  // V3.1, V3.1-Terminus: past turns are closed
     {"<｜Assistant｜><think>\\n", "<｜User｜>", ChatFormat::kR1},  // R1: opens <think> itself
     {"<｜Assistant｜><think>\n", "<｜User｜>", ChatFormat::kR1},   // the same, with the line break unescaped
@@ -53,8 +54,8 @@ std::string_view after_first_reasoning(std::string_view content) {
   return at == content.npos ? content : content.substr(at + kEndThink.size());
 }
 
-// Returns all system messages, joined, and the announcement of tools: the text after bos in all formats
-// except V2.
+// Returns all system messages, joined, and the announcement of tools. In all formats except V2, this text
+// follows bos.
 Result<MarkedText> system_text(ChatFormat format, std::span<const ChatMessage> messages,
                                const ChatOptions& options) {
   MarkedText out;

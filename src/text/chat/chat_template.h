@@ -30,7 +30,7 @@ const char* to_string(ChatFormat format);
 // Returns the format of a checkpoint's `chat_template` (tokenizer_config.json). Without one the format is
 // that of `architecture`, the name in config.json, if its models ship without a template
 // ("DeepseekV32ForCausalLM": v3.2). Otherwise an empty or unknown template is an error that tells how to
-// choose one by hand.
+// choose a format by hand.
 Result<ChatFormat> detect_chat_format(std::string_view chat_template, std::string_view architecture = {});
 
 struct ToolCall {
@@ -53,27 +53,28 @@ struct ChatOptions {
   std::string tools_json;             // OpenAI's `tools` list as JSON text; empty: none
   bool add_generation_prompt = true;  // end with the beginning of the assistant's turn
   bool continue_final_message = false;  // the last message is an unfinished assistant turn, left open
-  // More bytes are of no use to the caller: the announcement of tools, and all of V3.2's text, may end early
-  // beyond this limit.
+  // The caller cannot use more bytes than this: beyond the limit, the announcement of tools, and all of
+  // V3.2's text, may end early.
   size_t max_bytes = std::numeric_limits<size_t>::max();
 };
 
-// Returns the prompt text of a conversation, including bos: encode it with add_special_tokens = false.
-// A developer message is a system message, except in V3.2. Reasoning of earlier turns is dropped:
-// reasoning_content, and the part of content before </think>. V3.2 drops reasoning_content before the last
-// question and leaves contents as they are; text/chat/chat_v32.h says more about it, and has its errors. With
-// continue_final_message the prompt ends with the text of the last message: first the opening that the format
-// gives a generated turn, then reasoning_content (which makes V3.1 and V3.2 open <think>), then </think> if
-// there is content as well, then content; add_generation_prompt is ignored. The errors (kInvalidArgument,
-// naming the message) are an unknown role, tool calls outside an assistant message, tools that are not a list
-// of {"type": "function", "function": {"name", …}}, and continue_final_message whose last message is not the
-// assistant's. The error is kUnsupported for tools, tool calls and results with V2, which has no format for
-// them.
+// Returns the prompt text of a conversation, including bos: encode it with add_special_tokens = false. A
+// developer message is a system message, except in V3.2. Reasoning of earlier turns is dropped:
+// reasoning_content, and the part of content before </think>. V3.2 drops only reasoning_content, and only
+// before the last question; text/chat/chat_v32.h describes this format and its errors. With
+// continue_final_message, add_generation_prompt is ignored, and the prompt ends with the text of the last
+// message. This text begins with the opening that the format gives a generated turn. Then come
+// reasoning_content (which makes V3.1 and V3.2 open <think>), </think> if there is content as well, and
+// content. The errors (kInvalidArgument, naming the message) are an unknown role, tool calls outside an
+// assistant message, tools that are not a list of {"type": "function", "function": {"name", …}}, and
+// continue_final_message if the last message is not the assistant's. The error is kUnsupported for tools,
+// tool calls and results with V2, which has no format for them.
 Result<std::string> render_chat(ChatFormat format, std::span<const ChatMessage> messages,
                                 const ChatOptions& options = {});
 
-// Returns the same text, in which everything that a client wrote is marked: contents, reasoning, names and
-// arguments of tool calls, names, descriptions and parameters of tools. What the format adds is not marked.
+// Returns the same text with marks on everything that a client wrote: contents, reasoning, names and
+// arguments of tool calls, and names, descriptions and parameters of tools. Text that the format adds is not
+// marked.
 Result<MarkedText> render_marked_chat(ChatFormat format, std::span<const ChatMessage> messages,
                                       const ChatOptions& options = {});
 

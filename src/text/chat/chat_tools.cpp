@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Writes what value.dump(4) returns, but ends early once `out` has more than max_bytes.
+// Appends the text of value.dump(4) to `out`, but ends early once `out` has more than max_bytes.
 void dump_indented(const Json& value, size_t indent, size_t max_bytes, std::string& out) {
   if (!value.is_structured() || value.empty()) {
     out += value.dump();

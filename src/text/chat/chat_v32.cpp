@@ -147,7 +147,7 @@ class Rendering {
   bool thinking_;
   ptrdiff_t last_question_ = -1;
   MarkedText out_;
-  bool is_after_answer_ = false;  // only results stand between the last answer and the next message
+  bool is_after_answer_ = false;  // only results came since the last answer
   size_t num_calls_ = 0;          // of the last answer
   size_t num_results_ = 0;        // of these calls
 };

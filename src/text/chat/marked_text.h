@@ -1,4 +1,4 @@
-// Holds a text in which some ranges came from a client and the rest came from the format around them.
+// Holds a text in which some ranges came from a client and the rest came from the chat format.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct TextRange {
 
 struct MarkedText {
   std::string text;  // UTF-8
-  // Lists the ranges that came from the client, in order. None is empty, and no two touch each other.
+  // Lists the ranges that came from the client, in order. No range is empty, and no two ranges touch.
   std::vector<TextRange> content;
 
   // Appends text of the format.

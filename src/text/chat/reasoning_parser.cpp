@@ -8,7 +8,7 @@ namespace hadal {
 
 namespace {
 
-// These can precede or follow a turn: the assistant's open turn is the text after the last of them.
+// These markers can precede or follow a turn. The assistant's open turn is the text after the last of them.
 constexpr std::string_view kTurnMarkers[] = {kUser, kAssistant, kOutputEnd, kOutputsEnd, kEos};
 
 struct FormatName {

@@ -2,7 +2,7 @@
 //
 // Nothing is trimmed: reasoning + "</think>" + content is the generated text, byte for byte (without the
 // opening <think>). vLLM and current SGLang do the same; older SGLang stripped white space, but only when it
-// did not stream. The result depends on the text alone, never on how it was cut into pieces.
+// did not stream. The result depends on the text alone, never on how the text was cut into pieces.
 //
 // The tags are special tokens in some vocabularies: detokenise with skip_special_tokens = false.
 // Functions are pure; a parser belongs to one stream and is used by one thread at a time.
@@ -20,7 +20,7 @@ namespace hadal {
 enum class ReasoningFormat {
   kNone,        // everything is content
   kDeepSeekR1,  // "deepseek-r1": the answer begins in reasoning, whether or not the model writes <think>
-  // "deepseek-v3": reasons if the prompt opened <think> (thinking was requested) or the model does
+  // "deepseek-v3": reasons if the prompt (when thinking was requested) or the model opens <think>
   kDeepSeekV3,
 };
 
@@ -32,8 +32,8 @@ Result<ReasoningFormat> resolve_reasoning_format(std::string_view name, ChatForm
 const char* to_string(ReasoningFormat format);
 
 // Tells whether generation after `prompt` (render_chat's text) begins inside reasoning. The tags in the
-// assistant's turn that the prompt leaves open decide, so a continued final message begins where its text
-// ends; a turn without tags begins in reasoning for kDeepSeekR1 and not for kDeepSeekV3.
+// assistant's open turn decide, so a continued final message is inside reasoning if its text ends there. A
+// turn without tags begins in reasoning for kDeepSeekR1 and not for kDeepSeekV3.
 bool starts_in_reasoning(ReasoningFormat format, std::string_view prompt);
 
 class ReasoningParser {
@@ -49,12 +49,12 @@ class ReasoningParser {
   };
   explicit ReasoningParser(Options options);
 
-  // Adds a piece of text and returns what may be shown now; only a possible beginning of a tag is held back.
-  // <think> at the very beginning, even repeated, is removed and opens reasoning; the first </think> in
-  // reasoning ends it for good. Tags anywhere else are ordinary text.
+  // Adds a piece of text and returns the text that may be shown now; only a possible beginning of a tag is
+  // held back. <think> at the very beginning, even repeated, is removed and opens reasoning; the first
+  // </think> in reasoning ends it for good. Tags anywhere else are ordinary text.
   Piece append(std::string_view text);
 
-  // Ends the text and returns the rest. Reasoning without </think> is reasoning.
+  // Ends the text and returns the rest. Reasoning that no </think> has ended is still returned as reasoning.
   Piece finish();
 
   // Tells whether the text so far ends inside reasoning.

@@ -77,9 +77,9 @@ std::string make_tool_call_id() {
 //
 // [begin_, point_) becomes content unless a call follows. All white space and markers there are optional.
 //
-// What a call has consumed is not read again. After a call that breaks before its name, the text after its
-// call_begin is read again; no name contains '<', so that is no other call. What DsmlScan holds is read again
-// too, and its header says why the work stays linear.
+// Text that a call has consumed is not read again. After a call that breaks before its name, the text after
+// its call_begin is read again; no name contains '<', so this text contains no other call. Text that DsmlScan
+// holds is read again too; its header says why the work stays linear.
 class ToolCallParser::Impl {
  public:
   explicit Impl(Options options) : options_(std::move(options)), markers_(call_markers(options_.format)) {}
@@ -105,7 +105,7 @@ class ToolCallParser::Impl {
   const std::vector<std::string>& unknown_names() const { return unknown_names_; }
 
  private:
-  // Decides the text at point_, which is not the end; returns false if that needs more text.
+  // Decides about the text at point_, which is not the end; returns false if the decision needs more text.
   bool step(bool at_end, Piece& piece) {
     if (scan_) return step_call(at_end, piece);
     if (is_space(buffer_[point_])) {
@@ -147,7 +147,8 @@ class ToolCallParser::Impl {
     }
   }
 
-  // Accepts text up to the next place where a marker could begin; the white space at its end is held back.
+  // Accepts text up to the next place where a marker could begin; white space at the end of this text is held
+  // back.
   void take_text(std::string_view rest, Piece& piece) {
     const std::string_view text = rest.substr(0, rest.find('<', 1));
     const size_t size = text.find_last_not_of(kSpaces) + 1;
@@ -165,7 +166,8 @@ class ToolCallParser::Impl {
       join_delta(piece.calls,
                  {.index = num_calls_ - 1, .id = {}, .name = {}, .arguments = std::move(arguments)});
     if (verdict == Verdict::kMore && !at_end) return false;
-    // What is left at the end, after whole arguments, is the beginning of the call's own end.
+    // If the text ends after whole arguments, the rest can only be the beginning of the call's own end
+    // marker.
     if (verdict == Verdict::kCall || (verdict == Verdict::kMore && scan_->is_whole())) {
       drop_to(verdict == Verdict::kCall ? begin + scan_->size() : buffer_.size());
       has_calls_ = true;
@@ -176,7 +178,7 @@ class ToolCallParser::Impl {
         has_calls_ = true;
       }
       if (is_returned_ && !scan_->is_whole()) calls_are_whole_ = false;
-      release_to(begin + scan_->resume(), piece);  // the text after it is read again
+      release_to(begin + scan_->resume(), piece);  // the text after this is read again
     }
     scan_.reset();
     return true;
@@ -193,7 +195,7 @@ class ToolCallParser::Impl {
         {.index = num_calls_++, .id = options_.make_id(), .name = std::string(name), .arguments = {}});
   }
 
-  // Makes all undecided text before `end` content, and `end` the point.
+  // Returns all undecided text before `end` as content, and moves point_ to `end`.
   void release_to(size_t end, Piece& piece) {
     if (end > begin_) after_call_ = false;
     piece.content.append(buffer_, begin_, end - begin_);
@@ -215,7 +217,7 @@ class ToolCallParser::Impl {
   size_t begin_ = 0;
   size_t space_ = 0;
   size_t point_ = 0;
-  bool has_calls_begin_ = false;  // it is in [begin_, point_)
+  bool has_calls_begin_ = false;  // [begin_, point_) contains the marker
   bool after_call_ = false;       // there was no content since the last call
   bool has_calls_ = false;        // there was a call since the last calls_end
   int num_calls_ = 0;
@@ -223,7 +225,7 @@ class ToolCallParser::Impl {
   std::vector<std::string> unknown_names_;
   std::unique_ptr<CallScan> scan_;
   bool has_name_ = false;     // of the call that scan_ reads
-  bool is_returned_ = false;  // it is not dropped
+  bool is_returned_ = false;  // false: the call is dropped
 };
 
 ToolCallParser::ToolCallParser(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}

@@ -1,32 +1,34 @@
 // Separates a model's output into content and tool calls, in the formats of the DeepSeek family.
 //
 // This is the contract:
-// - The result depends on the text alone: pieces and deltas, joined, are the same however the text was cut.
-// - A call begins when its name is complete: then a delta has index, id and name. Its arguments follow while
-//   they are made, in deltas of the same index whose id and name are empty: the text of the object as made,
-//   without the white space around it (V3.2's parameters become one object, spelled as the model's own
-//   decoder does). Text that cannot begin a call streams at once, except white space, which waits for what
-//   follows.
-// - What breaks before its name is complete is content exactly as generated, including markers. What breaks
-//   later (arguments that stop being the beginning of a JSON object, text where the call should end, the end
-//   of the text) ends the call with the arguments that were returned, and the rest is content;
-//   calls_are_whole() is then false unless the object was whole. Calls after it still count. A marker inside
-//   a string of the arguments is part of the string. If the text ends after a whole object, the call is
-//   complete.
-// - A parameter of V3.2 with string="true" is its text exactly, and streams; with string="false" it must be
-//   JSON, and is held until it is. A call breaks at the second of two parameters with one name.
+// - The result depends on the text alone: the joined pieces and deltas are the same however the text was cut.
+// - A call begins when its name is complete, with a delta that has index, id and name. Its arguments follow
+//   as they are generated, in deltas of the same index whose id and name are empty. They are the text of the
+//   object as generated, without the white space around it; V3.2's parameters become one object, spelled as
+//   the model's own decoder does. Text that cannot begin a call is returned at once, except white space,
+//   which is held until more text follows.
+// - A call that breaks before its name is complete becomes content exactly as generated, including markers. A
+//   call can also break later: at arguments that stop being the beginning of a JSON object, at text where the
+//   call should end, or at the end of the text. It then ends with the arguments that were returned, and the
+//   rest is content; calls_are_whole() is then false unless the object was whole. Calls after a broken call
+//   still count. A marker inside a string of the arguments is part of the string. If the text ends after a
+//   whole object, the call is complete.
+// - A parameter of V3.2 with string="true" is returned exactly and as it is generated. One with
+//   string="false" must be JSON, and is held until it is whole. A call breaks at the second of two parameters
+//   with the same name.
 // - <｜tool▁calls▁begin｜> and <｜tool▁calls▁end｜> (V3.2: the tags of function_calls) around calls are
-//   removed with them. A call without them counts as well, because a grammar may force calls alone.
-// - White space directly before the calls, between and after them is dropped (" \t\n\v\f\r"); leading white
-//   space of the content stays. SGLang strips both ends of the text before the calls, but only when it does
-//   not stream, and drops the text after them, which is content here.
-// - A call of a function that was not offered is dropped from its name on and the name recorded, as SGLang
-//   does by default when it does not stream; forward_unknown returns it (SGLANG_FORWARD_UNKNOWN_TOOLS). Where
-//   a dropped call breaks, the rest is content as well.
+//   removed with them. A call without them counts as well, because a grammar may force the calls without
+//   these markers.
+// - White space (" \t\n\v\f\r") directly before, between and after the calls is dropped; leading white space
+//   of the content is kept. SGLang strips both ends of the text before the calls, but only when it does not
+//   stream. It drops the text after the calls, which is content here.
+// - A call of a function that was not offered is dropped from its name on, and the name is recorded, as
+//   SGLang does by default when it does not stream. With forward_unknown it is returned
+//   (SGLANG_FORWARD_UNKNOWN_TOOLS). If a dropped call breaks, the rest is content as well.
 // - With parallel = false only the first call counts; calls after it are dropped from their names on.
 //
-// Markers are special tokens: with tools enabled, detokenise with skip_special_tokens = false. Reasoning is
-// removed first (ReasoningParser); this parser gets the content.
+// Markers are special tokens: with tools enabled, detokenise with skip_special_tokens = false. A
+// ReasoningParser removes reasoning first; this parser receives the content.
 #pragma once
 
 #include <cstddef>
@@ -59,8 +61,8 @@ const char* to_string(ToolCallFormat format);
 // Returns "call_" and 24 random hexadecimal digits. Any thread may call it.
 std::string make_tool_call_id();
 
-// The first delta of a call has its id and name; later ones have neither. The arguments of all, joined, are a
-// JSON object, or the beginning of one if the call broke.
+// The first delta of a call has its id and name; later ones have neither. The joined arguments of all its
+// deltas are a JSON object, or the beginning of one if the call broke.
 struct ToolCallDelta {
   int index = 0;  // 0, 1, … in the order in which calls are returned
   std::string id;
@@ -68,7 +70,7 @@ struct ToolCallDelta {
   std::string arguments;  // text to append
 };
 
-// Adds `delta` to `deltas`, joined with the last of them if that belongs to the same call.
+// Adds `delta` to `deltas`, joined with the last element if that belongs to the same call.
 void join_delta(std::vector<ToolCallDelta>& deltas, ToolCallDelta delta);
 
 // A ToolCallParser reads one stream and is used by one thread at a time. Its work is linear in the text.
@@ -90,8 +92,8 @@ class ToolCallParser {
   ToolCallParser(ToolCallParser&&) noexcept;
   ToolCallParser& operator=(ToolCallParser&&) noexcept;
 
-  // Adds a piece of text and returns what is decided now. Throws CancelledError (base/cancel.h); the parser
-  // must not be used after that.
+  // Adds a piece of text and returns the content and calls that are decided now. Throws CancelledError
+  // (base/cancel.h); the parser must not be used after that.
   Piece append(std::string_view text);
   // Ends the text, whose undecided rest is content. Nothing may be appended afterwards.
   Piece finish();

@@ -129,7 +129,7 @@ Verdict DsmlScan::key(std::string_view window) {
 
 Verdict DsmlScan::text(std::string_view window) {
   const size_t tag = window.find(dsml::kParameterEnd, at_);
-  // Without the tag, it may have begun in the last bytes, which wait.
+  // If the tag is not there, its beginning may be in the last bytes, which are held back.
   size_t end = std::min(tag, window.size());
   if (tag == window.npos) {
     const size_t most = std::min(window.size() - at_, dsml::kParameterEnd.size() - 1);
@@ -167,7 +167,7 @@ Verdict DsmlScan::json_end(std::string_view window) {
   return Verdict::kCall;
 }
 
-// Makes what stands before the value of the parameter.
+// Writes the part of the object that precedes the parameter's value.
 void DsmlScan::make_key() {
   made_ += keys_.size() == 1 ? "{" : ", ";
   made_ += quote_json(key_) + ": ";

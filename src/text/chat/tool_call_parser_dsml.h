@@ -13,15 +13,15 @@
 
 namespace hadal::tool_call {
 
-// DsmlScan reads the text after dsml::kInvoke and makes of the parameters the object that the model's own
-// decoder makes of them: strings are quoted, JSON stays as it was generated. White space may stand between
-// the tags, but none is dropped inside of values. A string ends at the first dsml::kParameterEnd, and is made
-// as it comes; another value ends where its JSON does, so that JSON strings may contain that tag, and is made
-// when its tag has ended.
+// DsmlScan reads the text after dsml::kInvoke and turns the parameters into the object that the model's own
+// decoder makes: strings are quoted, JSON stays as it was generated. White space may stand between the tags,
+// but none is dropped inside values. A string ends at the first dsml::kParameterEnd, and is returned as it
+// arrives. Another value ends where its JSON ends, so JSON strings may contain that tag, and is returned once
+// its end tag is complete.
 //
-// The text that is read again after a broken call begins at the tag that is wrong, or where the JSON begins
-// that is wrong, so no text is read more often than a few times: JSON goes on past the beginning of another
-// call only inside a string, and that string ends at the quotes of the other call's name.
+// The text that is read again after a broken call begins at the wrong tag, or at the beginning of the wrong
+// JSON. No text is read more than a few times: JSON continues past the beginning of another call only inside
+// a string, and that string ends at the quotes of the other call's name.
 class DsmlScan final : public CallScan {
  public:
   Verdict advance(std::string_view window) override;
@@ -29,7 +29,7 @@ class DsmlScan final : public CallScan {
  private:
   enum class Stage { kHead, kName, kTag, kKeyHead, kKey, kText, kJson, kJsonEnd };
 
-  // Each returns kCall when its stage has ended and stage_ is the next one.
+  // Each function returns kCall when its stage has ended and stage_ is the next stage.
   Verdict head(std::string_view window);
   Verdict name_end(std::string_view window);
   Verdict key(std::string_view window);

@@ -88,7 +88,7 @@ Verdict JsonCallScan::literal(std::string_view window, std::string_view text, St
   return Verdict::kCall;
 }
 
-// The arguments end at the last byte that a JSON object can begin with.
+// Reads the arguments, which end with the object, or before the first byte that cannot continue it.
 Verdict JsonCallScan::object(std::string_view window) {
   const std::string_view made = window.substr(at_, json_->read(window.substr(at_)));
   made_ += made;

@@ -23,8 +23,8 @@ inline bool is_space(char c) {
   return kSpaces.find(c) != std::string_view::npos;
 }
 
-// Says how the front of `text` compares with `marker`: completely equal, equal as far as the text goes, or
-// different.
+// Says how the beginning of `text` compares with `marker`: it equals the whole marker, it equals the marker
+// up to the end of `text`, or it differs.
 enum class Match { kWhole, kPart, kNone };
 inline Match match(std::string_view text, std::string_view marker) {
   if (text.starts_with(marker)) return Match::kWhole;
@@ -34,14 +34,14 @@ inline Match match(std::string_view text, std::string_view marker) {
 enum class Verdict { kMore, kCall, kBroken };
 
 // Limits a type or name in bytes: function names have at most 64 characters, so holding back more than this
-// would be useless.
+// is never needed.
 inline constexpr size_t kMaxHead = 256;
 inline constexpr size_t kMaxDepth = 128;  // of arguments
 
 // Moves `at` past white space; returns false if it reaches the end of the window.
 bool skip_spaces(std::string_view window, size_t& at);
 
-// These texts surround calls. Only call_begin must be there; a CallScan reads what follows it.
+// These texts surround calls. Only call_begin is required; a CallScan reads the text after it.
 struct CallMarkers {
   std::string_view calls_begin;
   std::string_view calls_end;
@@ -49,33 +49,32 @@ struct CallMarkers {
 };
 CallMarkers call_markers(ToolCallFormat format);
 
-// CallScan reads the text after a format's call_begin. What it returns does not depend on how the text was
-// cut into pieces.
+// CallScan reads the text after a format's call_begin. Its results do not depend on how the text was cut into
+// pieces.
 class CallScan {
  public:
   virtual ~CallScan() = default;
 
-  // `window` is all the text since call_begin: that of earlier calls, and more. It must not be called after
-  // kCall or kBroken.
+  // Reads on. `window` is all the text since call_begin, including the text that earlier calls of this
+  // function received. The function must not be called after it has returned kCall or kBroken.
   virtual Verdict advance(std::string_view window) = 0;
 
   // Returns the function's name in the same window; it is empty until it is complete.
   std::string_view name(std::string_view window) const { return window.substr(name_begin_, name_size_); }
-  // Returns what was made of the arguments since the last call of this.
+  // Returns the text of the arguments that was added since the last call of this function.
   std::string take_arguments() { return std::exchange(made_, {}); }
-  // Tells whether all that was made is a whole JSON object.
+  // Tells whether the arguments so far are a whole JSON object.
   bool is_whole() const { return is_whole_; }
-  // Returns how much of the window belongs to the call: its markers, its name, and the arguments that were
-  // made.
+  // Returns how many bytes of the window belong to the call: its markers, its name, and the arguments so far.
   size_t size() const { return taken_; }
-  // After kBroken, or at the end of a text whose call is not complete, what lies between size() and this is
-  // content without being read again.
+  // Returns where reading continues after kBroken, or at the end of a text with an incomplete call. The text
+  // between size() and this place is content and is not read again.
   size_t resume() const { return std::max(resume_, taken_); }
 
  protected:
-  size_t at_ = 0;      // how much has been read
-  size_t taken_ = 0;   // how much of that belongs to the call for good
-  size_t resume_ = 0;  // where reading goes on if the call breaks here
+  size_t at_ = 0;      // bytes that have been read
+  size_t taken_ = 0;   // how many of these bytes certainly belong to the call
+  size_t resume_ = 0;  // where reading continues if the call breaks here
   size_t name_begin_ = 0;
   size_t name_size_ = 0;
   std::string made_;  // arguments that were not taken yet

@@ -1,5 +1,5 @@
-// Replaces operator new and delete by ones that count for MemoryLimit. Threads without a limit pay one look
-// at a variable of the thread.
+// Replaces operator new and delete by versions that count for MemoryLimit. In threads without a limit, each
+// call costs one additional read of a thread-local variable.
 #include <malloc.h>
 
 #include <algorithm>

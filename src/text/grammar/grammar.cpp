@@ -1,4 +1,5 @@
-// This file holds the part of compiling grammars that every build shares: bounds and the cache.
+// This file holds the parts of compiling grammars that every build shares: the checks of limits, and the
+// cache.
 #include "text/grammar/grammar.h"
 
 #include <algorithm>
@@ -20,9 +21,9 @@ namespace hadal {
 
 namespace {
 
-constexpr size_t kMaxFailures = 256;  // failed grammars that are remembered, and the bytes of their texts
-constexpr int64_t kMaxFailureBytes = 8 << 20;
-constexpr size_t kMaxBlamed = 256;  // patterns that are tried one by one to find the broken one
+constexpr size_t kMaxFailures = 256;           // failed grammars that are remembered
+constexpr int64_t kMaxFailureBytes = 8 << 20;  // of their texts
+constexpr size_t kMaxBlamed = 256;             // patterns that are tried one by one to find the broken one
 
 const std::string& field_of(const GrammarSpec& spec, std::string& storage) {
   if (!spec.field.empty()) return spec.field;
@@ -44,8 +45,8 @@ Result<void> check_bounds(const GrammarSpec& spec, std::string_view field) {
   return {};
 }
 
-// Returns a schema of any object that names the first levels apart, because each has an indentation of its
-// own.
+// Returns a schema for any object, with a separate definition for each of the first levels, because each
+// level has its own indentation.
 std::string any_object_schema() {
   constexpr int kLevels = 4;
   std::string definitions;
@@ -123,8 +124,8 @@ struct GrammarCompiler::Impl {
   void keep(std::list<Entry>::iterator entry, const CompiledGrammar& grammar);
   void drop(std::list<Entry>::iterator entry);
 
-  // Pending is the entry that this thread compiles. An exception on the way removes it, and the threads that
-  // wait for it get the same exception.
+  // Pending is the entry that this thread compiles. An exception during the compilation removes the entry,
+  // and the threads that wait for it get the same exception.
   class Pending {
    public:
     explicit Pending(Impl& impl) : impl_(impl) {}
@@ -169,7 +170,8 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const Grammar
     return compiled.status();
   }
   const std::shared_ptr<const BackendGrammar> grammar = std::move(compiled).value();
-  // A grammar without any text ("a" ::= "a" "x", a $ref to itself) would end every answer at its beginning.
+  // A grammar that matches no text ("a" ::= "a" "x", a $ref to itself) would end every answer at its
+  // beginning.
   const GrammarVocabulary& vocabulary = grammar->vocabulary();
   std::vector<uint32_t> words((vocabulary.size + 31) / 32);
   const auto walker = grammar->start();
@@ -222,7 +224,8 @@ void GrammarCompiler::Impl::drop(std::list<Entry>::iterator entry) {
   entries.erase(entry);
 }
 
-// Changes nothing if it throws. The entry may be dropped at once, if it alone is larger than the cache.
+// Keeps an entry in the cache. Changes nothing if it throws. An entry that alone is larger than the cache is
+// dropped at once.
 void GrammarCompiler::Impl::keep(std::list<Entry>::iterator entry, const CompiledGrammar& compiled) {
   const auto& grammar = static_cast<const BackendGrammar&>(compiled);
   const int64_t size_bytes = grammar.size_bytes() + static_cast<int64_t>(entry->key.size());
@@ -273,7 +276,7 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::Pending::compile_and_keep
   } catch (const std::exception& error) {
     compiled = make_status(StatusCode::kInternal, "the grammar was not compiled: {}", error.what());
   }
-  // What the library throws when it is cancelled may have become any error on its way here.
+  // An exception that the library throws when it is cancelled may have become any other error by now.
   if (!compiled.ok() && is_cancelled())
     compiled = make_status(StatusCode::kCancelled, "the grammar is no longer needed");
   const std::lock_guard lock(impl_.mutex);

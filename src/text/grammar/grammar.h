@@ -1,18 +1,18 @@
 // Constrains decoding by a grammar: it computes which tokens may come next so that the whole answer matches a
-// JSON schema, a regular expression, an EBNF grammar or a structural tag. xgrammar does the parsing; this
-// file owns the border to it (no exception and no type of the library crosses it), the cache of compiled
-// grammars and the rules about special tokens. In a build without xgrammar (cmake/HadalXgrammar.cmake) every
-// entry point fails with kUnsupported.
+// JSON schema, a regular expression, an EBNF grammar or a structural tag. The library xgrammar does the
+// parsing. This file provides the interface to the library (without its exceptions and types), the cache of
+// compiled grammars and the rules about special tokens. In a build without xgrammar
+// (cmake/HadalXgrammar.cmake) every entry point fails with kUnsupported.
 //
 // Special tokens: inside a grammar, a token that the tokenizer file lists as added ("<｜User｜>", "</think>",
 // …) never represents its text, so no JSON string and no regex can contain one. A grammar requests one
 // explicitly: a structural tag with {"type": "token", "token": "<｜tool▁sep｜>"}, or a structural tag or EBNF
 // with its text in a literal; then that token represents its text in this grammar.
 //
-// JSON that schemas describe has between its tokens at most one blank, or one line break and the indentation
-// of its depth (4 blanks or a tab for each level), because a model may repeat blanks until its answer has no
-// room left. Inside of values of any type, whose depth a grammar does not know, the indentation is that of 4
-// levels.
+// Between the tokens of JSON that a schema describes, a grammar allows at most one blank, or one line break
+// and the indentation of the depth (4 blanks or a tab for each level). More blanks are not allowed, because a
+// model may repeat them until its answer reaches its maximum length. Inside values of any type, whose depth
+// is unknown to the grammar, the indentation is that of 4 levels.
 #pragma once
 
 #include <cstdint>
@@ -49,26 +49,27 @@ bool grammar_available();
 
 // Replaces the rule about white space in JSON.
 struct JsonSpaces {
-  bool is_compact = false;  // nothing but one blank after each comma and colon
-  std::string pattern;      // otherwise: regular expression of what may stand between tokens; empty: the rule
+  bool is_compact = false;  // allow only one blank after each comma and colon
+  std::string pattern;      // otherwise: a regex for white space between tokens; empty: the rule above
 };
 
-// Limits what one thread may hold. Usual grammars of 129,280 tokens take up to 25 MB to compile, and
-// positions of 20 to 70 KiB at the beginning of an answer, which grow by some KiB with each token.
+// Limits the memory that one thread may hold. For a vocabulary of 129,280 tokens, compiling a usual grammar
+// takes up to 25 MB. A position takes 20 to 70 KiB at the beginning of an answer and grows by some KiB with
+// each token.
 struct GrammarMemoryLimits {
   int64_t compile_bytes = 64LL << 20;    // a grammar that needs more to be compiled is an error,
-  int64_t position_bytes = 128LL << 10;  // and one whose answers begin with a position of more
+  int64_t position_bytes = 128LL << 10;  // and so is one whose first position needs more
   int64_t walked_bytes = 64LL << 20;     // a position that has become larger ends its answer
 };
 
 struct GrammarCompilerOptions {
   int64_t vocab_size = 0;        // the model's, ≥ the tokenizer's; 0: the tokenizer's
   std::vector<int32_t> end_ids;  // tokens that end an answer; empty: the tokenizer's eos
-  // Limits the cached grammars and the vocabularies that some of them need; the least recently used are
-  // dropped first.
+  // Limits the memory of the cached grammars, and of the vocabularies that some grammars need; the least
+  // recently used grammars are dropped first.
   int64_t cache_bytes = 256LL << 20;
   // Limits processor time. A grammar that takes longer to compile is an error; if computing the next mask
-  // takes longer than masks.one_mask_s, the answer can only end.
+  // takes longer than masks.one_mask_s, only end tokens are allowed from then on.
   double max_compile_seconds = 5.0;
   GrammarMemoryLimits memory;
   JsonSpaces json_spaces;
@@ -98,9 +99,9 @@ struct GrammarCacheStats {
 // request the same spec at the same time compile it once.
 class GrammarCompiler {
  public:
-  // Copies what it needs from the tokenizer. The errors are kUnsupported (built without xgrammar) and
-  // kInvalidArgument (a vocab_size below the tokenizer's, an end id outside of the vocabulary, no end id at
-  // all, or a json_spaces.pattern that is no regular expression).
+  // Makes a compiler, which copies the data that it needs from the tokenizer. The errors are kUnsupported
+  // (built without xgrammar) and kInvalidArgument (a vocab_size below the tokenizer's, an end id outside of
+  // the vocabulary, no end id at all, or a json_spaces.pattern that is no regular expression).
   static Result<std::unique_ptr<GrammarCompiler>> create(const Tokenizer& tokenizer,
                                                          GrammarCompilerOptions options = {});
   ~GrammarCompiler();
@@ -111,9 +112,9 @@ class GrammarCompiler {
   // not JSON, a schema keyword that cannot be enforced (with its JSON pointer), a broken regex or grammar,
   // text over the limits (256 KiB, depth 64), and a grammar beyond the limits of time and memory. The last
   // failures are remembered. The error is kInternal if the library has failed, and kCancelled if this
-  // thread's work was cancelled (base/cancel.h) while it compiled. Throws std::bad_alloc where there is no
-  // memory. Other threads that waited for this compile get its error too. The last two are not remembered, so
-  // the next call compiles again.
+  // thread's work was cancelled (base/cancel.h) while it compiled. Throws std::bad_alloc if there is no
+  // memory. Other threads that waited for this compilation get its error too. kCancelled and std::bad_alloc
+  // are not remembered, so the next call compiles again.
   Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec);
 
   const GrammarMemoryLimits& limits() const;
@@ -142,11 +143,11 @@ class GrammarMatcher {
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
 
   // Sets bit t of `allowed` ([ceil(vocab_size/32)] words, zero on entry) for every token that may come next.
-  // End tokens are allowed when the grammar is complete. They alone are allowed after the answer has ended,
-  // or when no token can continue (a vocabulary that cannot spell what the grammar requires). So at least one
-  // bit is set.
-  // This and accept_token throw std::bad_alloc where there is no memory, and hadal::Error where the library
-  // has failed. Then the position in the grammar is lost: every later call throws hadal::Error.
+  // End tokens are allowed when the grammar is complete. Only end tokens are allowed after the answer has
+  // ended, or when no token can continue because the vocabulary cannot spell the required text. So at least
+  // one bit is set. fill_mask and accept_token throw std::bad_alloc if there is no memory, and hadal::Error
+  // if the library has failed. The position in the grammar is then lost, and every later call throws
+  // hadal::Error.
   void fill_mask(std::span<uint32_t> allowed);
   // Returns false, and changes nothing, if the token was not allowed.
   bool accept_token(int32_t token_id);
@@ -156,10 +157,10 @@ class GrammarMatcher {
   // Returns true if the accepted text is a complete text of the grammar, so the answer may end here.
   bool is_complete() const;
 
-  // Returns true once a mask or a token took longer than one_mask_s, or the position more than walked_bytes,
-  // so that the answer can only end.
+  // Returns true once a mask or a token took longer than one_mask_s, or the position needed more than
+  // walked_bytes. From then on only end tokens are allowed.
   bool is_too_expensive() const;
-  // Returns those of the compiler that made the grammar.
+  // Returns the limits of the compiler that made the grammar.
   const MaskLimits& limits() const;
 
   // Undoes the last `num_tokens` accepted tokens, 0 ≤ num_tokens ≤ the number accepted.

@@ -15,7 +15,7 @@
 
 namespace hadal {
 
-// GrammarVocabulary holds what a grammar needs of a tokenizer.
+// GrammarVocabulary holds the data of a tokenizer that a grammar needs.
 struct GrammarVocabulary {
   int64_t size = 0;                  // the model's vocabulary; ids from texts.size() on have no token
   std::vector<std::string> texts;    // [tokenizer's vocab_size], the bytes of each token
@@ -38,8 +38,9 @@ class GrammarWalker {
   virtual bool accept(int32_t token_id) = 0;
   virtual void rollback(int64_t num_tokens) = 0;
   virtual bool is_complete() const = 0;
-  // Returns true once a call has been given up because it took longer than one_mask_s, or more memory than
-  // walked_bytes with what the calls before it took. Then fill() sets nothing and accept() returns false.
+  // Returns true once a call has been given up because it took longer than one_mask_s, or because it and the
+  // calls before it together took more memory than walked_bytes. From then on fill() sets nothing and
+  // accept() returns false.
   virtual bool is_too_expensive() const = 0;
 };
 
@@ -48,8 +49,9 @@ class BackendGrammar : public CompiledGrammar {
  public:
   virtual std::unique_ptr<GrammarWalker> start() const = 0;
   virtual const GrammarVocabulary& vocabulary() const = 0;
-  // Returns the memory that this grammar shares with others and that size_bytes() does not count, as its
-  // identity and its bytes; null if it shares only what exists without grammars too.
+  // These two return the identity and the size of memory that this grammar shares with others, which
+  // size_bytes() does not count. The identity is null if the grammar shares only memory that exists without
+  // grammars too.
   virtual const void* shared_part() const { return nullptr; }
   virtual int64_t shared_bytes() const { return 0; }
 };
@@ -57,18 +59,19 @@ class BackendGrammar : public CompiledGrammar {
 class GrammarBackend {
  public:
   virtual ~GrammarBackend() = default;
-  // `spec` is within bounds and has a field; its schema has been prepared, and hides_control is
-  // PreparedSchema's has_length. Any thread may call it; errors and exceptions are those of
+  // Compiles `spec`, which is within the limits, has a field, and contains a prepared schema. `hides_control`
+  // is PreparedSchema's has_length. Any thread may call this function; its errors and exceptions are those of
   // GrammarCompiler::compile.
   virtual Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec,
                                                                 bool hides_control) = 0;
-  // Checks that the library accepts `regex`; the error begins with `field`, and if it names a position, that
-  // is one of `regex`. Any thread may call it, and it is cheap. Throws std::bad_alloc.
+  // Checks that the library accepts `regex`. The error begins with `field`; if it names a position, this is a
+  // position in `regex`. Any thread may call it, and it is cheap. Throws std::bad_alloc.
   virtual Result<void> check_regex(const std::string& regex, std::string_view field) = 0;
 };
 
-// Finds the expression that the library refuses, because it does not tell which of several is broken. Each
-// comes with its place, for errors, which begin with `field`. Only the first 256 are tried.
+// Finds the expression that the library refuses, because the library does not say which of several is broken.
+// `patterns` has each expression's place and text. The error names the place and begins with `field`. Only
+// the first 256 expressions are tried.
 Result<void> check_patterns(GrammarBackend& backend,
                             const std::vector<std::pair<std::string, std::string>>& patterns,
                             std::string_view field);

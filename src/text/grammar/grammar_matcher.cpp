@@ -1,5 +1,5 @@
-// This file holds the part of matching that every build shares: a matcher's state beyond the grammar itself,
-// which is the tokens before it begins and those that end the answer.
+// This file holds the part of matching that every build shares: the tokens before the grammar begins, and
+// those that end the answer.
 #include <algorithm>
 #include <vector>
 
@@ -21,8 +21,8 @@ bool has_bit(std::span<const uint32_t> words, int32_t token_id) {
 
 }  // namespace
 
-// The accepted tokens are, in this order: free ones up to and including the start token, those of the
-// grammar, end tokens.
+// The accepted tokens are, in this order: free tokens up to and including the start token, tokens of the
+// grammar, and end tokens.
 struct GrammarMatcher::Impl {
   std::shared_ptr<const BackendGrammar> grammar;
   GrammarMatcherOptions options;

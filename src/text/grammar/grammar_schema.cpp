@@ -60,7 +60,8 @@ class SchemaWalk {
   Result<void> walk(const json::value& schema, const std::string& at, size_t depth, json::value& out,
                     bool is_of_names = false);
 
-  // Checks that every $ref leads to a place that was walked as a schema, and not in a circle.
+  // Checks that every $ref leads to a place that was walked as a schema, and that no chain of them is a
+  // cycle.
   Result<void> check_refs() const;
 
   bool has_length() const { return has_length_; }
@@ -94,8 +95,8 @@ class SchemaWalk {
   std::map<std::string, std::string, std::less<>> refs_;       // place -> target
 };
 
-// A keyword that the library evaluates alone may be accompanied by annotations, and a const or enum by types
-// that its values have anyway.
+// The library evaluates some keywords alone and ignores everything beside them. So beside such a keyword only
+// annotations are allowed, and beside a const or enum also the types that its values have anyway.
 Result<void> SchemaWalk::check_alone(const json::object& schema, const Keyword& keyword,
                                      const std::string& at) const {
   for (const auto& [name, value] : schema) {
@@ -130,7 +131,8 @@ Result<void> SchemaWalk::check_alone(const json::object& schema, const Keyword& 
   return {};
 }
 
-// Without a "type" the library guesses one from the keywords of objects and arrays, and ignores all others.
+// Refuses keywords without the "type" that they need. Without a "type" the library guesses one from the
+// keywords of objects and arrays, and ignores all other keywords.
 Result<void> SchemaWalk::check_typed(const json::object& schema, const std::string& at) const {
   const bool is_object = schema.contains("properties") || schema.contains("additionalProperties") ||
                          schema.contains("unevaluatedProperties");
@@ -151,7 +153,8 @@ Result<void> SchemaWalk::check_typed(const json::object& schema, const std::stri
   return {};
 }
 
-// A lower bound above the upper one allows no value; the library reports that without saying where.
+// Refuses a lower bound above the upper one, which allows no value, because the library reports that without
+// a place.
 Result<void> SchemaWalk::check_bounds(const json::object& schema, const std::string& at) const {
   constexpr std::pair<std::string_view, std::string_view> kBounds[] = {
       {"minLength", "maxLength"}, {"minItems", "maxItems"}, {"minProperties", "maxProperties"}};
@@ -203,7 +206,7 @@ Result<void> SchemaWalk::check_object(const json::object& schema, const std::str
   }
   if (names != nullptr && properties != nullptr)
     return error(at, "propertyNames", *names, "it is not enforced beside \"properties\"");
-  // Free keys may repeat, and a repeated key counts once.
+  // Keys that the schema does not name may be generated twice, and a repeated key counts only once.
   const json::value* least = schema.if_contains("minProperties");
   const auto is_open = [&](std::string_view name) {
     const json::value* value = schema.if_contains(name);
@@ -216,7 +219,7 @@ Result<void> SchemaWalk::check_object(const json::object& schema, const std::str
   return {};
 }
 
-// Follows a $ref as the library does: "#" or "#/…", members of objects by name, without escapes.
+// Follows a $ref as the library does: the target is "#" or "#/…", a path of members' names without escapes.
 Result<void> SchemaWalk::check_ref(const json::value& ref, const std::string& at) const {
   const std::string_view uri = ref.get_string();
   const auto wrong = [&](const std::string& why) { return error(at, "$ref", ref, why); };
@@ -389,7 +392,7 @@ std::string one_line(std::string_view message) {
   }
   if (out.size() <= kLongest) return out;
   size_t end = kLongest;
-  // The cut leaves only whole characters.
+  // The text is cut between two characters.
   while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0U) == 0x80U) --end;
   return out.substr(0, end) + "…";
 }

@@ -1,11 +1,11 @@
-// Checks and prepares the part of JSON Schema that grammars enforce. The library ignores keywords that it
-// does not know and most combinations that it cannot handle, so a schema is checked first, and whatever would
-// be ignored is an error (kKeywords in grammar_schema_keywords.cpp is the table that decides). The functions
-// are pure.
+// Checks and prepares the part of JSON Schema that grammars enforce. The library ignores unknown keywords and
+// most combinations that it does not support. So a schema is checked first, and every part that the library
+// would ignore is an error (kKeywords in grammar_schema_keywords.cpp is the table that decides). The
+// functions are pure.
 //
-// Objects have no other members than those of "properties", and in that order, unless additionalProperties
-// allows more; {"type": "object"} and {"type": "array"} alone allow any object and any array. A "pattern"
-// matches the whole string.
+// Objects have only the members of "properties", in that order, unless additionalProperties allows others;
+// {"type": "object"} and {"type": "array"} alone allow any object and any array. A "pattern" matches the
+// whole string.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ namespace hadal {
 
 inline constexpr size_t kMaxGrammarBytes = 256 << 10;
 inline constexpr size_t kMaxSchemaDepth = 64;
-inline constexpr int kMaxJsonBlanks = 32;         // that the library looks past to see what follows a string
+inline constexpr int kMaxJsonBlanks = 32;         // the library looks past this many after a string
 inline constexpr int64_t kMaxSchemaCount = 4096;  // limit of minLength, maxLength, minItems, maxItems, …
 
 // Checks that every constraint of `schema_json` can be enforced. The errors (kInvalidArgument, one line
@@ -30,11 +30,10 @@ Result<void> check_json_schema(std::string_view schema_json, std::string_view fi
 
 struct PreparedSchema {
   std::string json;
-  // In strings of limited length the library allows control characters, which JSON does not: tokens with such
-  // bytes, except '\n' and '\r', must be hidden from it.
+  // In strings of limited length the library allows control characters, which JSON does not allow. So tokens
+  // with such bytes, except '\n' and '\r', must be hidden from the library.
   bool has_length = false;
-  // Lists the expressions and their places, for errors, because the library does not tell which of them is
-  // broken.
+  // Lists the places and the expressions, because the library does not say which expression is broken.
   std::vector<std::pair<std::string, std::string>> patterns;
 };
 

@@ -73,8 +73,8 @@ constexpr std::string_view kUnsupported[] = {"not",
 constexpr std::string_view kTypeNames[] = {"string", "number", "integer", "boolean",
                                            "null",   "array",  "object"};
 
-// These formats of the standard have no grammar. Others that the library does not know ("int32", …) are
-// annotations of clients.
+// These formats of the standard have no grammar. Other formats that the library does not support ("int32", …)
+// are annotations of clients.
 constexpr std::string_view kUnsupportedFormats[] = {"idn-email", "idn-hostname", "iri", "iri-reference",
                                                     "regex"};
 constexpr std::string_view kFormats[] = {

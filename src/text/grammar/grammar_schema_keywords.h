@@ -1,6 +1,6 @@
-// Describes the keywords of JSON Schema: the form of their values, the values to which they apply, and which
-// of them grammars enforce. Only grammar_schema.cpp and
-// grammar_schema_shapes.h include it. The functions are pure.
+// Describes the keywords of JSON Schema: the form of their values, the JSON values to which they apply, and
+// whether grammars enforce them. Only grammar_schema.cpp and grammar_schema_shapes.h include it. The
+// functions are pure.
 #pragma once
 
 #include <algorithm>
@@ -25,14 +25,14 @@ enum class KeywordShape : uint8_t {
   kAnything,
 };
 
-// Names the values to which a keyword applies; the keyword does not restrict others.
+// Names the values to which a keyword applies; a keyword does not restrict other values.
 enum class KeywordAbout : uint8_t { kEverything, kString, kNumber, kArray, kObject, kNothing };
 
 struct Keyword {
   std::string_view name;
   KeywordShape shape;
   KeywordAbout about;  // kNothing: an annotation
-  bool decides_alone;  // the library uses the first of these, in this order, and ignores everything beside it
+  bool decides_alone;  // the library uses the first such keyword and ignores those beside it
 };
 
 // Returns all keywords that are enforced or that contain schemas. Those that decide alone come first, in the
@@ -51,8 +51,8 @@ bool is_unsupported_keyword(std::string_view name);
 std::span<const std::string_view> schema_type_names();
 // Returns the formats that are enforced.
 std::span<const std::string_view> schema_formats();
-// Tells whether this is a format of the standard without a grammar. Others that the library does not know
-// ("int32", …) are annotations of clients.
+// Tells whether this is a format of the standard without a grammar. Other formats that the library does not
+// support ("int32", …) are annotations of clients.
 bool is_unsupported_format(std::string_view name);
 
 template <typename List>

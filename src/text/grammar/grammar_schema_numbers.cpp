@@ -37,7 +37,7 @@ bool is_whole(double number) {
   return number == std::floor(number);
 }
 
-// Bounds that cross allow no value.
+// Finds a lower bound above an upper bound, because such bounds allow no value.
 std::optional<NumberFault> crossed(const json::object& schema, bool is_integer) {
   for (const Bound& least : kLeast) {
     for (const Bound& most : kMost) {
@@ -68,7 +68,8 @@ std::optional<NumberFault> fractional(const json::object& schema) {
   return std::nullopt;
 }
 
-// Returns the bound of integers, as an integer that is allowed itself; nothing if there is none.
+// Returns the narrowest of `bounds` as the integer that is itself still allowed; nothing if there is no
+// bound.
 template <typename Narrower>
 std::optional<int64_t> integer_bound(const json::object& schema, const std::array<Bound, 2>& bounds, int step,
                                      Narrower narrower) {

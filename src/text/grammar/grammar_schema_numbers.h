@@ -1,4 +1,5 @@
-// Checks what a JSON schema says about numbers. Only grammar_schema.cpp includes it. The function is pure.
+// Checks the bounds of numbers and the multipleOf in a JSON schema. Only grammar_schema.cpp includes it. The
+// function is pure.
 #pragma once
 
 #include <optional>
@@ -9,11 +10,11 @@
 
 namespace hadal {
 
-inline constexpr int64_t kMaxMultipleOf = 1024;           // multiples have a state for each remainder
+inline constexpr int64_t kMaxMultipleOf = 1024;           // a grammar has a state for each remainder
 inline constexpr int64_t kMaxIntegersOfMultiple = 10000;  // between the bounds beside a multipleOf
 
 struct NumberFault {
-  std::string_view keyword;  // the keyword to blame, which the schema has
+  std::string_view keyword;  // the keyword at fault, which is in the schema
   std::string why;
 };
 

@@ -9,7 +9,8 @@
 
 namespace hadal {
 
-// Returns what the value of a keyword must be, or nothing if it has the right shape.
+// Returns a description of the required shape if the keyword's value has another, and an empty text if the
+// value is right.
 std::string wanted_shape(const Keyword& keyword, const boost::json::value& value);
 
 }  // namespace hadal

@@ -89,7 +89,7 @@ Result<void> TagWalk::walk_rules(json::value& rules, const std::string& at, size
   return {};
 }
 
-// Checks a text, or a list of texts.
+// Checks a text or a list of texts, and collects them as literals.
 Result<void> TagWalk::walk_text(const json::value& value, const std::string& at) {
   if (value.is_string()) {
     out_.literals.emplace_back(std::string_view(value.get_string()));

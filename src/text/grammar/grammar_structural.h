@@ -20,7 +20,7 @@ struct PreparedTag {
   std::string json;                   // tokens by id, schemas prepared (prepare_json_schema)
   std::vector<std::string> literals;  // every text, pattern and grammar in it
   bool has_length = false;            // see PreparedSchema
-  std::vector<std::pair<std::string, std::string>> patterns;  // likewise, those of its schemas too
+  std::vector<std::pair<std::string, std::string>> patterns;  // see PreparedSchema; also those of its schemas
 };
 
 // `tag_json` is {"type": "structural_tag", "format": …}, or the older form {"type": "structural_tag",

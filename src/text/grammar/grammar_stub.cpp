@@ -1,4 +1,4 @@
-// Replaces grammars in a build without xgrammar by a clear error.
+// Stands in for grammar_xgrammar.cpp in a build without xgrammar: every call returns a clear error.
 #include "text/grammar/grammar_backend.h"
 
 namespace hadal {

@@ -50,7 +50,7 @@ Result<Tool> read_tool(const json::value& entry, size_t i) {
     return invalid_argument(
         "tools[{}].function.name is {}; must be 1 to {} characters of a-z, A-Z, 0-9, _, - and .", i,
         name == nullptr ? "missing" : shown(*name), kMaxNameLength);
-  // OpenAI defines that a function without "parameters" has none.
+  // By OpenAI's definition, a function without "parameters" has no parameters.
   Tool out{std::string(name->get_string()),
            json::object{{"type", "object"}, {"properties", json::object()}, {"additionalProperties", false}}};
   const json::value* parameters = function->get_object().if_contains("parameters");
@@ -103,7 +103,7 @@ Result<std::vector<Tool>> required_tools(std::string_view tools_json, std::strin
   return tools;
 }
 
-// Returns all tools; those that are not strict take any object.
+// Returns all tools; a tool that is not strict accepts any object.
 Result<std::vector<Tool>> strict_tools(std::string_view tools_json, std::span<const std::string> strict) {
   std::vector<Tool> tools;
   const auto read = read_tools(tools_json, [&](size_t i, Tool tool) -> Result<void> {
@@ -136,7 +136,7 @@ json::value star(json::value content) {
   return json::object{{"type", "star"}, {"content", std::move(content)}};
 }
 
-// A block of calls, which begins and ends with a marker.
+// Block is a block of calls, which begins and ends with a marker.
 struct Block {
   json::value begin;
   json::value calls;
@@ -147,7 +147,7 @@ json::value whole(Block block) {
   return sequence({std::move(block.begin), std::move(block.calls), std::move(block.end)});
 }
 
-// Returns V3.2's block of calls, as render_chat writes it apart from white space between the tags.
+// Returns V3.2's block of calls as render_chat writes it, except for white space between the tags.
 Block dsml_block(const std::vector<Tool>& tools, bool parallel) {
   json::array calls;
   for (const Tool& tool : tools) {
@@ -199,7 +199,7 @@ Result<GrammarSpec> tool_choice_grammar(ChatFormat format, std::string_view tool
                                         std::string_view function_name, bool parallel) {
   HADAL_RETURN_IF_ERROR(need_calls(format));
   HADAL_ASSIGN_OR_RETURN(const std::vector<Tool> tools, required_tools(tools_json, function_name));
-  // A turn of V3.2 begins with two line breaks even where there is no text before the block.
+  // A turn of V3.2 begins with two line breaks even if no text precedes the block.
   json::value calls = format == ChatFormat::kV32
                           ? sequence({text("\n\n"), whole(dsml_block(tools, parallel))})
                           : whole(marked_block(format, tools, parallel));
@@ -212,7 +212,7 @@ Result<GrammarSpec> strict_calls_grammar(ChatFormat format, std::string_view too
   HADAL_ASSIGN_OR_RETURN(const std::vector<Tool> tools, strict_tools(tools_json, strict));
   if (format == ChatFormat::kV32) {
     Block block = dsml_block(tools, parallel);
-    // The begin and the end of a tag that is triggered by text are texts themselves.
+    // If a text triggers a tag, the tag's begin and end must be texts, too.
     const json::value tag = json::object{{"type", "tag"},
                                          {"begin", dsml::kCallsBegin},
                                          {"content", std::move(block.calls)},

@@ -1,5 +1,4 @@
-// This file is the border to xgrammar: nothing of the library crosses it, including its exceptions and its
-// log.
+// Only this file uses xgrammar: none of the library's types, exceptions and log lines leave it.
 #include <dlpack/dlpack.h>
 #include <json_spaces.h>
 #include <time_limit.h>
@@ -20,7 +19,8 @@ namespace hadal {
 
 namespace {
 
-// Collects the library's warnings while this thread converts a grammar: each names an ignored part.
+// WarningCollector collects the library's warnings while this thread converts a grammar, because each warning
+// names a part that the library ignores.
 thread_local std::vector<std::string>* warnings_of_thread = nullptr;
 
 class WarningCollector {
@@ -31,7 +31,7 @@ class WarningCollector {
   WarningCollector& operator=(const WarningCollector&) = delete;
 };
 
-// Returns one line, without the library's own condition at the front.
+// Returns the library's message on one line, without the failed condition at its front.
 std::string clean(std::string_view message) {
   constexpr std::string_view kCheck = ") is false: ";
   if (message.starts_with("Check failed: "))
@@ -41,7 +41,7 @@ std::string clean(std::string_view message) {
 }
 
 // Does the same for an expression, which the library translates to EBNF. A place in that EBNF is left out,
-// because the client has not written it.
+// because the client has not written the EBNF.
 std::string clean_of_expression(std::string_view message) {
   std::string line = clean(message);
   if (const size_t at = line.find(": "); line.starts_with("EBNF ") && at != line.npos) line.erase(0, at + 2);
@@ -71,14 +71,14 @@ namespace hadal {
 
 namespace {
 
-// Says that a grammar's text (`bytes` long) cannot be worked with in the time for it.
+// Says that compiling a grammar's text (`bytes` long) takes longer than the limit.
 Status too_slow(std::string_view field, size_t bytes, double limit_s) {
   return invalid_argument(
       "{}: compiling its {} bytes takes too long; at most {:g} s of processor time are allowed", field, bytes,
       limit_s);
 }
 
-// Says that a grammar's text (`bytes` long) cannot be worked with in the memory for it.
+// Says that compiling a grammar's text (`bytes` long) takes more memory than the limit.
 Status too_big(std::string_view field, size_t bytes, int64_t limit_bytes) {
   return invalid_argument("{}: compiling its {} bytes takes too much memory; at most {} MiB are allowed",
                           field, bytes, limit_bytes >> 20);
@@ -132,9 +132,8 @@ class XgrammarWalker : public GrammarWalker {
  private:
   enum class End { kNone, kCost, kFailure };
 
-  // Calls `work` within the time of one mask, and the memory that is left. Returns false if it takes more.
-  // Whatever else is thrown has left the library's matcher somewhere between two tokens, so it is not called
-  // again.
+  // Calls `work` within the time of one mask and the remaining memory. Returns false if `work` takes more.
+  // Any other exception leaves the library's matcher in an unknown state, so the matcher is not called again.
   template <typename Work>
   bool guarded(Work work) {
     if (end_ == End::kFailure) throw Error("the grammar's position was lost when an earlier call failed");
@@ -167,9 +166,9 @@ class XgrammarWalker : public GrammarWalker {
 
 class XgrammarGrammar : public BackendGrammar {
  public:
-  // `variant` is the vocabulary for which it was made, if it is not the backend's own.
-  // `start` is the position before the first token, because making one may take a second, but copying it does
-  // not.
+  // `variant` is the vocabulary for which the grammar was made, if that is not the backend's own. `start` is
+  // the position before the first token; it is kept because making a position may take a second, but copying
+  // one is fast.
   XgrammarGrammar(xgrammar::CompiledGrammar grammar, xgrammar::GrammarMatcher start,
                   std::shared_ptr<const GrammarVocabulary> vocabulary,
                   std::shared_ptr<const xgrammar::TokenizerInfo> variant)
@@ -193,7 +192,8 @@ class XgrammarGrammar : public BackendGrammar {
   std::shared_ptr<const xgrammar::TokenizerInfo> variant_;
 };
 
-// The library keeps the texts twice, once with the ids in the order of the texts, and an index over them.
+// The library keeps the texts of the tokens twice (once with the ids in the order of the texts), and an index
+// over them.
 int64_t XgrammarGrammar::shared_bytes() const {
   if (variant_ == nullptr) return 0;
   constexpr size_t kInline = 15;  // bytes that std::string stores inline
@@ -245,7 +245,7 @@ class XgrammarBackend : public GrammarBackend {
     bool hides_control;
     Tokenizer tokenizer;
   };
-  std::vector<Variant> variants_;  // the last few others, newest first
+  std::vector<Variant> variants_;  // the last few other vocabularies, newest first
 };
 
 xgrammar::TokenizerInfo XgrammarBackend::make_tokenizer(const std::vector<int32_t>& shown,
@@ -350,7 +350,7 @@ Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const Gra
     tag.literals.push_back(spec.text);
   }
   auto compiled = compile_prepared(spec, tag, hides_control);
-  // Once its expressions are known to be sound, a place in EBNF is one in a grammar of the tag.
+  // If all expressions are valid, a place in EBNF that the error names is in a grammar of the tag.
   if (!compiled.ok()) HADAL_RETURN_IF_ERROR(check_patterns(*this, tag.patterns, spec.field));
   return compiled;
 }

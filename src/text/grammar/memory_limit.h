@@ -1,12 +1,11 @@
-// Limits the memory that a thread holds during a piece of work whose needs nobody can tell beforehand, such
-// as compiling a client's grammar with a library. counted_new.cpp replaces operator new and delete to count
-// it.
+// Limits the memory that a thread holds during work whose needs are not known beforehand, such as compiling a
+// client's grammar with a library. counted_new.cpp replaces operator new and delete to count the memory.
 #pragma once
 
 #include <cstdint>
 #include <new>
 
-// AddressSanitizer has its own operator new, which is kept, so that there is no limit in such a build.
+// A build with AddressSanitizer has no limit, because it keeps AddressSanitizer's own operator new.
 #if defined(__SANITIZE_ADDRESS__)
 #define HADAL_COUNTS_MEMORY 0
 #elif defined(__has_feature)
@@ -23,9 +22,9 @@ class MemoryLimitError : public std::bad_alloc {
   const char* what() const noexcept override { return "the work needs more memory than it may have"; }
 };
 
-// While an object lives, operator new throws MemoryLimitError in this thread when what the thread has
-// allocated since then and not freed would exceed `bytes`. `look`, if not null, is called before each
-// allocation and may throw. Objects do not nest.
+// While a MemoryLimit lives, operator new throws MemoryLimitError in its thread when the memory that the
+// thread has allocated since then and not freed would exceed `bytes`. `look`, if not null, is called before
+// each allocation and may throw. Objects do not nest.
 class MemoryLimit {
  public:
   explicit MemoryLimit(int64_t bytes, void (*look)() = nullptr);
@@ -33,7 +32,7 @@ class MemoryLimit {
   MemoryLimit(const MemoryLimit&) = delete;
   MemoryLimit& operator=(const MemoryLimit&) = delete;
 
-  // Returns what the thread may still allocate, in bytes.
+  // Returns the number of bytes that the thread may still allocate.
   int64_t left_bytes() const;
   // Returns the most bytes that were held at once, up to now.
   int64_t peak_bytes() const;
@@ -42,7 +41,7 @@ class MemoryLimit {
   const int64_t bytes_;
 };
 
-// This is a thread's count, for counted_new.cpp.
+// AllocationCount is the count of one thread, which counted_new.cpp updates.
 struct AllocationCount {
   bool is_active = false;
   int64_t left_bytes = 0;

@@ -27,8 +27,8 @@ size_t StopStrings::bytes() const {
 size_t StopStrings::search_bytes() const {
   size_t longest = 0;
   for (const Stop& stop : stops_) longest = std::max(longest, stop.text.size());
-  // The text that is held back, the text that is shown and the match have at most this length each, and a
-  // string that grows doubles its memory.
+  // The text that is held back, the text that is shown and the match each have at most the length of the
+  // longest stop string, and a growing std::string doubles its capacity.
   return stops_.size() * sizeof(uint32_t) + 3 * 2 * longest;
 }
 

@@ -19,7 +19,8 @@ class StopStrings {
   explicit StopStrings(const std::vector<std::string>& texts);
   bool empty() const { return stops_.empty(); }
   size_t size() const { return stops_.size(); }
-  // Returns the bytes of memory that the strings take, and an upper estimate of those of one search.
+  // These return the bytes of memory that the strings take, and an upper estimate of the bytes that one
+  // search takes.
   size_t bytes() const;
   size_t search_bytes() const;
 
@@ -34,18 +35,18 @@ class StopStrings {
 
 class StopMatcher {
  public:
-  // The stop that is completed first ends the stream; of several completed by the same byte, the longest
-  // does. `no_stop_trim` returns the stop string as well (but nothing after it).
+  // The stop string that is completed first ends the stream; if the same byte completes several, the longest
+  // one does. With `no_stop_trim`, the stop string is returned as well (but nothing after it).
   explicit StopMatcher(std::shared_ptr<const StopStrings> stops, bool no_stop_trim = false);
   explicit StopMatcher(const std::vector<std::string>& stops, bool no_stop_trim = false)
       : StopMatcher(std::make_shared<const StopStrings>(stops), no_stop_trim) {}
 
-  // Adds a piece of text and returns what may be shown now. After a stop it always returns nothing. The view
-  // is valid until the next call.
+  // Adds a piece of text and returns the text that may be shown now. After a stop it always returns nothing.
+  // The view is valid until the next call.
   std::string_view append(std::string_view text);
 
-  // Call this when the stream has ended without a stop. Returns what was held back. The view is valid until
-  // the next call.
+  // Returns the text that was held back. Call it when the stream has ended without a stop. The view is valid
+  // until the next call.
   std::string_view finish();
 
   bool stopped() const { return matched_ >= 0; }

@@ -24,7 +24,7 @@ size_t StopRegex::bytes() const {
 
 size_t StopRegex::search_bytes() const {
   constexpr size_t kMatchDataBytes = 256;
-  // Lists of threads and the stack double when they grow.
+  // The lists of threads and the stack double their capacity when they grow.
   constexpr size_t kInstructionBytes =
       sizeof(uint64_t) + 3 * 2 * sizeof(StopRegexSearch::Thread) + 2 * sizeof(uint32_t);
   return code_.size() * kInstructionBytes + sets_.size() * sizeof(StopRegexSearch::Answer) +
@@ -68,7 +68,7 @@ const std::optional<StopRegexSearch::Match>& StopRegexSearch::append(std::string
   return state_.match;
 }
 
-// Passes bytes with which no match can begin.
+// Skips bytes with which no match can begin.
 const char* StopRegexSearch::skip(const char* at, const char* end) {
   const char* const begin = at;
   while (at < end && !regex_->can_begin_[static_cast<uint8_t>(*at)]) ++at;
@@ -94,7 +94,8 @@ void StopRegexSearch::read(State& state, bool is_last) {
   state.threads.swap(next_);
 }
 
-// Looks for a match that ends where the text ends now, and for what may become one.
+// Looks for a match that ends at the present end of the text, and for the first place where a later match may
+// begin.
 void StopRegexSearch::finish_piece(State& state) {
   ++stamp_;
   hold_ = position_;
@@ -105,9 +106,9 @@ void StopRegexSearch::finish_piece(State& state) {
   }
 }
 
-// Visits what the thread reaches without reading. Returns true at a match; otherwise next_ has the threads
-// that go on after next_char_. At the text's end (there is no next_char_) hold_ is moved to a thread that may
-// go on.
+// Visits the instructions that the thread reaches without reading a character. Returns true at a match;
+// otherwise next_ gets the threads that continue after next_char_. At the text's end, where there is no
+// next_char_, hold_ is moved to the beginning of a thread that may continue.
 bool StopRegexSearch::follow(const Thread& thread, bool is_last) {
   stack_.assign(1, thread.pc);
   while (!stack_.empty()) {

@@ -2,14 +2,14 @@
 // neither incremental nor partial matching, so the whole answer would be searched again after every token,
 // which is quadratic, and text that may begin a match could not be held back.
 //
-// A pattern becomes a program in the manner of Thompson, which is simulated in the manner of Pike: a list of
-// threads in order of priority, which is the order in which a backtracking engine would try them. A thread
-// remembers its instruction and where its match began. No thread is added for an instruction that one of
-// higher priority has reached at the same place, therefore
+// A pattern is compiled to a program by Thompson's method, and the program is simulated by Pike's: with a
+// list of threads in order of priority, which is the order in which a backtracking engine would try them. A
+// thread stores its instruction and where its match began. No thread is added for an instruction that a
+// thread of higher priority has reached at the same place, therefore
 //   - work per character is at most one visit of each instruction, whatever the text;
 //   - memory of a search is at most some 100 bytes for each instruction.
-// The match is PCRE2's: leftmost, and of those the first in the order of alternatives, greedy before lazy. It
-// is internal to stop_search; tests and fuzzers use it too.
+// The match is PCRE2's: the leftmost match, and among those the first in the order of alternatives, greedy
+// before lazy. This header is internal to stop_search; tests and fuzzers use it too.
 #pragma once
 
 #include <array>
@@ -27,8 +27,8 @@ struct StopRegexInstruction {
 
   Op op = Op::kMatch;
   uint32_t value = 0;  // as in StopRegexNode
-  uint32_t next = 0;   // the preferred way of kSplit
-  uint32_t other = 0;  // the other way of kSplit
+  uint32_t next = 0;   // the preferred branch of kSplit
+  uint32_t other = 0;  // the other branch of kSplit
 
   bool reads() const { return op <= Op::kSet; }
 };
@@ -37,7 +37,7 @@ struct StopRegexInstruction {
 class StopRegex {
  public:
   // Errors (kInvalidArgument) give the problem and its byte, without the pattern. A pattern of more than
-  // `max_states` is an error too, which is found before a repeat is expanded.
+  // `max_states` is an error too, which is detected before repeats are expanded.
   static Result<StopRegex> compile(std::string_view pattern, uint32_t max_states = kMaxStopRegexStates);
   uint32_t num_states() const { return num_states_; }
   // Returns the bytes that the program and the sets occupy besides this object.
@@ -59,8 +59,8 @@ class StopRegex {
   uint32_t num_states_ = 0;
 };
 
-// StopRegexSearch searches one stream. After each piece the text so far is searched as if it ended there, and
-// the result is that of a search from its first byte.
+// StopRegexSearch searches one stream. After each piece, the result is the same as that of a search through
+// the whole text so far, as if the text ended there.
 class StopRegexSearch {
  public:
   struct Match {
@@ -80,7 +80,7 @@ class StopRegexSearch {
   uint64_t steps() const { return steps_; }
 
  private:
-  friend class StopRegex;                 // which knows how large a search is
+  friend class StopRegex;                 // computes the size of a search
   static constexpr uint32_t kNone = ~0U;  // there is no character
 
   // A thread waits to visit `pc` until the next character is known.

@@ -92,7 +92,7 @@ class Parser {
   }
   Result<uint32_t> add_empty() { return add({}, 0); }
 
-  // `at` is the place of the set in the pattern. Equal sets share one entry.
+  // Adds a set, whose place in the pattern is `at`. Equal sets share one entry.
   Result<uint32_t> add_set(std::string text, bool is_caseless, size_t at) {
     auto& sets = tree_.sets;
     const auto same = std::find_if(sets.begin(), sets.end(), [&](const StopRegexSetText& set) {
@@ -108,7 +108,7 @@ class Parser {
     return add_one(Kind::kSet, number);
   }
 
-  // Skips comments, and what the flag x makes the pattern ignore.
+  // Skips comments, and with the flag x also white space and # comments.
   Result<void> skip_ignored(const Flags& flags) {
     while (!at_end()) {
       if (next_is("(?#")) {
@@ -127,7 +127,8 @@ class Parser {
     return {};
   }
 
-  // `flags` are those of the group: one that a branch changes stays changed in the branches after it.
+  // Parses the alternatives of a group. `flags` belong to the whole group: a flag that a branch changes stays
+  // changed in the branches after it.
   Result<uint32_t> alternatives(Flags flags, uint32_t depth) {
     StopRegexNode choice{.kind = Kind::kChoice, .matches_empty = false};
     uint64_t size = 0;
@@ -293,7 +294,7 @@ class Parser {
         HADAL_RETURN_IF_ERROR(group_name('\''));
       } else {
         HADAL_RETURN_IF_ERROR(read_flags(inner, begin));
-        if (take(")")) {  // they hold for the rest of the enclosing group
+        if (take(")")) {  // the flags apply to the rest of the enclosing group
           flags = inner;
           HADAL_ASSIGN_OR_RETURN(const uint32_t node, add_empty());
           return Item{node, false};
@@ -316,7 +317,7 @@ class Parser {
     return {};
   }
 
-  // Reads up to the colon or the closing parenthesis.
+  // Reads flags up to the colon or the closing parenthesis.
   Result<void> read_flags(Flags& flags, size_t begin) {
     bool value = true;
     for (; !at_end() && peek() != ':' && peek() != ')'; ++at_) {

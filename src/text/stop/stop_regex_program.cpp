@@ -9,8 +9,8 @@ namespace hadal {
 using Kind = StopRegexNode::Kind;
 using Op = StopRegexInstruction::Op;
 
-// The emitter writes each node as `size` instructions one after the other, which end by falling through to
-// the next one.
+// The emitter writes each node as `size` consecutive instructions, which end by falling through to the next
+// node.
 class StopRegexEmitter {
  public:
   StopRegexEmitter(const StopRegexTree& tree, StopRegex& regex)
@@ -59,7 +59,7 @@ class StopRegexEmitter {
  private:
   uint32_t here() const { return static_cast<uint32_t>(code_.size()); }
   void jump(uint32_t to) { code_.push_back({.op = Op::kJump, .next = to}); }
-  // Goes on at `body`, else at `exit`; a lazy repeat prefers the exit.
+  // Emits a branch to `body` or `exit`; a lazy repeat prefers `exit`.
   void split(bool is_lazy, uint32_t body, uint32_t exit) {
     code_.push_back({.op = Op::kSplit, .next = is_lazy ? exit : body, .other = is_lazy ? body : exit});
   }
@@ -78,9 +78,9 @@ class StopRegexEmitter {
     const uint32_t begin = here();
     emit(body);
     if (tree_.nodes[body].matches_empty) {
-      // A repetition that reads nothing ends the loop, as in PCRE2. Therefore the body exists twice: the copy
-      // that begins a repetition leaves the loop at its end, and by reading a character it goes on in the
-      // other copy, which repeats.
+      // A repetition that reads nothing ends the loop, as in PCRE2. Therefore the body exists twice. A
+      // repetition begins in the first copy, which leaves the loop at its end. Reading a character there
+      // continues in the second copy, which repeats at its end.
       jump(end);
       const uint32_t distance = here() - begin;
       for (uint32_t i = begin; i < here(); ++i) {

@@ -1,4 +1,5 @@
-// Finds where classes and escapes end, by PCRE2's rules; PCRE2 then decides what they contain.
+// Finds where classes and escapes end by PCRE2's rules; PCRE2 itself then decides which characters they
+// contain.
 #include <algorithm>
 #include <charconv>
 #include <system_error>

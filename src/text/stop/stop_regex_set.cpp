@@ -18,7 +18,8 @@ pcre2::MatchData new_match_data() {
   return match;
 }
 
-// pcre2_match would keep 20 KiB for each match data; this function has its workspace on the stack.
+// pcre2_match would keep 20 KiB for each match data; pcre2_dfa_match, which is used here, has its workspace
+// on the stack.
 int find(const pcre2_code* code, std::string_view text, size_t from, uint32_t options,
          pcre2_match_data* match) {
   std::array<int, 64> workspace;

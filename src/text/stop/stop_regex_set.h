@@ -1,5 +1,6 @@
-// StopRegexSet is a set of characters of a stop expression. PCRE2 decides what is in it, so that classes and
-// Unicode properties have exactly its meaning; it sees one character at a time, so it cannot backtrack.
+// StopRegexSet is a set of characters of a stop expression. PCRE2 decides which characters are members, so
+// classes and Unicode properties have exactly PCRE2's meaning. It receives one character at a time, so it
+// cannot backtrack.
 #pragma once
 
 #include <array>
@@ -11,7 +12,7 @@
 
 namespace hadal {
 
-// A set is immutable: any number of threads may ask, each with match data of its own.
+// A set is immutable: any number of threads may query it, each with its own match data.
 class StopRegexSet {
  public:
   // Errors (kInvalidArgument) give PCRE2's reason and the byte in the pattern.
@@ -22,10 +23,10 @@ class StopRegexSet {
   }
   // Answers for code points from 128 on. A call takes some 100 ns and allocates nothing.
   bool contains_other(uint32_t code_point, pcre2_match_data* match) const;
-  // Tells whether the UTF-8 of a member can begin with this byte, which is 0x80 or above. The answer true may
-  // be wrong, the answer false never is.
+  // Tells whether the UTF-8 of a member can begin with this byte, which is 0x80 or above. The result true may
+  // be wrong; the result false is always right.
   bool can_begin_with(uint8_t byte) const;
-  // Returns the bytes that PCRE2 takes for the set.
+  // Returns the bytes of memory that PCRE2 uses for the set.
   size_t bytes() const;
 
  private:

@@ -1,5 +1,5 @@
-// Defines the syntax of stop expressions, and the tree that a pattern becomes. It is the part of PCRE2's
-// syntax (and of Python's) that a linear-time search can carry out: literals, escapes, classes, `.`, the
+// Defines the syntax of stop expressions, and the tree that a pattern becomes. The syntax is the part of
+// PCRE2's syntax (and of Python's) that a linear-time search supports: literals, escapes, classes, `.`, the
 // anchors `^ $ \A \z \Z \b \B`, alternation, groups, greedy and lazy repeats, the flags i, m, s and x.
 // Whatever needs backtracking is an error that names the construct and its byte.
 #pragma once
@@ -13,8 +13,8 @@
 
 namespace hadal {
 
-// Limits the states of all expressions of a request: 1,024 take some 10 µs per character of an answer at
-// worst.
+// Limits the states of all expressions of a request: at worst, 1,024 states take some 10 µs per character of
+// an answer.
 inline constexpr uint32_t kMaxStopRegexStates = 1024;
 inline constexpr size_t kMaxStopRegexBytes = 4096;  // length of one pattern
 inline constexpr uint32_t kMaxStopRegexDepth = 64;  // groups inside one another
@@ -22,8 +22,8 @@ inline constexpr uint32_t kMaxStopRegexRepeat = 65535;
 // A set that PCRE2 decides counts as this many states, because it takes some 16 times as long as a literal.
 inline constexpr uint32_t kStopRegexSetStates = 16;
 // Under the flag i, PCRE2 looks up the other case of each character of a class's ranges when it compiles the
-// class, which takes 3 to 6 ms for all of Unicode. So many characters of ranges count as one state: one range
-// of all characters, and no more, fits into the states of a request.
+// class, which takes 3 to 6 ms for all of Unicode. This many characters of ranges count as one state, so a
+// request may have at most one range of all characters.
 inline constexpr uint64_t kCaselessCharsPerState = 1114;
 
 enum class StopRegexAssertion : uint32_t {
@@ -52,7 +52,7 @@ struct StopRegexNode {
 
   Kind kind = Kind::kEmpty;
   bool is_lazy = false;
-  bool matches_empty = true;       // some way through the node reads no character
+  bool matches_empty = true;       // a path through the node reads no character
   uint32_t value = 0;              // code point, number of the set, or StopRegexAssertion
   uint32_t min = 0;                // kRepeat only
   uint32_t max = 0;                // kRepeat only
@@ -77,11 +77,11 @@ struct StopRegexTree {
   std::vector<StopRegexNode> nodes;
   std::vector<StopRegexSetText> sets;
   uint32_t root = 0;
-  uint32_t num_states = 0;  // the size of the root and of the final instruction, and what the sets cost
+  uint32_t num_states = 0;  // of the root, the final instruction and the sets
 };
 
-// Names something that a search in linear time cannot do: the beginning of a construct, and its name with a
-// verb.
+// Describes a construct that a linear-time search does not support: how the construct begins, and its name
+// with a verb.
 struct StopRegexRefusal {
   std::string_view begins;
   std::string_view what;
@@ -94,7 +94,7 @@ Result<size_t> stop_regex_class_size(std::string_view pattern, size_t begin);
 Result<size_t> stop_regex_escape_size(std::string_view pattern, size_t begin);
 
 // Returns how many characters the ranges of a class have, counted with repetitions. `text` is a class as
-// stop_regex_class_size cuts it out. Text that PCRE2 does not read as a range may be counted, too.
+// stop_regex_class_size cuts it out. The count may include text that PCRE2 does not read as a range.
 uint64_t stop_regex_range_chars(std::string_view text);
 
 // Parses a pattern of valid UTF-8. It never expands a repeat, so time and memory are proportional to the

@@ -51,7 +51,7 @@ size_t StopPatterns::bytes() const {
   return out;
 }
 
-// Regexes holds the searches for the expressions, and the text that is not shown yet.
+// Regexes holds the searches for the expressions, and the text that has not been shown yet.
 struct StopSearch::Regexes {
   std::vector<StopRegexSearch> all;
   std::string text;       // the stream's bytes from `begin` on
@@ -132,7 +132,7 @@ std::string_view StopSearch::append(std::string_view piece) {
   all.released += passed.size();
   const auto found = all.search(piece);
   uint64_t end = std::min(all.released, all.hold());
-  // This is the end of the string's match: with no_stop_trim it was released too.
+  // This is the end of the string's match; with no_stop_trim the matched text was released too.
   const uint64_t string_end = all.released + (no_stop_trim_ ? 0 : strings_.matched().size());
   if (found && (!strings_.stopped() || found->end < string_end)) {
     stopped_ = true;

@@ -1,5 +1,6 @@
 // Finds the end of a stream of text: the first of some strings or the first match of some regular
-// expressions. Whatever could still become either is held back, and nothing from the match on is returned.
+// expressions. Text that could still become part of a match is held back, and nothing from the match on is
+// returned.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ namespace hadal {
 
 inline constexpr size_t kMaxStopRegexes = 8;  // of one answer
 
-// StopRegexBudget is what the expressions of one request may still need. A request may have several
-// StopPatterns, one for each of its prompts; they use one budget.
+// StopRegexBudget holds the states that the expressions of one request may still use. A request may have
+// several StopPatterns, one for each of its prompts, and all of them share one budget.
 struct StopRegexBudget {
   uint32_t states = kMaxStopRegexStates;
 };
@@ -27,9 +28,9 @@ struct StopRegexBudget {
 class StopPatterns {
  public:
   // `regexes` use the part of PCRE2's syntax (and of Python's) that stop_regex_syntax.h names, with Unicode
-  // classes. What they need is taken from `budget`. The error is kInvalidArgument with the entry, the
-  // pattern, the problem and its place. More than kMaxStopRegexes are an error, and so are more states than
-  // the budget has left.
+  // classes. The states that they need are subtracted from `budget`. The error is kInvalidArgument with the
+  // entry, the pattern, the problem and its place. More than kMaxStopRegexes expressions are an error, and so
+  // are more states than the budget has left.
   static Result<std::shared_ptr<const StopPatterns>> compile(const std::vector<std::string>& strings,
                                                              const std::vector<std::string>& regexes,
                                                              StopRegexBudget& budget);
@@ -43,8 +44,8 @@ class StopPatterns {
   bool empty() const { return size() == 0; }
   size_t size() const;  // strings and expressions
   size_t num_regexes() const;
-  // Returns the bytes of memory that the patterns take, and an upper estimate of those of one search, without
-  // the text that it holds back for expressions.
+  // These return the bytes of memory that the patterns take, and an upper estimate of the bytes that one
+  // search takes, without the text that is held back for expressions.
   size_t bytes() const;
   size_t search_bytes() const;
 
@@ -58,8 +59,8 @@ class StopPatterns {
 // StopSearch reads one stream. It is used by one thread at a time; two searches with the same pieces end at
 // the same place. A regular expression ends the stream with the first piece after which it is found, like a
 // search that is repeated after every token: leftmost, greedy as in PCRE2, and never empty. Each byte is read
-// once, with at most kMaxStopRegexStates steps for all expressions together, so no search can fail. It keeps
-// search_bytes() of its patterns, and twice the text that is held back.
+// once, with at most kMaxStopRegexStates steps for all expressions together, so no search can fail. A search
+// takes its patterns' search_bytes() and twice the size of the text that is held back.
 class StopSearch {
  public:
   explicit StopSearch(std::shared_ptr<const StopPatterns> patterns, bool no_stop_trim = false);
@@ -67,21 +68,22 @@ class StopSearch {
   StopSearch(StopSearch&&) noexcept;
   StopSearch& operator=(StopSearch&&) noexcept;
 
-  // Adds a piece (whole UTF-8 characters) and returns what may be shown now; nothing after a stop. The view
-  // is valid until the next call.
+  // Adds a piece (whole UTF-8 characters) and returns the text that may be shown now. After a stop it returns
+  // nothing. The view is valid until the next call.
   std::string_view append(std::string_view piece);
-  // Call this when the stream has ended without a stop. Returns what was held back.
+  // Returns the text that was held back. Call it when the stream has ended without a stop.
   std::string_view finish();
   bool stopped() const { return stopped_; }
-  // Returns the string or the text that the expression matched.
+  // Returns the stop string, or the text that the expression matched.
   const std::string& matched() const { return matched_; }
 
-  // These count the steps of the expressions so far, and the bytes of text that are kept for them, for tests.
+  // These return the steps of the expressions so far and the bytes of text that are kept for them. Only tests
+  // use them.
   uint64_t steps() const;
   size_t held_bytes() const;
 
  private:
-  friend class StopPatterns;  // which knows how large a search is
+  friend class StopPatterns;  // computes the size of a search
   struct Regexes;
 
   std::shared_ptr<const StopPatterns> patterns_;

@@ -1,5 +1,5 @@
-// Finds added tokens ("<｜User｜>", "<think>", …) in text before any other step: the leftmost first, and of
-// those that begin at one place the longest. The matcher is immutable after build.
+// Finds added tokens ("<｜User｜>", "<think>", …) in text before any other step: the leftmost first, and the
+// longest of those that begin at the same place. The matcher is immutable after build.
 #pragma once
 
 #include <array>

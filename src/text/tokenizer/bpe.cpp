@@ -162,8 +162,8 @@ void Bpe::merge_short(std::string_view word, std::vector<int32_t>& out) const {
 
 void Bpe::merge_long(std::string_view word, std::vector<int32_t>& out) const {
   // Symbols are a doubly linked list in arrays; a heap contains (rank, position of the left symbol) of every
-  // pair that can merge. An entry is stale if its pair has another rank by now: symbols only grow, so a pair
-  // at a position never reappears.
+  // pair that can merge. An entry is stale if the pair at its position now has another rank. Symbols only
+  // grow, so an earlier pair never reappears at a position.
   struct Symbol {
     int32_t id;
     uint32_t previous;
@@ -183,7 +183,8 @@ void Bpe::merge_long(std::string_view word, std::vector<int32_t>& out) const {
   if (symbols.empty()) return;
   symbols.back().next = kNone;
 
-  // An entry is rank << 32 | position: the smallest comes first, so of equal ranks the leftmost.
+  // An entry is rank << 32 | position. The smallest entry comes first, so among equal ranks the leftmost pair
+  // does.
   std::vector<uint64_t> heap;
   const auto look_up = [&](uint32_t at) {
     Symbol& symbol = symbols[at];

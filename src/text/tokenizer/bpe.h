@@ -51,19 +51,20 @@ class ByteStringMap {
 class Bpe {
  public:
   // token_bytes[id] holds the bytes of a vocabulary token, and nothing where the id is not the model's.
-  // merges are pairs of ids with the id of the result, in order of rank; of equal pairs the last counts. With
-  // ignore_merges, a word that is a token becomes that token, whatever the merges are.
+  // merges are pairs of ids with the id of the result, in order of rank; if a pair occurs twice, the last
+  // merge counts. With ignore_merges, a word that is a token becomes that token, whatever the merges are.
   Bpe(const std::vector<std::optional<std::string>>& token_bytes,
       const std::vector<std::pair<std::pair<int32_t, int32_t>, int32_t>>& merges, bool ignore_merges);
 
-  // Appends the ids of `word`: the pair of lowest rank, and among equals the leftmost, is merged until none
-  // is left, in O(n log n). Bytes without a token are dropped (a byte-level vocabulary has all 256).
+  // Appends the ids of `word`. The pair of the lowest rank (the leftmost among equals) is merged until no
+  // pair is left, in O(n log n). Bytes without a token are dropped (a byte-level vocabulary has all 256).
   void encode(std::string_view word, std::vector<int32_t>& out) const;
 
   // Returns false if the byte has no token and is dropped.
   bool has_byte(unsigned char byte) const { return byte_ids_[byte] >= 0; }
 
-  // Does the same as encode, but without the shortcut for words that are tokens: the oracle of tests.
+  // Does the same as encode, but without the shortcut for words that are tokens. Tests compare encode with
+  // this function.
   void merge(std::string_view word, std::vector<int32_t>& out) const;
 
  private:
@@ -88,9 +89,9 @@ class Bpe {
   int32_t byte_ids_[256];
   std::vector<Merge> merges_;  // open addressing
   size_t merge_mask_ = 0;
-  // Says whether merging a token's own bytes yields the token, determined on first use. Most words of a text
-  // are tokens, so most need only one look-up. Every thread computes the same answer, so relaxed atomics
-  // suffice.
+  // Says whether merging a token's own bytes yields the token, which is determined on first use. Most words
+  // of a text are tokens, so most words need only one look-up. Every thread computes the same answer, so
+  // relaxed atomics suffice.
   enum : uint8_t { kUnknown, kWhole, kNotWhole };
   std::unique_ptr<std::atomic<uint8_t>[]> whole_;  // [vocabulary]
 };

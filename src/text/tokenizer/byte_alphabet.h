@@ -1,6 +1,6 @@
 // Translates the byte-level alphabet of GPT-2 and its successors: every byte is written as one printable
-// character, so that vocabularies are text. Bytes that are printable in Latin-1 are written as themselves,
-// the others from U+0100 on.
+// character, so that vocabularies are text. Bytes that are printable in Latin-1 are written as those
+// characters, and the others as characters from U+0100 on.
 #pragma once
 
 #include <array>

@@ -14,7 +14,8 @@ namespace hadal {
 
 class Detokenizer {
  public:
-  // With `skip_special_tokens`, tokens that tokenizer.json marks special give no text; others always do.
+  // With `skip_special_tokens`, tokens that tokenizer.json marks special give no text; other tokens always
+  // do.
   Detokenizer(const Tokenizer& tokenizer, bool skip_special_tokens)
       : tokenizer_(tokenizer), skip_special_tokens_(skip_special_tokens) {}
 

@@ -6,12 +6,12 @@ namespace hadal {
 
 namespace {
 
-// This is the split of ByteLevel itself (use_regex), which is GPT-2's.
+// This is ByteLevel's own split (use_regex), which is GPT-2's pattern.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// A regular expression contains a line break either itself or as an escape; this turns the escape into the
-// line break.
+// Replaces escapes of line breaks in a regular expression by the line breaks themselves, so that both
+// spellings compare equal.
 std::string with_plain_line_breaks(std::string_view pattern) {
   std::string out;
   for (size_t i = 0; i < pattern.size(); ++i) {

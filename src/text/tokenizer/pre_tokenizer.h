@@ -1,5 +1,5 @@
 // Cuts text into the words on which byte-pair merging works, by the steps that tokenizer.json lists. The
-// steps are data; how each is executed is chosen once, at build (splitter.h). A pre-tokenizer is immutable
+// steps are data; splitter.h chooses once, at build, how each step is executed. A pre-tokenizer is immutable
 // after build.
 #pragma once
 
@@ -18,7 +18,8 @@ namespace hadal {
 class PreTokenizer {
  public:
   // `classes` must outlive the pre-tokenizer. The errors are kDataLoss for a pattern that is not a regular
-  // expression, and kUnsupported for one whose meaning differs between the reference's regex engine and ours.
+  // expression, and kUnsupported for a pattern whose meaning differs between the reference's regex engine and
+  // ours.
   static Result<std::unique_ptr<PreTokenizer>> make(const std::vector<PreTokenizerStep>& steps,
                                                     const CodePointTable& classes);
 

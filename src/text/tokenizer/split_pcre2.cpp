@@ -1,6 +1,6 @@
 // Executes any other pattern of a tokenizer file with PCRE2 and JIT. The reference's engine has Ruby's
-// syntax: constructs with the same meaning in both are kept, `\s` is expanded (PCRE2 counts U+180E as white
-// space, the reference does not), and constructs whose meaning differs are refused.
+// syntax: constructs with the same meaning in both engines are kept, and constructs whose meaning differs are
+// refused. `\s` is expanded, because PCRE2 counts U+180E as white space and the reference does not.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -69,11 +69,11 @@ using pcre2::JitStack;
 using pcre2::MatchContext;
 using pcre2::MatchData;
 
-// The pattern and the text come from strangers, and matching by backtracking can take exponential time and
-// memory. Therefore each attempt at a match is bounded, by what it may look at and by its steps, and all
-// attempts by the budget. An attempt sees a small window after its beginning, which grows as long as the
-// attempt reaches its end (PCRE2's partial matching reports that), so the pieces are those of the whole text.
-// A step may go through the whole window, so a larger one has fewer steps.
+// The pattern and the text are not trusted, and matching by backtracking can take exponential time and
+// memory. Therefore a window of text and a number of steps limit each attempt at a match, and the budget
+// limits all attempts together. An attempt reads a small window after its beginning. The window grows as long
+// as the attempt reaches its end (PCRE2's partial matching reports that), so the pieces are those of the
+// whole text. A step may read the whole window, so a larger window allows fewer steps.
 constexpr size_t kFirstWindow = 4 << 10;  // bytes
 constexpr size_t kMaxWindow = 256 << 10;
 constexpr uint32_t kFirstSteps = 1024;
@@ -81,7 +81,7 @@ constexpr uint32_t kMaxStepBytes = 1U << 26;  // steps times bytes of the window
 constexpr uint32_t kMaxHeapKib = 64 << 10;    // of an attempt; used only where JIT is not available
 constexpr size_t kJitStackBytes = size_t{16} << 20;
 constexpr size_t kMaxPatternBytes = 64 << 10;
-constexpr size_t kBatch = 16;  // attempts between two looks at the clock
+constexpr size_t kBatch = 16;  // attempts between two readings of the clock
 constexpr size_t kNoMatch = std::string_view::npos;
 
 std::chrono::nanoseconds thread_time() {
@@ -128,7 +128,7 @@ class Attempts {
     }
   }
 
-  // The clock runs only while patterns are matched, not in what is done with the pieces.
+  // The clock runs only while patterns are matched, not while the pieces are processed.
   void start_clock() { since_ = thread_time(); }
   void charge() {
     const auto now = thread_time();
@@ -189,7 +189,7 @@ class Pcre2Splitter final : public Splitter {
         }
         if (end != kNoMatch && end > from) {
           from = end;
-        } else {  // an empty match cuts as well; both go on after the next character
+        } else {  // no match, or an empty one, which cuts as well
           do ++from;
           while (from < text.size() && is_continuation(text[from]));
         }

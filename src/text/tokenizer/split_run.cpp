@@ -1,7 +1,7 @@
 // Executes patterns of the form "[class]", "[class]+", "[class]{m,n}", each with an optional "\s?" or " ?"
 // before it, and "\s+$", with one pass over the text and a table of code points instead of a regex engine.
-// The ids are the same by construction (tests/text compares with PCRE2), the Unicode version is that of our
-// tables, and the time is linear for every text.
+// The ids are the same by construction (tests/text compares them with PCRE2's). The Unicode version is that
+// of our tables, and the time is linear for every text.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -85,8 +85,8 @@ class RunSplitter final : public Splitter {
 };
 
 // TrailingSpaceSplitter executes "\s+$": white space before a line feed or the end of the text. `$` also
-// matches before a line feed, so in white space that is followed by something else, the part before its last
-// line feed matches.
+// matches before a line feed. So if other text follows the white space, the part before the last line feed
+// matches.
 class TrailingSpaceSplitter final : public Splitter {
  public:
   explicit TrailingSpaceSplitter(const CodePointTable& classes) : classes_(classes) {}
@@ -125,7 +125,8 @@ class TrailingSpaceSplitter final : public Splitter {
   const CodePointTable& classes_;
 };
 
-// Reads the few forms of patterns above; it fails on anything else, and PCRE2 then executes the pattern.
+// PatternReader reads the few forms of patterns above. It fails on any other pattern, which PCRE2 then
+// executes.
 class PatternReader {
  public:
   PatternReader(std::string_view pattern, const CodePointTable& classes)

@@ -135,7 +135,8 @@ class V3Splitter final : public Splitter {
     return kOther;
   }
 
-  // Cuts by the six alternatives up to the next number or CJK character, and returns the position of that.
+  // Cuts the text up to the next number or CJK character by the six alternatives, and returns that
+  // character's position.
   static const char* split_stretch(const Kinds& kinds, const char* at, const char* end, PieceSink sink) {
     const char* gap = at;  // characters from here to `at` match nothing so far
     const auto match = [&](const char* stop) {

@@ -4,8 +4,8 @@
 //   - a class with a repeat, like "[一-龥]+", "\s?[A-Za-z]+" or "\p{N}{1,3}", and "\s+$": a linear pass over
 //     a table of code points (split_run.cpp), which covers V2's patterns and the rest of V3's;
 //   - any other regular expression: PCRE2 with JIT (split_pcre2.cpp).
-// Only the last depends on a library's Unicode version and can take more than linear time, so only the last
-// has limits.
+// Only the PCRE2 splitter depends on a library's Unicode version and can take more than linear time, so only
+// it has limits.
 #pragma once
 
 #include <chrono>
@@ -32,15 +32,15 @@ class PatternLimitError : public Error {
 };
 
 // SplitBudget is the processor time that PCRE2 may use on one text, for all of its pieces and all patterns
-// together. It is fifty times what usual patterns need (five times without JIT), so only patterns whose time
-// is not linear in the text reach it.
+// together. The budget is fifty times the time that usual patterns need (five times without JIT), so only
+// patterns whose time is not linear in the text use it up.
 class SplitBudget {
  public:
   explicit SplitBudget(size_t text_bytes)
       : left_(std::chrono::milliseconds(50) + text_bytes * std::chrono::microseconds(1)) {}
   explicit SplitBudget(std::chrono::nanoseconds time) : left_(time) {}
 
-  // Takes time that was used; returns false when that was more than was left.
+  // Subtracts time that was used; returns false if less than that was left.
   bool take(std::chrono::nanoseconds used) {
     left_ -= used;
     return left_.count() >= 0;
@@ -59,7 +59,8 @@ class Splitter {
   virtual void split(std::string_view text, SplitBudget& budget, PieceSink sink) const = 0;
 };
 
-// Returns null if the kind does not support the pattern. `classes` must outlive the splitter.
+// These return null if that kind of splitter does not support the pattern. `classes` must outlive the
+// splitter.
 std::unique_ptr<Splitter> make_run_splitter(std::string_view pattern, const CodePointTable& classes);
 std::unique_ptr<Splitter> make_digits_splitter(bool individual, const CodePointTable& classes);
 std::unique_ptr<Splitter> make_v3_splitter(const CodePointTable& classes);

@@ -25,7 +25,7 @@ constexpr std::string_view kDefaultBos = "<｜begin▁of▁sentence｜>";
 constexpr std::string_view kDefaultEos = "<｜end▁of▁sentence｜>";
 
 // Appends the pieces of `text` in order. Ordinary text on both sides of a range's border is one piece, so
-// that words reach across it.
+// that a word may extend across the border.
 void split_around(const AddedTokenMatcher& added, std::string_view text, std::span<const TextRange> literal,
                   std::vector<AddedTokenMatcher::Piece>& out) {
   if (literal.empty()) return added.split(text, out);
@@ -49,7 +49,7 @@ void split_around(const AddedTokenMatcher& added, std::string_view text, std::sp
   }
 }
 
-// Returns replace_invalid_utf8(text), and in `moved` the places that the ranges then have.
+// Returns replace_invalid_utf8(text), and sets `moved` to the places of the ranges in the result.
 std::string repair(std::string_view text, std::span<const TextRange> ranges, std::vector<TextRange>& moved) {
   std::string out;
   size_t at = 0;
@@ -230,8 +230,9 @@ Result<void> Tokenizer::Impl::build(TokenizerFile& file) {
 size_t Tokenizer::Impl::find_longest_token(const std::vector<AddedTokenSpec>& added_tokens) const {
   for (const AddedTokenSpec& token : added_tokens)
     if (token.lstrip || token.rstrip) return 0;
-  // Bytes without a token are dropped, so every byte of UTF-8 needs one. 0xC0, 0xC1 and those from 0xF5 on do
-  // not occur in UTF-8: a sequence with one of them becomes U+FFFD, which is not shorter.
+  // Bytes without a token are dropped, so the result is 0 unless every byte that occurs in UTF-8 has a token.
+  // The bytes 0xC0, 0xC1 and from 0xF5 on do not occur: a sequence with one of them becomes U+FFFD, which is
+  // not shorter.
   for (int byte = 0; byte < 256; ++byte) {
     const bool in_utf8 = byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
     if (in_utf8 && !bpe->has_byte(static_cast<unsigned char>(byte))) return 0;
@@ -260,7 +261,7 @@ Result<void> Tokenizer::Impl::apply(const TokenizerConfig& config) {
   };
   HADAL_RETURN_IF_ERROR(resolve(config.bos_token, kDefaultBos, "bos_token", bos));
   HADAL_RETURN_IF_ERROR(resolve(config.eos_token, kDefaultEos, "eos_token", eos));
-  // If the config says whether bos and eos are added, that replaces the post-processor's setting.
+  // The config's setting of whether bos and eos are added replaces the post-processor's setting.
   const auto replace = [](const std::optional<bool>& add, const std::optional<int32_t>& id,
                           std::string_view key, std::vector<int32_t>& ids) -> Result<void> {
     if (!add) return {};
@@ -363,7 +364,7 @@ std::string_view Tokenizer::token_bytes(int32_t id) const {
 std::string Tokenizer::id_to_token(int32_t id) const {
   if (!impl_->has_token(id)) return {};
   const std::string_view bytes = token_bytes(id);
-  // Added tokens are text; all others are written in the alphabet.
+  // The file has added tokens as plain text and all other tokens in the byte-level alphabet.
   std::string token = impl_->alphabet.to_token(bytes);
   return impl_->find(token) == id ? token : std::string(bytes);
 }

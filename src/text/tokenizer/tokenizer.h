@@ -37,21 +37,22 @@ class Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   // Returns the ids of `utf8`. Text of added tokens ("<｜User｜>", "<think>", …) becomes their single id
-  // wherever it occurs. `add_special_tokens` adds what the model's own tokenizer adds around a prompt (bos,
-  // for the DeepSeek family); a rendered chat (text/chat/chat_template.h) begins with bos already, so encode
-  // it with false. Bytes that are not UTF-8 count as U+FFFD, one per maximal invalid sequence (Unicode 15,
-  // section 3.9, U+FFFD substitution of maximal subparts: the rule of Python's decode(errors="replace")).
-  // Time is O(n log n) in the length of the longest word and linear in everything else. Throws
-  // PatternLimitError (text/tokenizer/splitter.h) only where the file has a pattern for which there is no
-  // linear splitter, and that takes too long on the text; and CancelledError (base/cancel.h).
+  // wherever it occurs. `add_special_tokens` adds the tokens that the model's own tokenizer adds around a
+  // prompt (bos, for the DeepSeek family). A rendered chat (text/chat/chat_template.h) begins with bos
+  // already, so encode it with false. Bytes that are not UTF-8 count as U+FFFD, one per maximal invalid
+  // sequence (Unicode 15, section 3.9, U+FFFD substitution of maximal subparts: the rule of Python's
+  // decode(errors="replace")). Time is O(n log n) in the length of the longest word and linear in everything
+  // else. Throws CancelledError (base/cancel.h), and PatternLimitError (text/tokenizer/splitter.h) if a
+  // pattern of the file takes too long on the text. The latter can happen only if there is no linear splitter
+  // for the pattern.
   //
-  // `max_tokens` bounds the time, whatever the text: only the first max_tokens + 1 times
-  // longest_token_bytes() bytes are read, which certainly are more than max_tokens tokens, and merging stops
-  // after the word that makes the ids more than that. So a text of at most max_tokens tokens gets all of its
-  // ids, and any other text gets more than max_tokens ids, those of its beginning.
+  // `max_tokens` bounds the time, whatever the text: only the first (max_tokens + 1) · longest_token_bytes()
+  // bytes are read, which are certainly more than max_tokens tokens. Merging stops after the word with which
+  // the ids exceed max_tokens. So a text of at most max_tokens tokens gets all of its ids, and of any other
+  // text the ids of its beginning are returned, which are more than max_tokens.
   //
   // Added tokens that touch one of the ranges `literal` (in order, not overlapping, at borders of characters)
-  // are not recognised: the text there is encoded like ordinary text, and together with the text beside it.
+  // are not recognised: the text in a range is encoded as ordinary text, together with the text beside it.
   std::vector<int32_t> encode(std::string_view utf8, bool add_special_tokens = true,
                               size_t max_tokens = std::numeric_limits<size_t>::max(),
                               std::span<const TextRange> literal = {}) const;
@@ -66,8 +67,8 @@ class Tokenizer {
   // have no text.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens) const;
 
-  // Returns the bytes that a token represents: raw, so possibly a part of a UTF-8 character. They are empty
-  // for an id without a token. The view lives as long as the tokenizer.
+  // Returns the raw bytes that a token represents, which may be only a part of a UTF-8 character. They are
+  // empty for an id without a token. The view lives as long as the tokenizer.
   std::string_view token_bytes(int32_t id) const;
 
   // Returns the token in the file's notation (byte-level alphabet: "Ġthe"), empty for an id without a token.
@@ -76,8 +77,8 @@ class Tokenizer {
   std::optional<int32_t> token_to_id(std::string_view token) const;
 
   bool is_special(int32_t id) const;
-  // Returns true if the file's added_tokens list it: it is found in text before anything else, special or
-  // not.
+  // Returns true if the file's added_tokens list the id. Such a token is found in text before any other step,
+  // special or not.
   bool is_added(int32_t id) const;
   // Returns one more than the largest id that has a token.
   int vocab_size() const;

@@ -221,7 +221,7 @@ Result<void> parse_model(const Json* value, TokenizerDocument& document, Tokeniz
   return {};
 }
 
-// tokenizer_config.json's tokens are strings or objects with a content.
+// Returns the text of a token in tokenizer_config.json, which is a string or an object with a content.
 std::string token_text(const Json* value) {
   if (value != nullptr && value->is_string()) return value->get<std::string>();
   if (value != nullptr && value->is_object() && value->contains("content") && (*value)["content"].is_string())

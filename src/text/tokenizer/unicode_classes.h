@@ -1,6 +1,6 @@
 // Holds the character classes of every code point as the reference library defines them (Unicode 16 for the
 // regex classes). These are our own tables, because the Unicode version of a regex library differs between
-// distributions and ids must not.
+// distributions, but the ids must not differ.
 #pragma once
 
 #include <array>
