@@ -34,7 +34,8 @@ def test_gemm_report(work):
                              ("an unknown kind", whole.replace('"fp8"', '"fp9"'), "'kind' is 'fp9', not one of fp8, bf16")]:
         gemm.write_text(line + "\n")
         expect(f"gemm_report.py: a row with {name} is an error", command, 1, [said])
-    # DeepGEMM's stored ratios are 1.22 and 1 (mean 1.10). 20 MB in 10 us are 2 TB/s, 2 GFLOP are 200 TFLOP/s.
+    # DeepGEMM's stored ratios are 1.22 and 1 (mean 1.10). 20 MB in 10 us are 2 TB/s, and 2 GFLOP in 10 us are
+    # 200 TFLOP/s.
     other = {**PRODUCT, "us": 12.2, "verdict": "", "m": 128}
     gemm.write_text(whole + "\n" + json.dumps(other) + "\n")
     expect("gemm_report.py: the report compares with stored times", command, 0,
@@ -44,8 +45,9 @@ def test_gemm_report(work):
             "| 4 | 30.5 | 30.00 | 20.00 | 67% |", "reach: 1.5x the floor (1.6, 1.25) | 4.0 | 3.5 |  | 10.0 | 1.5 | 7.0 | 4.0 |",
             "1 of 2 goals are reached, 0 of them at the aim. These numbers of rows are slower: 0 of 2 than DeepGEMM."],
            on_stdout=True, has_not=["a library's same product", "| 0 of 0"])
-    # In the same run its ratios are 0.9 and 1.6, that of its kernel alone is 0.5; torch's faster product has 0.8 and, in the
-    # other row, 2; a library has 0.998 and 2, and called directly 0.9; one kernel is the library's own.
+    # When measured in the same run, DeepGEMM has ratios of 0.9 and 1.6, and its kernel alone has 0.5. torch's faster product
+    # has 0.8 and, in the other row, 2. A library has 0.998 and 2, or 0.9 if it is called directly. One kernel is the
+    # library's own.
     beside = [{**PRODUCT, "peers": {"deepgemm": 9.0, "deepgemm_bare": 5.0, "scaled_mm": 8.0, "scaled_mm_row": 11.0}},
               {**PRODUCT, "peers": {"deepgemm": 18.0, "deepgemm_contiguous": 16.0, "scaled_mm": 20.0}},
               {**PRODUCT, "kind": "bf16", "stored_us": None, "verdict": "", "peers": {"matmul": 9.98}},

@@ -1,4 +1,5 @@
-"""The tests of the scripts of bench/ share this: pages that a report writes, and what they must have."""
+"""Holds what the tests of the scripts of bench/ share: pages that a report writes, and what they must
+have."""
 import re
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ def copy_of_pages(work):
 
 
 def has_parts(name, pages, wanted):
-    """Checks words of a page that a report has written. Its markers, headings and other text must be those of the page
+    """Checks words of a page that a report has written. Its markers, headings and other text must be the same as
     before."""
     text, was = ((directory / name).read_text(encoding="utf-8") for directory in (pages, ROOT / "docs/measurements"))
     part = re.compile(r"(<!-- begin [^\n]*-->\n).*?\n?(<!-- end )", re.DOTALL)

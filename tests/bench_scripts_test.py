@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tests the scripts of bench/: what they say about wrong arguments and missing things, and the numbers of the reports and of
-the pages that they write, which are compared with ones worked out by hand. They need no GPU, no torch
-and no build."""
+"""Tests the scripts of bench/: their errors about wrong arguments and missing things, and the numbers of the reports and
+pages that they write. The numbers are compared with ones worked out by hand. The tests need no GPU, no torch and no
+build."""
 import json
 import os
 import re
@@ -35,7 +35,7 @@ def test_report(work):
                               ("a number in place of a flag", [whole.replace("false", "0", 1)], "decode.jsonl:1: 'ragged' is 0, not true or false")]:
         decode.write_text("\n".join(lines) + "\n")
         expect(f"mla_report.py: a row with {name} is an error", command, 1, [said])
-    # The ratios are 4 and 1 (geometric mean 2), and with inputs that are not settled 2 and 0.5 (mean 1).
+    # The ratios are 4 and 1 (geometric mean 2), and 2 and 0.5 (mean 1) with inputs that are not settled.
     other = {**DECODE, "batch": 2, "us": 20.0, "first_us": 40.0, "unit": "x FlashMLA", "verdict": "missed"}
     decode.write_text(whole + "\n" + json.dumps(other) + "\n")
     said = ["0 of 2 rows are slower; the geometric mean of the ratios is 2.00, and 1.00 over the 1 rows that have no goal",
@@ -46,7 +46,8 @@ def test_report(work):
     pages = copy_of_pages(work)
     expect("mla_report.py: --pages writes the page", [*command, "--pages", pages], 0, [], on_stdout=True)
     has_parts("mla.md", pages, [*said, "| 1 × 1 × 1024 | 16 | 5.0 | 5% | 20.0 | reach: 5 us (5, 4) |", "| 16 | 1 | 1024 | 5.0 (4.00) |",
-                                "| 1 × 4096 | 128 | 1098.7 |"])  # prefill stays: there is none in this run
+                                "| 1 × 4096 | 128 | 1098.7 |"])  # the prefill row stays, because this run has
+                                                                 # none
     (work / "prefill.jsonl").write_text(json.dumps(PREFILL) + "\n{\"heads\": 1")
     expect("mla_report.py: a cut line of prefill.jsonl is an error", command, 1, ["prefill.jsonl:2: not JSON"])
     (work / "prefill.jsonl").write_text(json.dumps(PREFILL) + "\n")
@@ -68,7 +69,7 @@ def test_h200_report(work):
     expect("h200_report.py: a report of a folder that is missing is an error",
            [*command[:2], work / "none"], 1, ["none is no directory", "bench/run_h200.sh"])
     expect("h200_report.py: pages of an empty folder are an error", [*command, "--pages"], 1, ["has no results for the pages"])
-    # 4.3 GB per step of 2 ms are 2.15 TB/s, half of the bandwidth; SGLang's best is 3.249 ms.
+    # 4.3 GB per step of 2 ms are 2.15 TB/s, which is half of the bandwidth. SGLang's best is 3.249 ms.
     row = {"run_name": "lite-bf16", "batch_size": 1, "input_len": 1024, "median_decode_latency": 0.0025,
            "median_decode_gpu_latency": 0.002, "bandwidth_gb_s": 2150.0, "distinct_experts": 6.0, "prefill_latency": 0.1,
            "prefill_throughput": 10240.0}
@@ -123,7 +124,8 @@ def test_multi_gpu_report(work):
     one_gpu = first_row("lite-bf16").split(" | ")[1]
     for name in ("lite-bf16", "v2", "lone"):
         (work / f"{name}.jsonl").write_text(json.dumps(MULTI_GPU) + "\n")
-    # The lone rank's steps take 2.5 and 5 ms with their exchanges, and the longer ones give three tokens.
+    # With their exchanges, the lone rank's steps take 2.5 ms, and 5 ms with drafts; the longer ones give
+    # three tokens.
     for name in ("lite-bf16", "lone"):
         (work / f"speculation.{name}.0.jsonl").write_text(json.dumps(MULTI_GPU) + "\n")
     wide = {**MULTI_GPU, "median_decode_gpu_latency": 0.0045, "bandwidth_gb_s": None, "accept_length": 3.0}
@@ -137,8 +139,8 @@ def test_multi_gpu_report(work):
         ("all-to-all", 4.9))))
     (work / "peers.txt").write_text("1 14336 6.7 8.0 9.0 15.9 9.8 9.2 10.6\n")
     (work / "machine.txt").write_text("NVIDIA H200, 580\nNVIDIA H200, 580\n")
-    # A step reads 5.375 GB, half of them on each of two ranks: 0.625 ms at 4.3 TB/s. The exchanges add 0.303 ms, and their
-    # 4 MB 0.01 ms.
+    # A step reads 5.375 GB, half of it on each of two ranks: 0.625 ms at 4.3 TB/s. The exchanges add 0.303 ms, and the
+    # transfer of their 4 MB adds 0.01 ms.
     decode = [f"| V2-Lite, bf16 | 1 × 1024 | 2.000 | 500 | 0.94 | 47% | {float(one_gpu):.2f} | {float(one_gpu) / 2:.2f} |",
               "| V2's dims, `--quantization fp8`, FP8 cache | 1 × 1024 | 2.000 | 500 | 0.94 | 47% | does not fit |  |"]
     lone, comm = "| 1 × 1024 | 2.00 | 0.50 | 2.50 |", "| 14,336 | 2.50 / 6.70 | 5.30 / 15.90 | 4.80 / 9.80 | 3.40 / 9.20 | 4.90 / 10.60 |"
@@ -166,7 +168,7 @@ def test_speculation_report(work):
         which = work / f"serving-{acceptance.replace('half', 'with')}"
         which.mkdir()
         (which / "serving.jsonl").write_text(json.dumps({"max_concurrency": 64, "output_throughput": rate, "median_tpot_ms": 1.5}) + "\n")
-    # Twice the time for two and a half tokens.
+    # The steps take twice the time and give two and a half tokens.
     wanted = ["| V2-Lite, FP8 | 16 × 1024 | 2.000 | not measured | 4.000, 2.50, 1.25 | not measured | 1.25 |",
               "| 16 | 100 | not measured | 150, 1.50 | not measured |", "| 64 | 100 | 150 | 1.50 |"]
     expect("speculation_report.py: the report has the figures that were worked out by hand", command, 0, wanted, on_stdout=True)
@@ -179,7 +181,7 @@ def test_speculation_report(work):
 
 
 def test_sections(work):
-    """The scripts that measure sections of models, with a stand-in for hadal."""
+    """Tests the scripts that measure sections of models, with a stand-in for hadal."""
     hadal = executable(work / "hadal", "exit 3\n")
     out = work / "out"
     for script, section, report in (("run_h200.sh", "v3-fp8", "h200_report.py"), ("run_multi_gpu_h200.sh", "v2", "multi_gpu_report.py"),

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What the documentation names exists: links and their headings, files, flags and options of the build. Its short tables have
-the figures of the measurements that they summarise, and the README shows what the program prints."""
+"""Tests that everything which the documentation names exists: links and their headings, files, flags and options of the
+build. Its short tables have the figures of the measurements that they summarise, and the README shows what the program
+prints."""
 import glob
 import os
 import re
@@ -147,8 +148,8 @@ def figures_of(text):
 
 
 def other_figures(page):
-    """Yields the figures of a summarising table that the linked page does not have. A row names its page itself, or the lines
-    between its heading and the table do."""
+    """Yields the figures of a summarising table that the linked page does not have. Either the row or the lines between the
+    heading and the table name that page."""
     linked = []
     for number, line, is_code in blocks(page):
         own = [page.parent / target for target in re.findall(r"\]\(([^)#\s]*measurements/[^)#\s]+\.md)", line)]
@@ -181,7 +182,8 @@ def shown_commands():
 
 
 def printed_otherwise(binary):
-    """Yields commands of the README whose output is not what it shows. scripts/demo is replaced by its last command."""
+    """Yields commands of the README whose output differs from what the README shows. scripts/demo is replaced by its
+    last command."""
     demo = re.search(r"^exec \$build/hadal (.*)$", (ROOT / "scripts/demo").read_text(encoding="utf-8"), re.MULTILINE).group(1)
     default = re.search(r'^prompt=\$\{1:-"(.*)"\}$', (ROOT / "scripts/demo").read_text(encoding="utf-8"), re.MULTILINE).group(1)
     for command, lines in shown_commands():
@@ -189,7 +191,7 @@ def printed_otherwise(binary):
         words = words[1:] if words[0].endswith("/hadal") else words
         done = subprocess.run([binary, *words], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
                               stdin=subprocess.DEVNULL)
-        # Timings, on stderr, differ each time; the page may break lines elsewhere.
+        # Timings, on stderr, differ in each run, and the page may break lines at other places.
         wanted = " ".join(" ".join(line for line in lines if " tok/s" not in line).split())
         if done.returncode != 0 or " ".join(done.stdout.split()) != wanted:
             yield f"{command}: prints\n{done.stdout}{done.stderr}"

@@ -52,7 +52,8 @@ def may_include(files):
 
 
 def folder_of_file(path, folders):
-    """Returns the folder of `folders` that holds the file most closely; the first part of its path where none does."""
+    """Returns the folder of `folders` that holds the file most closely, or the first part of the file's path if no
+    folder holds it."""
     parts = path.split("/")[:-1]
     for size in range(len(parts), 0, -1):
         if "/".join(parts[:size]) in folders:
@@ -66,7 +67,7 @@ def violation(path, quote, header, allowed):
         if CUDA_HEADER.match(header) and not MAY_USE_CUDA.fullmatch(path):
             return "CUDA headers belong into kernels/cuda and tensor/cuda_*.cpp"
         return None
-    if header.startswith("hwy/"):  # Highway, which asks to be included with quotes
+    if header.startswith("hwy/"):  # Highway, which must be included with quotes
         return None
     if not (SRC / header).is_file():
         return "project includes are rooted at src/, and there is no such file"
@@ -88,7 +89,7 @@ def circles(allowed):
 
 
 def check_the_checker():
-    """A checker that cannot object would pass everything."""
+    """Checks that the checker objects, because one that cannot would pass everything."""
     files = {"a": "hadal_library(a DEPS hadal_b)  # hadal_c",
              "b": "hadal_library(b)\ntarget_link_libraries(hadal_b PUBLIC hadal_a)",
              "c": "foreach(part x y)\nhadal_library(c_${part} PRIVATE_DEPS hadal_a fmt::fmt)\nendforeach()"}

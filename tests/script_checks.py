@@ -1,4 +1,4 @@
-"""The tests of scripts share this: running a command, checking its output, and counting."""
+"""Holds what the tests of scripts share: running a command, checking its output, and counting."""
 import os
 import subprocess
 import sys
@@ -28,8 +28,8 @@ def executable(path, text):
 
 
 def expect_torch_script(command, work, options, environment, wrong):
-    """Checks a script that needs torch where there is none: its help names `options`, and each of `wrong`, (what it is, its words,
-    what is said), is an error."""
+    """Checks a script that needs torch on a machine without torch: its help names `options`, and each entry of `wrong`, (a name,
+    the arguments, words of the error), is an error."""
     program = command[1].name
     (work / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
     expect(f"{program}: --help says what the options are", [*command, "--help"], 0, options, environment, on_stdout=True)

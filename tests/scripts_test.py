@@ -152,7 +152,8 @@ def test_skipped(work):
     skips("clients without an index", [sys.executable, ROOT / "scripts/client_tests.py", "--filter", "curl", "--venv",
                                        work / "venv"], 1, nowhere, ["the package registry cannot be reached"])
 
-    # The build directory has one GoogleTest program, which skips a case like those of grammars without xgrammar.
+    # The build directory has one GoogleTest program, which skips a case, as the grammar tests do without
+    # xgrammar.
     report = {"testsuites": [{"name": "Grammar", "testsuite": [{"name": "Holds", "result": "SKIPPED"}]}]}
     program = executable(work / "text_test", f"echo '{json.dumps(report)}' >\"${{GTEST_OUTPUT#json:}}\"\n")
     (work / "CTestTestfile.cmake").write_text(
@@ -163,7 +164,8 @@ def test_skipped(work):
 
 
 def test_faults(work):
-    """Every fault of tests/mutations applies to the sources as they are; one that does not is named."""
+    """Every fault of tests/mutations applies to the sources as they are; a fault that does not apply is
+    named."""
     run = [sys.executable, ROOT / "tests/mutations/run.py", "--check"]
     expect("faults apply", run, 0, [" passed, 0 failed\n"], on_stdout=True)
     tree = work / "tree"

@@ -48,7 +48,7 @@ class SafeExecutor final : public StepExecutor {
   testing::FakeExecutor executor_;
 };
 
-// Allows every token; its memory belongs to its request.
+// This constraint allows every token. Its allocations belong to its request.
 class AnyToken final : public TokenConstraint {
  public:
   void fill_mask(std::span<uint32_t> allowed) override {
@@ -68,7 +68,7 @@ class FailingEngine : public ::testing::TestWithParam<bool> {
   }
   ~FailingEngine() override { set_log_level(LogLevel::kInfo); }
 
-  // `record` is the file of its plans, or empty.
+  // `record` is the file for the engine's plans, or empty.
   void start_engine(const std::string& record = {}) {
     EngineOptions options;
     options.max_total_tokens = 4096;
@@ -94,7 +94,7 @@ class FailingEngine : public ::testing::TestWithParam<bool> {
     return out;
   }
 
-  // Requests end as they do when nothing fails.
+  // Checks that requests end as they do when nothing fails.
   void run_normally() {
     const Finished plain = testing::run(*engine_, greedy_request(testing::random_prompt(70, 1), 6));
     EXPECT_EQ(plain.last.finish_reason, FinishReason::kLength);
@@ -154,7 +154,7 @@ TEST_P(FailingEngine, WithoutAReserveAllRequestsEndAndTheEngineBeginsAnew) {
   EXPECT_GT(num_aborted, 0);
 }
 
-// The file is complete while the engine goes on, whichever call failed, also the record's own.
+// While the engine goes on, the file is complete, whichever allocation failed, even one of the record's own.
 TEST_P(FailingEngine, ARecordOfPlansEndsWithALineAndReplaysWhenTheEngineBeginsAnew) {
   const std::string path = ::testing::TempDir() + "/anew_" + (GetParam() ? "o" : "p") + ".jsonl";
   set_log_level(LogLevel::kWarning);
@@ -201,7 +201,7 @@ TEST_P(FailingEngine, WithAReserveOnlyTheRequestWhoseOwnMemoryFailsEnds) {
     if (HasFailure()) return;
   }
   EXPECT_GT(k, 50);
-  EXPECT_GT(num_aborted, 0);  // masks
+  EXPECT_GT(num_aborted, 0);  // because allocations of masks failed
 }
 
 // The caller gets the exception, and the place in the queue is free again.
@@ -221,8 +221,8 @@ TEST_P(FailingEngine, ASubmitThatFailsLeavesNothingBehind) {
     if (id != 0) testing::drain(*engine_, id);
     if (!has_fired) break;
   }
-  // The sequence and its tokens are always allocated; the queue may still have room when the engine thread is
-  // slow.
+  // Two allocations always happen, that of the sequence and that of its tokens, and each fails once. The
+  // queue may still have room if the engine thread is slow.
   EXPECT_GE(num_failures, 2);
   run_normally();
   EXPECT_EQ(engine_->drain(std::chrono::minutes(1)), 0);

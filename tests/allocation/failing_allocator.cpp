@@ -116,7 +116,7 @@ void* operator new(size_t bytes, std::align_val_t alignment) {
 void* operator new[](size_t bytes, std::align_val_t alignment) {
   return hadal::testing::allocate(bytes, static_cast<size_t>(alignment));
 }
-// Whoever asks without an exception gets the same failures as null: std::stable_sort does.
+// Callers of the form that does not throw, such as std::stable_sort, get the same failures as null pointers.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   return hadal::testing::allocate_or_null(bytes, 1);
 }

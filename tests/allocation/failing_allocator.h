@@ -12,8 +12,8 @@ enum class Victims {
 };
 
 enum class Failure {
-  // This is what the system does: the handler of failed allocations may free memory, and the call is tried
-  // again.
+  // The allocation fails as in production: the handler of failed allocations may free memory, and the call is
+  // tried again.
   kWithHandler,
   kAtOnce,  // std::bad_alloc, as if the reserve had been used up
 };
@@ -35,8 +35,7 @@ class Exempt {
   Exempt& operator=(const Exempt&) = delete;
 };
 
-// These return the bytes that operator new has given and operator delete has not taken back, and their peak
-// since reset_peak.
+// These return the bytes that are allocated and not yet freed, and their peak since reset_peak.
 int64_t live_bytes();
 int64_t peak_bytes();
 void reset_peak();

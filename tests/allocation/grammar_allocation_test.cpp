@@ -72,8 +72,8 @@ TEST_F(FailingGrammar, ACompileWithoutMemoryThrowsAndIsNotRemembered) {
   }
 }
 
-// The failure of a broken grammar is its own error, or that of the memory. (The library cuts its message
-// where the memory ends.) The library warns that it ignores a part of the second grammar.
+// A broken grammar without memory fails with its own error or with std::bad_alloc. (The library truncates its
+// message where memory ends.) The library also warns that it ignores a part of the second grammar.
 TEST_F(FailingGrammar, ABrokenGrammarWithoutMemoryIsNoOtherError) {
   for (const char* const text : {"(a", "a$b"}) {
     const GrammarSpec broken{.kind = GrammarKind::kRegex, .text = text};
@@ -118,7 +118,7 @@ TEST_F(FailingGrammar, AMaskWithoutMemoryIsNotTooExpensive) {
   EXPECT_GT(num_failed, 10);
 }
 
-// Where the library failed in the middle of a token, its matcher is not asked again.
+// If the library failed in the middle of a token, its matcher is not used again.
 TEST_F(FailingGrammar, APositionThatWasLostIsAnErrorEverAfter) {
   const auto grammar = compiler_->compile({.kind = GrammarKind::kRegex, .text = "(ab|ac)+"}).value();
   const int32_t a = tokenizer_->encode("a", false).at(0);
@@ -141,7 +141,8 @@ TEST_F(FailingGrammar, APositionThatWasLostIsAnErrorEverAfter) {
   EXPECT_GT(num_lost, 0);
 }
 
-// Those who wait for a compile that has no memory get std::bad_alloc too, or compile it themselves.
+// Threads that wait for a compile which runs out of memory get std::bad_alloc too, or compile the grammar
+// themselves.
 TEST_F(FailingGrammar, ThreadsThatWaitForACompileWithoutMemoryDoNotWaitForEver) {
   const GrammarSpec spec{.kind = GrammarKind::kRegex, .text = "[a-c]+y"};
   for (int64_t k = 10; k < 200; k += 10) {

@@ -1,5 +1,5 @@
 // Tests an allocation that fails anywhere in the server while it answers a request: the request gets one
-// answer or one error, the next one is answered as ever, and the ledger is empty. What requests really
+// answer or one error, the next request is answered as usual, and the ledger is empty. What requests really
 // allocate is compared with what the ledger says.
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ std::string post(const std::string& path, const std::string& body) {
   return fmt::format("POST {} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n{}", path, body.size(), body);
 }
 
-// Reads an answer with a Content-Length and keeps nothing of it. Returns its status.
+// Reads an answer with a Content-Length and discards it. Returns its status.
 int discard_answer(TestClient& client) {
   while (client.received.find("\r\n\r\n") == std::string::npos) {
     if (!client.receive_some()) return 0;
@@ -110,8 +110,8 @@ class FailingServer : public ::testing::Test {
   void try_every_allocation(const std::string& text) {
     try_every_allocation([&](int64_t) { return text; });
   }
-  // Sends text_of(k) while the k-th allocation of the server fails, for each k in turn. Whatever a client is
-  // told of that is 503.
+  // Sends text_of(k) while the k-th allocation of the server fails, for each k in turn. If the client gets an
+  // error, its status is 503.
   template <typename TextOf>
   void try_every_allocation(TextOf text_of) {
     const Exempt exempt;
@@ -133,7 +133,7 @@ class FailingServer : public ::testing::Test {
         EXPECT_EQ(answer.headers.count("retry-after"), 1U);
       } else {
         EXPECT_EQ(answer.status, 200) << answer.body;
-        if (answer.body.find("\"error\":") != std::string::npos) {  // in a stream
+        if (answer.body.find("\"error\":") != std::string::npos) {  // an error inside a stream
           ++num_errors;
           EXPECT_NE(answer.body.find("\"service_unavailable\""), std::string::npos) << answer.body;
         }
@@ -210,8 +210,8 @@ TEST_F(FailingServer, AcceptsTheNextConnectionWhereverAnAllocationFails) {
   EXPECT_GT(k, 10);
 }
 
-// Parses the head of a request whose body is still to come, and compares what that allocates with what it
-// asks for.
+// Parses the head of a request whose body is still to come, and compares the bytes that it allocates with
+// those that it reports to on_head.
 TEST_F(FailingServer, HeadersAllocateNoMoreThanTheLedgerSays) {
   std::string small_fields, short_values;
   for (int i = 0; i < 900; ++i) small_fields += "a:\r\n";
@@ -237,7 +237,8 @@ TEST_F(FailingServer, HeadersAllocateNoMoreThanTheLedgerSays) {
   }
 }
 
-// The estimates are upper bounds: no request allocates more than its charge and what a thread always needs.
+// The estimates are upper bounds: no request allocates more than its charge plus the memory that a thread
+// always needs.
 TEST_F(FailingServer, RequestsAllocateNoMoreThanTheLedgerSays) {
   constexpr int64_t kSlack = 512 << 10;  // allowance for threads, connections and the test itself
   std::string ids = "[1";
@@ -261,8 +262,8 @@ TEST_F(FailingServer, RequestsAllocateNoMoreThanTheLedgerSays) {
       {"/generate", with_lists(",\"logit_bias\":" + biases)},
       {"/generate", with_lists(",\"stop_token_ids\":" + stop_ids)},
       {"/generate", with_lists(",\"logit_bias\":" + biases + ",\"stop_token_ids\":" + stop_ids)},
-      // In the first two expressions every instruction has a thread, soon or late; in the others a few have
-      // one, or the whole text is held back.
+      // In the first two expressions every instruction eventually has a matcher thread. In the others only a
+      // few have one, or the whole text is held back.
       {"/generate", with_lists(",\"stop_regex\":\"" + alternatives + "\"")},
       {"/generate", with_stops(R"("stop_regex":".{1000}Q")")},
       {"/generate", with_stops(R"("stop_regex":["[a-e]{40}Q","[f-p]{40}Q","[q-z]{40}Q","\\p{Lu}{40}Q"])")},

@@ -1,6 +1,6 @@
-// Work that belongs to no single request goes on where there is no memory, even if the reserve is used up:
-// the audit log's thread, a stream whose client reads again, and a request that its handler drops. Afterwards
-// none of them holds memory.
+// Tests that work which belongs to no single request goes on without memory, even if the reserve is used up.
+// The cases are the audit log's thread, a stream whose client resumes reading, and a request that its handler
+// drops. Afterwards none of them holds memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ using hadal::testing::Victims;
 using testing::TestClient;
 using testing::TestServer;
 
-// TemporaryFile is a path in a directory of its own; both end with the object.
+// TemporaryFile is a path in a directory of its own; both are removed with the object.
 class TemporaryFile {
  public:
   TemporaryFile() {
@@ -74,7 +74,7 @@ TEST_F(AuditThread, LivesWhereverAnAllocationFails) {
     log->start();
     log->write("first");
     log->flush();
-    // The thread says that it loses lines, that it cannot open the path again, and that it can.
+    // The thread logs that it loses lines, that it cannot reopen the path, and that it has reopened it.
     std::filesystem::remove(file.path());
     std::filesystem::create_symlink("/dev/full", file.path());
     hadal::testing::fail_allocation(k + 1, Victims::kAll, Failure::kAtOnce);
@@ -112,7 +112,8 @@ TEST_F(AuditThread, WritesWithoutACopy) {
 
 class SlowReader : public Quiet {};
 
-// Wherever an allocation fails while a client reads again, its stream ends: with the answer or with an error.
+// Wherever an allocation fails while a client resumes reading, its stream ends: with the answer or with an
+// error.
 TEST_F(SlowReader, AlwaysGetsTheEndOfItsStream) {
   const auto memory = std::make_shared<RequestMemory>(size_t{1} << 30);
   testing::TestServerOptions options;
@@ -128,14 +129,14 @@ TEST_F(SlowReader, AlwaysGetsTheEndOfItsStream) {
       exchange->is_writable = false;
       ASSERT_TRUE(server.io().run_until([&] { return exchange->num_writes > 0; }));
       ASSERT_TRUE(server.io().run_until([&] { return server.engine().stats().scheduler.num_running == 0; }));
-      bool all_arrived = false;  // of what was sent until now; it is held
+      bool all_arrived = false;  // true once everything sent so far has arrived; it is held
       server.io().post([&] { all_arrived = true; });
       ASSERT_TRUE(server.io().run_until([&] { return all_arrived; }));
       hadal::testing::fail_allocation(k + 1, Victims::kMarked, Failure::kAtOnce);
       try {
         exchange->read_again();
       } catch (const std::bad_alloc&) {
-        // The transport logs it and goes on.
+        // The transport logs this exception and goes on.
       }
       has_fired = hadal::testing::stop_failing();
       ASSERT_TRUE(server.wait(*exchange)) << "call " << k + 1;

@@ -1,4 +1,5 @@
-// Tests what reading a tool call takes beside its text, which requests are charged for.
+// Tests how much memory parsing a tool call needs in addition to its text, because requests are charged for
+// it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

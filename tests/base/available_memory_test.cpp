@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kGiB = size_t{1} << 30;
 
-// Root is a folder that stands in for the root of the file system, and ends with the object.
+// Root is a folder that stands in for the root of the file system, and is removed with the object.
 class Root {
  public:
   Root() {

@@ -30,7 +30,7 @@ void install() {
   end_on_mapping_faults(7);  // as main does
 }
 
-// Matches the line after what it says of the cause, to its end.
+// Matches the rest of the line, which follows the cause.
 std::string rest_of_line() {
   return " in thread [0-9]+, version " + std::string(version()) + "\n$";
 }

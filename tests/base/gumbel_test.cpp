@@ -33,7 +33,7 @@ TEST(Gumbel, TheNoiseHasTheMomentsOfItsDistribution) {
   constexpr int kSamples = 400000;
   double sum = 0.0;
   double sum_of_squares = 0.0;
-  double sum_of_products = 0.0;  // of a token's noise and that of the one before
+  double sum_of_products = 0.0;  // of a token's noise and the previous token's
   double before = 0.0;
   for (int i = 0; i < kSamples; ++i) {
     const double noise = -std::log(exponential_noise(noise_bits(42, i / 1000, i % 1000)));

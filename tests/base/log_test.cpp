@@ -1,4 +1,4 @@
-// One call is one line, and a hanging output blocks no caller.
+// Tests that one call logs one line, and that a hanging output blocks no caller.
 #include "base/log.h"
 
 #include <gtest/gtest.h>

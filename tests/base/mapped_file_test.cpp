@@ -100,7 +100,7 @@ TEST_F(MappedFileTest, ADirectoryIsNotARegularFile) {
   EXPECT_THAT(file.status().message, HasSubstr("not a regular file"));
 }
 
-// A plain open would wait for a writer, so a failure of this test is a test that hangs.
+// A plain open would wait for a writer, so this test hangs if it fails.
 TEST_F(MappedFileTest, AFifoIsRefusedWithoutAWait) {
   ASSERT_EQ(::mkfifo((folder_ / "model.safetensors").c_str(), 0600), 0);
   const auto file = MappedFile::open(folder_ / "model.safetensors");
@@ -198,7 +198,7 @@ TEST_F(MappingFaultTest, LeavesOtherFaultsAsTheyWere) {
         ::raise(SIGBUS);
       },
       ::testing::KilledBySignal(SIGBUS), "");
-  const auto unrecorded = [this] {  // a mapping of somebody else
+  const auto unrecorded = [this] {  // a mapping that is not recorded
     const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
     const auto path = write("unrecorded", std::string(2 * page, 'x'));
     const auto file = RegularFile::open(path).value();
@@ -217,7 +217,7 @@ TEST_F(MappingFaultTest, LeavesOtherFaultsAsTheyWere) {
 TEST_F(MappedFileTest, AnUnreadableFileSaysWhy) {
   const auto path = write("secret", "x");
   std::filesystem::permissions(path, std::filesystem::perms::none);
-  // Root may read every file, so root opens it as the user nobody.
+  // Root may read every file, so root opens the file as the user nobody.
   const bool is_root = ::geteuid() == 0;
   ASSERT_EQ(is_root ? ::seteuid(65534) : 0, 0);
   const auto file = MappedFile::open(path);

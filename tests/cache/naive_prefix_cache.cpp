@@ -59,8 +59,8 @@ void NaivePrefixCache::insert(View tokens, std::span<const PageId> pages, int32_
     added.pages.assign(pages.begin() + matched / 64, pages.end());
     added.priority = priority;
     segments_.push_back(added);
-    // Each segment above it that ends inside the new page's block adopts the page, up to the first one that
-    // has another child, too.
+    // Each segment above the new one that ends inside the new page's block adopts the page, up to the first
+    // segment that has another child too.
     std::vector<Segment*> above;
     for (Segment& segment : segments_) {
       if (segment.path.size() < added.path.size() && is_prefix(segment.path, added.path) &&

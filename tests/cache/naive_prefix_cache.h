@@ -1,6 +1,6 @@
-// This is the prefix cache again, as simple as possible: a flat list of segments, each with its full token
-// path, which are searched one by one. It keeps no counts: locks are the paths that requests named, the
-// caller tells which pages requests use, and everything else is derived when it is needed.
+// Implements the prefix cache a second time, as simply as possible: as a flat list of segments, each with its
+// full token path, which are searched one by one. It keeps no counts: locks are the paths that requests
+// named, the caller tells which pages requests use, and everything else is derived when it is needed.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,7 @@ struct Request {
   CacheOwner owner;
   Tokens tokens;  // computed and still to be computed
   int64_t num_computed = 0;
-  std::vector<PageId> pages;  // it has a reference to each
+  std::vector<PageId> pages;  // the request has a reference to each
   CacheNodeId node = kRootNode;
   int64_t num_locked = 0;  // tokens that the lock covers
   int32_t priority = 0;
@@ -85,7 +85,7 @@ class World {
 
   void check_integrity() const { cache_.check_integrity(refs_); }
 
-  // Everything in the naive cache is found and, because the sums agree, nothing else is.
+  // RadixCache finds everything that the naive cache has. It has nothing else, because the totals agree.
   void check_contents() const {
     for (const auto& segment : naive_.segments()) {
       const auto salt = static_cast<uint64_t>(segment.path.front() / kNumTokens);
@@ -196,7 +196,8 @@ class World {
     requests_.push_back(request);
   }
 
-  // Computes some of its next tokens. If there is no page for them, the request is ended as if retracted.
+  // Computes some of the request's next tokens. If there is no page for them, the request is ended as if
+  // retracted.
   void compute(Request& request) {
     const int64_t target = std::min(std::ssize(request.tokens),
                                     request.num_computed + 1 + static_cast<int64_t>(random_() % 150));
@@ -233,7 +234,7 @@ class World {
     inserted_[{request.owner.client, request.owner.salt.low}].emplace(computed.begin(), computed.end());
   }
 
-  // If a client is told of more than whole pages, it has inserted these tokens itself at some time.
+  // If a client is told of more than whole pages, it has inserted these tokens itself before.
   void check_told(const Request& request, std::span<const int32_t> tokens, const PrefixMatch& match) const {
     ASSERT_GE(match.told_tokens, match.shared_tokens);
     ASSERT_LE(match.told_tokens, match.num_tokens());
@@ -315,7 +316,7 @@ class RadixCacheProperty : public testing::TestWithParam<EvictionPolicy> {
     }
     if (HasFailure()) return;
     world.end_all();
-    // The test is void unless prefixes were shared.
+    // The test proves nothing unless prefixes were shared.
     EXPECT_GT(world.num_shared_tokens, num_steps / 8);
     EXPECT_GT(world.num_copied_tokens, num_steps / 8);
     EXPECT_GT(world.num_evicted_pages, num_steps / 40);

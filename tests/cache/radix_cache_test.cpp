@@ -226,7 +226,7 @@ TEST(RadixCache, LruEvictsWhatWasNotUsedForLongest) {
   for (const int32_t first : {0, 1000, 2000}) world.keep(range(first, 64));
   world.cache.match(range(0, 64));            // counts as a use
   world.keep(range(1000, 64));                // counts as a use
-  world.cache.match_length(range(2000, 64));  // does not
+  world.cache.match_length(range(2000, 64));  // does not count as a use
   world.cache.evict(1);
   EXPECT_FALSE(world.has(range(2000, 64)));
   world.cache.evict(1);
@@ -254,7 +254,7 @@ TEST(RadixCache, PriorityEvictsTheLowestThenOldest) {
   world.keep(range(1000, 64), 5);
   world.keep(range(2000, 64), 1);
   world.cache.match(range(0, 64), 3);      // has the highest priority of its users
-  world.cache.match(range(2000, 64), -7);  // and keeps it
+  world.cache.match(range(2000, 64), -7);  // and keeps its priority of 1
   world.cache.evict(1);
   EXPECT_FALSE(world.has(range(2000, 64)));
   world.cache.evict(1);
@@ -347,8 +347,8 @@ TEST(RadixCache, ASaltIsForgottenWithItsLastNode) {
   world.cache.check_integrity({});
 }
 
-// Otherwise a client could add one token after the other to what another has sent, and read in the count
-// which of them are right.
+// Otherwise a client could add one token after the other to what another client has sent, and learn from the
+// count which tokens are right.
 TEST(RadixCache, AClientIsToldWholePagesOfWhatOthersHaveInserted) {
   World world;
   const auto told = [&](int64_t count, uint64_t client) {
@@ -360,8 +360,8 @@ TEST(RadixCache, AClientIsToldWholePagesOfWhatOthersHaveInserted) {
     EXPECT_EQ(told(count, 1), count);
     EXPECT_EQ(told(count, 2), count / 64 * 64);
   }
-  // Once it has inserted a prefix itself, it is told its exact length, also where the other client's prompt
-  // goes on.
+  // Once a client has inserted a prefix itself, it is told the exact length, even where the other client's
+  // prompt goes on.
   world.cache.insert(range(0, 150), Pages{pages[0], pages[1], pages[2]}, 0, {.client = 2});
   EXPECT_EQ(told(140, 2), 140);
   EXPECT_EQ(told(150, 2), 150);

@@ -72,7 +72,8 @@ TEST(SpeculationFlags, TheWidthFollowsFromStepsAndTopK) {
   EXPECT_EQ(width(""), 0);
   EXPECT_EQ(width("--speculative-algo NEXTN"), 4);
   EXPECT_EQ(width("--speculative-algo EAGLE --speculative-num-steps 1"), 2);
-  // One guess for each position forces the number of draft tokens.
+  // Only one token is drafted per position, so the number of draft tokens is --speculative-num-steps plus
+  // one.
   EXPECT_EQ(width("--speculative-algo NEXTN --speculative-num-steps 5 --speculative-num-draft-tokens 2"), 6);
   EXPECT_EQ(width("--speculative-algo NEXTN --speculative-num-steps 2 --speculative-eagle-topk 4 "
                   "--speculative-num-draft-tokens 4"),
@@ -235,7 +236,7 @@ TEST(FlagParser, TheCommandsOwnFlagsComeFirst) {
               ElementsAre("quantization", "max-total-tokens"));
   EXPECT_THAT(error_of(Command::kGenerate, "--top 1"),
               HasSubstr("may stand for any of --top-k, --top-logprobs"));
-  // The full name of another command's flag is not read as the beginning of a flag of this one.
+  // The full name of another command's flag is not read as the beginning of one of this command's flags.
   for (const char* line : {"--stop x", "--chat", "--n 3", "--output x"}) {
     EXPECT_THAT(error_of(Command::kInfo, line), HasSubstr("does not apply to `hadal info`")) << line;
   }

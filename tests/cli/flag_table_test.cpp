@@ -81,7 +81,7 @@ TEST(FlagTable, NoRefusalNamesItsOwnFlagOrOneThatDoesNotExist) {
   EXPECT_GT(named, 20);
 }
 
-// Where it does not apply, the parser says which commands have it.
+// Where a flag does not apply, the parser says which commands have it.
 TEST(FlagTable, AFlagThatSomeCommandHonoursIsRefusedByNone) {
   for (const Flag& flag : flag_table()) {
     if (flag.flag_class != FlagClass::kError) continue;

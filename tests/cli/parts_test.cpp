@@ -250,7 +250,7 @@ TEST(ModelOptions, DeterministicInferenceIsAPromiseOfTheCpuAlone) {
   EXPECT_EQ(refused.status().code, StatusCode::kUnsupported);
   EXPECT_THAT(refused.status().message,
               HasSubstr("--enable-deterministic-inference: is not supported on a GPU"));
-  // On the CPU it reaches the engine.
+  // On the CPU the flag reaches the engine.
   const ParsedFlags flags =
       parse({"--model-path", "m", "--device", "cpu", "--enable-deterministic-inference"});
   const auto model = resolve_model_options(flags);

@@ -1,4 +1,4 @@
-// A server ends on a signal even if its other threads hang.
+// Tests that a server ends on a signal even if its other threads hang.
 #include "cli/signal_watcher.h"
 
 #include <gtest/gtest.h>

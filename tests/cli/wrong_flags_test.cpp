@@ -68,7 +68,7 @@ TEST(WrongFlags, NamesOfOtherEnginesSayWhatToUseHere) {
         {"-n 3", "-n: is llama.cpp's; each request"}}) {
     EXPECT_THAT(error_of(Command::kServe, line), HasSubstr(wanted)) << line;
   }
-  // Where the name is the beginning of a flag of the command, it means that flag.
+  // If the name is the beginning of one of the command's flags, it means that flag.
   EXPECT_TRUE(parse_flags(Command::kGenerate, words_of("--temp 1")).ok());
   EXPECT_THAT(error_of(Command::kTokenize, "-ctk f16"),
               HasSubstr("is llama.cpp's name for --kv-cache-dtype, which belongs to serve, generate"));
@@ -115,7 +115,7 @@ TEST(ModelPath, MayComeFirstWithoutItsFlag) {
               HasSubstr("unexpected argument 'dir'; all arguments but the model, which may come first"));
   EXPECT_THAT(error_of(Command::kServe, "dir --model other"),
               HasSubstr("'dir' and --model other both name the model"));
-  // There the flag means a model of the server, and a first word may be anything.
+  // In these commands the flag names a model of the server, and a first word may be anything.
   EXPECT_THAT(error_of(Command::kBenchServing, "dir"), HasSubstr("unexpected argument 'dir'"));
   EXPECT_EQ(*find_command(words_of("eval ./dir --data F")), std::pair(Command::kEval, size_t{1}));
 }

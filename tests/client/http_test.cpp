@@ -21,7 +21,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Returns the result of feeding `bytes` in two pieces.
+// Holds the result of feeding `bytes` in two pieces.
 struct Parsed {
   bool ok = true;
   std::string error;

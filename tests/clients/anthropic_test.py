@@ -9,7 +9,7 @@ from checks import Server, check, check_equal, finish, questions, raises, run, w
 
 HELLO = [{"role": "user", "content": "Hello"}]
 STORY = [{"role": "user", "content": "Write a short story about a brave fox."}]
-GREEDY = {"temperature": 0}  # the package has no parameter for it any more, but the API has
+GREEDY = {"temperature": 0}  # the package no longer has a parameter for it, but the API does
 THINK = {"type": "enabled", "budget_tokens": 1024}
 TOOLS = [{"name": "set_alarm", "description": "Set an alarm.", "input_schema": {
     "type": "object", "properties": {"hour": {"type": "integer"}, "channel": {"enum": ["mail", "phone"]}},
@@ -40,7 +40,7 @@ def answers(client):
 
 
 def conversation(client):
-    """System text and blocks count as much as strings, and later turns read earlier ones."""
+    """System text counts, blocks count as much as strings, and later turns include earlier ones."""
     plain = client.messages.count_tokens(model="tiny", messages=HELLO).input_tokens
     with_system = client.messages.count_tokens(model="tiny", messages=HELLO, system="Be brief.").input_tokens
     check("system counts", with_system > plain, (with_system, plain))

@@ -53,7 +53,7 @@ def measure(name, command, server, dataset="random-ids"):
                    "median_e2e_latency_ms"):
         check(f"{name}: {figure}", entry[figure] > 0, entry[figure])
     generated = tokens(server)[1] - before[1]
-    # Its warm-up is one more request of the same kind.
+    # The benchmark's warm-up is one more request of the same kind.
     check_equal(f"{name}: the server generated", generated, (PROMPTS + 1) * OUTPUT)
     return {**entry, "server_prompt_tokens": tokens(server)[0] - before[0]}
 

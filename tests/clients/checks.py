@@ -1,4 +1,4 @@
-"""The tests with other people's clients share this: counting checks, and the e2e tests' server."""
+"""Holds what the tests with third-party clients share: counting checks, and the e2e tests' server."""
 import json
 import pathlib
 import sys
@@ -11,7 +11,8 @@ sys.path.insert(0, str(ROOT / "tests/e2e"))
 from counting import check, finish  # noqa: E402  pylint: disable=wrong-import-position
 from serving import BIN, TINY, Server  # noqa: E402  pylint: disable=wrong-import-position
 
-__all__ = ["BIN", "TINY", "Server", "check", "finish"]  # what clients import from here beside the functions below
+__all__ = ["BIN", "TINY", "Server", "check", "finish"]  # what clients import from here in addition to the
+                                                        # functions below
 
 
 def check_equal(name, got, wanted):
@@ -41,7 +42,8 @@ def raises(name, error, call):
 
 
 def questions(task, count):
-    """Returns the first `count` questions of one of the bundled model's tasks; it answers all of them right."""
+    """Returns the first `count` questions of one of the bundled model's tasks, which the model answers
+    correctly."""
     with open(TINY / f"eval/{task}.jsonl", encoding="utf-8") as lines:
         return [json.loads(line) for line, _ in zip(lines, range(count))]
 

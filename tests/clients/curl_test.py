@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs curl against `hadal serve`, as the README and a shell script use it: plain and streamed requests, files, keys,
-TLS with a certificate of one's own, HTTP/1.0, keep-alive, uploads with Expect and a download that is cut off."""
+TLS with a self-signed certificate, HTTP/1.0, keep-alive, uploads with Expect and a download that is cut off."""
 import json
 import pathlib
 import re
@@ -26,7 +26,7 @@ def events(text):
 
 
 class TlsServer(Server):
-    """Serves over TLS. Its client asks for readiness over TLS too."""
+    """Serves over TLS. Its client checks readiness over TLS too."""
 
     def __init__(self, folder, *flags):
         self.certificate = folder / "cert.pem"
@@ -75,7 +75,7 @@ def generate(base):
     code, out, _ = curl("--http1.0", "-N", f"{base}/generate", *JSON, "-d", json.dumps({**json.loads(body),
                                                                                        "stream": True}))
     check_equal("HTTP/1.0 streamed", (code, events(out)[-1:]), (0, ["[DONE]"]))
-    # The body is larger than what curl sends without asking first.
+    # The body is larger than what curl sends without Expect: 100-continue.
     large = json.dumps({"text": "a b " * 3000, "sampling_params": {"temperature": 0, "max_new_tokens": 2}})
     code, out, _ = curl(f"{base}/generate", *JSON, "-H", "Expect: 100-continue", "-d", "@-", stdin=large)
     check("Expect: 100-continue", code == 0 and ("text" in out or "maximum" in out or "4096" in out), out)
@@ -106,8 +106,8 @@ def shell_habits(base):
 
 
 def documented_commands():
-    """Returns every `curl …` of the README and the docs as (file, words): a line that begins with it, to the end of its quotes
-    and continuations, without what it is piped into."""
+    """Returns every `curl …` of the README and the docs as (file, words): a line that begins with `curl`, to the end of its
+    quotes and continuations, without the command into which it is piped."""
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         lines = iter(path.read_text(encoding="utf-8").splitlines())
         for line in lines:
@@ -121,7 +121,7 @@ def documented_commands():
 
 
 def documented(base):
-    """What the documentation shows works unchanged except for host and port."""
+    """The commands that the documentation shows work unchanged except for host and port."""
     commands = list(documented_commands())
     check("the README shows curl", any(file == "README.md" for file, _ in commands), commands)
     for file, words in commands:

@@ -81,7 +81,7 @@ def hadal_finds_what_the_package_fetched(home):
         found = printed("hadal fetch of a tag", [BIN, "fetch", "--model-path", "org/name@v1"], env)
         check_equal("hadal finds the snapshot of a tag", found, fetched)
         check_equal("hadal fetches no file again", len(downloads(hub)), asked)
-        # The config is no whole one, so that the error shows from where it was read.
+        # The config is incomplete, so that the error shows where it was read from.
         done = subprocess.run([BIN, "info", "--model-path", "org/name"], capture_output=True, text=True, timeout=300, check=False,
                               env={**env, "HF_HUB_OFFLINE": "1"})
         check("offline hadal reads the package's snapshot", str(snapshot / "config.json") in done.stderr, done.stderr)

@@ -43,7 +43,7 @@ def token_ids(server):
     check_equal("sums", results["hadal_sums"]["acc,none"], 1.0)
     check_equal("all were asked", (len(samples["hadal_copy"]), len(samples["hadal_sums"])), (QUESTIONS, 5))
     for row in samples["hadal_sums"]:
-        # This is [log-likelihood, whether greedy decoding would say it] of each choice, as text.
+        # Each choice has [log-likelihood, whether greedy decoding would produce it], both as text.
         said = [(float(likelihood), greedy == "True") for likelihood, greedy in row["filtered_resps"]]
         check("log-probabilities", all(-500 < likelihood < 0 for likelihood, _ in said), said)
         check("only the likeliest may be greedy", all(pair == max(said) for pair in said if pair[1]), said)

@@ -39,7 +39,8 @@ class Colour(enum.Enum):
 
 
 class Thing(pydantic.BaseModel):
-    """Every field has an end: a small model that writes what it was never taught would otherwise write digits for ever."""
+    """Every field is bounded, because a small model that writes what it was never trained on could otherwise write digits
+    for ever."""
     colour: Colour
     round: bool
     size: typing.Literal[1, 20, 300]
@@ -223,8 +224,8 @@ def calls_when_told(client):
 
 
 def calls_by_itself(client):
-    """The model calls tools by itself in the words it was trained on: the name and the arguments are right, and so is the
-    answer to a result."""
+    """The model calls tools on its own in the format on which it was trained: the name and the arguments are right, and
+    so is the answer to a result."""
     for question in questions("tool_call", 4):
         system, user = question["messages"][0]["content"], question["messages"][-1]
         tools = []
@@ -338,7 +339,8 @@ def bad_requests(client):
 
 
 def cancels(client, server):
-    """A stream that is closed stops costing: nothing runs soon after, long before its tokens would have been made."""
+    """Closing a stream ends its request: soon afterwards nothing runs, long before its tokens would have been
+    generated."""
     stream = client.chat.completions.create(model="tiny", messages=STORY, max_tokens=3000, stream=True,
                                             extra_body={"ignore_eos": True})
     for _, chunk in zip(range(3), stream):
@@ -367,7 +369,7 @@ async def many_at_once(server):
         check_equal("streams together", await asyncio.gather(*map(streamed, asked)), wanted)
         task = asyncio.create_task(client.chat.completions.create(
             model="tiny", messages=STORY, max_tokens=3000, extra_body={"ignore_eos": True}))
-        while server.load()["num_reqs"] == 0:  # until it is at work
+        while server.load()["num_reqs"] == 0:  # until the request runs
             await asyncio.sleep(0.02)
         task.cancel()
         cancelled = await asyncio.gather(task, return_exceptions=True)
@@ -380,7 +382,8 @@ def asynchronous(server):
 
 
 def full_queue():
-    """A full queue answers 503 with Retry-After, which the package obeys: with retries everyone is answered."""
+    """A full queue answers 503 with Retry-After, which the package obeys: with retries every request is
+    answered."""
     with Server("--served-model-name", "tiny", "--max-running-requests", 1, "--max-queued-requests", 1) as server:
         def ask(retries):
             client = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=retries)

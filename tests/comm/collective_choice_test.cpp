@@ -28,7 +28,8 @@ constexpr Case kCases[] = {
     {Op::kAllReduce, 14336, 2, Algorithm::kOneShot, 14336, 3.3377},
     {Op::kAllReduce, 117440512, 2, Algorithm::kOneShot, 117440512, 312.354},
     {Op::kAllReduce, 14336, 8, Algorithm::kOneShot, 100352, 3.5641},
-    // With four ranks the two algorithms cost the same at 836,000 bytes, with eight at 238,857.
+    // With four ranks the two algorithms cost the same at 836,000 bytes, and with eight ranks at 238,857
+    // bytes.
     {Op::kAllReduce, 835996, 4, Algorithm::kOneShot, 2507988, 9.9},
     {Op::kAllReduce, 836004, 4, Algorithm::kTwoShot, 1254006, 9.9},
     {Op::kAllReduce, 238848, 8, Algorithm::kOneShot, 1671936, 7.6998},

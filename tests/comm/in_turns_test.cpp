@@ -28,7 +28,7 @@ using testing::on_ranks;
 
 constexpr int64_t kPlaceBytes = 256;
 
-// The memory of a group's places, which holds nothing meaningful at first.
+// Holds the memory of a group's places, which is meaningless at first.
 class HostPlaces {
  public:
   explicit HostPlaces(int num_ranks) : memory_(num_ranks) {
@@ -48,7 +48,7 @@ class HostPlaces {
 void nothing_to_wait_for(StreamHandle /*stream*/) {}
 
 // Runs `num_steps` steps, whose lengths are random but the same on all ranks. The work between two exchanges
-// uses `shared` without a lock, so that the thread sanitizer sees two ranks in one turn.
+// uses `shared` without a lock, so that the thread sanitizer reports two ranks in one turn.
 TEST(InTurns, OneRankComputesAtATimeAndReadsTheLatestPartsOfAll) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -94,7 +94,7 @@ TEST(InTurns, ARankWaitsForItsStreamBeforeItHandsTheTurnOver) {
   constexpr int kRanks = 4;
   HostPlaces memory(kRanks);
   LoopbackGroup group(kRanks, kPatient);
-  // The "device" does what is launched only when a rank waits for it.
+  // The "device" runs launched work only when a rank waits for it.
   std::vector<int> launched(kRanks, 0);
   std::atomic<int> num_wrong{0};
   const auto thrown = on_ranks(group, [&](Communicator& host) {
@@ -170,7 +170,7 @@ TEST(InTurns, ARankThatKeepsItsTurnIsLost) {
     LoopbackGroup group(kRanks, deadline);
     std::atomic<int> num_lost{0};
     const auto thrown = on_ranks(group, [&](Communicator& host) {
-      // The rank in whose turn the others have lost patience goes on when they have.
+      // The rank whose turn exceeds the deadline of the others goes on once they have given up.
       InTurns end(host, memory.places(), [&](StreamHandle /*stream*/) {
         while (host.rank() == 1 && num_lost < kRanks - 1) std::this_thread::yield();
       });
@@ -211,7 +211,7 @@ TEST(DeviceCommunicator, RefusesPartsThatDoNotFitAndExchangesOutsideOfSteps) {
             "");
 }
 
-// The rule that makes it safe to overwrite a part: between two parts in the same place lies another exchange.
+// This rule makes it safe to overwrite a part: between two parts in the same place lies another exchange.
 TEST(DeviceCommunicator, TwoPartsInOnePlaceAlwaysHaveAnExchangeBetweenThem) {
   std::mt19937_64 random(7);
   std::array<std::byte, 2 * kPlaceBytes> memory{};

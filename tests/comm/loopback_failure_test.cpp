@@ -26,8 +26,8 @@ using testing::missing_in;
 using testing::on_ranks;
 using testing::thrown_by;
 
-// Expects that the calls contradict each other and that every rank says so in the same words, and that the
-// group stays usable.
+// Expects that every rank reports in the same words that the calls contradict each other, and that the group
+// stays usable.
 void expect_misfit(int num_ranks, const std::function<void(Communicator&)>& body, const std::string& words) {
   LoopbackGroup group(num_ranks, kPatient);
   for (const std::exception_ptr& thrown : on_ranks(group, body)) {
@@ -195,7 +195,7 @@ TEST(LoopbackFailure, ARankOverTheDeadlineIsLostAndNamedWithItsCalls) {
         comm.all_gather({}, {});
         over.wait(false);
       }
-      comm.barrier();  // the late rank learns of it too
+      comm.barrier();  // the late rank gets the failure too
     });
     const std::vector<std::string> words = {
         "RankLost: rank 1 is lost: within " + std::to_string(deadline.count()) +
@@ -212,7 +212,7 @@ TEST(LoopbackFailure, SeveralLostRanksAreCounted) {
             "");
 }
 
-// A rank that had entered the call that failed is not taken for one that has entered the next call.
+// A rank that had entered the failed call is not mistaken for one that has entered the next call.
 TEST(LoopbackFailure, ARankIsLostAfterACallThatFailedToo) {
   expect_with_some_deadline([](milliseconds deadline) {
     LoopbackGroup group(2, deadline);

@@ -56,7 +56,7 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
-// Returns bytes that tell by which rank, to which rank and at which place they were made.
+// Returns bytes that identify their sender, their receiver and their place.
 Bytes marked_bytes(int from, int to, size_t count) {
   Bytes bytes(count);
   for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>(i * 7 + from * 31 + to * 113 + 1);
@@ -151,7 +151,7 @@ TEST_P(LoopbackOf, AllGatherAcceptsAPartThatIsAlreadyInItsPlace) {
   for (int rank = 0; rank < num_ranks(); ++rank) EXPECT_TRUE(all[rank] == expected) << "rank " << rank;
 }
 
-// Exchange holds the buffers of one rank in an all_to_all, and what it should receive.
+// Exchange holds the buffers of one rank in an all_to_all, and the bytes that it should receive.
 struct Exchange {
   Exchange(int num_ranks, int rank, size_t largest) {
     for (int other = 0; other < num_ranks; ++other) {
@@ -250,7 +250,8 @@ TEST_P(LoopbackOf, CallsAllocateNothing) {
   expect_nothing_thrown(thrown);
 }
 
-// Without this, the tests above might pass for sums in another order. Two numbers have one sum.
+// Otherwise the tests above could pass for sums in another order. Two parts have the same sum in either
+// order.
 TEST(Loopback, TheOrderOfThreeOrMorePartsShowsInTheBitsOfTheirSum) {
   for (const int num_ranks : {3, 4, 8}) {
     std::vector<Floats> parts = random_floats(num_ranks, 1000, 1000);

@@ -22,7 +22,7 @@ using testing::expect_with_some_deadline;
 using testing::missing_in;
 using testing::thrown_by;
 
-// Watch is what a test sees of a model that it has given away.
+// Watch lets a test observe a model that it has given away.
 struct Watch {
   std::atomic<bool> released{false};  // until then, ranks hang
   std::atomic<int> num_inside{0};     // ranks that use the model
@@ -36,7 +36,7 @@ struct Watch {
   void wait_for_destruction() const { destroyed.wait(false); }
 };
 
-// Model is an owner: what bodies use.
+// Model is the owner of what bodies use.
 struct Model {
   explicit Model(std::shared_ptr<Watch> by) : watch(std::move(by)) {}
   ~Model() {
@@ -139,7 +139,8 @@ TEST(RankLoss, SeveralRanksAreLostTogether) {
   });
 }
 
-// A lost rank may have written anything since, so the group stays unusable; but its thread is joined.
+// A lost rank may have written anything after it was lost, so the group stays unusable. Its thread is joined
+// nevertheless.
 TEST(RankLoss, ARankThatReturnsLateStaysLost) {
   const auto watch = std::make_shared<Watch>();
   {

@@ -59,7 +59,8 @@ TEST_P(RankThreadsOf, ARankAlwaysHasTheSameThreadWhichIsNotTheCallers) {
   EXPECT_EQ(num_wrong.load(), 0);
 }
 
-// The ranks' plain writes must be visible after run(), and the caller's to them: TSan checks the order.
+// The ranks' plain writes must be visible after run(), and the caller's writes must be visible to the ranks.
+// TSan checks this order.
 TEST_P(RankThreadsOf, OrdersPlainAccessesAcrossThousandsOfSteps) {
   RankThreads ranks(num_ranks(), kPatient, nullptr);
   int64_t input = 0;
@@ -105,11 +106,11 @@ TEST_P(RankThreadsOf, ASlowRankChangesNothing) {
   }
 }
 
-// Throws says what a rank may throw, and how the caller of run() should see it.
+// Throws says what a rank may throw, and what the caller of run() should get.
 struct Throws {
   std::function<void()> call;
   std::string seen;
-  std::string told;  // to the other ranks
+  std::string told;  // what the other ranks are told
 };
 
 TEST_P(RankThreadsOf, TheFirstFailureIsThrownWithItsTypeAndTheNextStepRuns) {

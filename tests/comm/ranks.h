@@ -19,7 +19,7 @@ namespace hadal::testing {
 // This is the deadline where no rank is meant to be lost, however slow the machine is.
 constexpr std::chrono::milliseconds kPatient = std::chrono::minutes(1);
 
-// Calls body(end) on a thread for each rank and returns what each has thrown: null where nothing.
+// Calls body(end) on a thread for each rank. Returns what each has thrown, or null.
 inline std::vector<std::exception_ptr> on_ranks(LoopbackGroup& group,
                                                 const std::function<void(Communicator&)>& body) {
   std::vector<std::exception_ptr> thrown(group.num_ranks());
@@ -67,9 +67,9 @@ std::string thrown_by(const Call& call) {
   return "nothing";
 }
 
-// On a machine that is busy enough, a rank that does not hang misses a short deadline too. This calls
-// attempt(deadline), which returns what differs from the expectation, with longer deadlines until nothing
-// does; what the last attempt returns is the failure of the test.
+// On a busy machine a rank that does not hang may miss a short deadline too. This therefore calls
+// attempt(deadline), which returns what differs from the expectation or "", with longer and longer deadlines
+// until nothing differs. The test fails with what the last attempt returned.
 inline void expect_with_some_deadline(
     const std::function<std::string(std::chrono::milliseconds deadline)>& attempt) {
   std::string wrong;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Tests that the tokens and log-probabilities of answers on a GPU have the same bits in every run: in a second run, and
 without graphs, graph padding or the overlapped schedule. It does so for one request and for batches of five that begin in
-one step, with the bundled model, with the same weights as bfloat16 and (batches only) in float16, and with V2-Lite's
-dimensions and dummy weights. `hadal logits` must write the same bytes twice. A request's greedy tokens must not depend
+one step, on several models: the bundled model, the same weights as bfloat16 and (batches only) in float16, and V2-Lite's
+dimensions with dummy weights. `hadal logits` must write the same bytes twice. A request's greedy tokens must not depend
 on the other requests in its batch, except where its two best logits are closer than ten times what the others change.
 
     HADAL_BINARY=build/cuda-release/hadal tests/cuda/e2e_equal_bits.py [--verbose]
@@ -32,8 +32,8 @@ REQUESTS = {
     "one truncated": ("--temperature", 1.3, "--top-k", 40, "--top-p", 0.95, "--seed", 6),
     "one penalised": ("--temperature", 0.7, "--repetition-penalty", 1.2, "--frequency-penalty", 0.3, "--seed", 7),
 }
-# Other requests may change the distance between the two best logits by no more than this (root mean square), because
-# otherwise the rule above would excuse anything.
+# Other requests may change the distance between the two best logits by at most this (root mean square), because
+# otherwise the rule above would excuse any difference.
 MAX_COMPANY_ERROR = {"FP8": 0.5, "bfloat16": 0.1}
 SERVER_CACHE = ("--max-total-tokens", 65536)
 TOKENS = 96
@@ -62,8 +62,8 @@ def check_request(model, name):
 
 
 def batch_answers(model, flags):
-    """Returns the answers to five requests of different lengths and sampling, which a paused server gathers and begins in one
-    step."""
+    """Returns the answers to five requests of different lengths and sampling, which a paused server queues and then begins in
+    one step."""
     rng = random.Random(3)
     requests = [{"input_ids": [rng.randrange(10, 4000) for _ in range(17 + 40 * i)], "return_logprob": True,
                  "top_logprobs_num": 3,

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Compares logits and greedy continuations of every golden and of the bundled model, on the GPU with those on the CPU, both with
-bfloat16 weights and cache, and without quantisation with --dtype float16 too. The differences are bounded. FP8 weights are
-W8A8 on the GPU and dequantised on the CPU: what that costs is reported, and bounded loosely. Greedy tokens must agree
-wherever the CPU's two best logits are further apart than ten times the measured error, and most of all cases' tokens must be
-equal.
+bfloat16 weights and cache, and without quantisation with --dtype float16 too. The differences are bounded. FP8 weights are W8A8
+on the GPU and dequantised on the CPU: the resulting error is reported, and bounded loosely. Greedy tokens must agree wherever
+the CPU's two best logits are further apart than ten times the measured error, and most of all cases' tokens must be equal.
 
     HADAL_BINARY=build/cuda-release/hadal tests/cuda/e2e_logits.py [--verbose]
 """

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares logits and greedy continuations of several ranks (--tp-size, --ep-size) with those of one rank on a GPU. The ranks
 take turns on one GPU; where there are as many GPUs as ranks, they are compared on GPUs of their own as well. This is done for the
-goldens of every family that a GPU runs, for the bundled model (with NextN, too), and for random models whose parts are uneven. Ranks add sums that
-were rounded to 16 bits, so logits may differ as much as those of a GPU and a CPU (e2e_logits.py); greedy tokens must agree
-wherever the two best logits are further apart than ten times the measured error.
+goldens of every family that a GPU runs, for the bundled model (with NextN, too), and for random models whose parts are uneven.
+Ranks add sums that were rounded to 16 bits, so logits may differ as much as those of a GPU and a CPU (e2e_logits.py). Greedy
+tokens must agree wherever the two best logits are further apart than ten times the measured error.
 
     HADAL_BINARY=build/cuda-release/hadal tests/cuda/e2e_ranks.py [--verbose]
 """
@@ -25,7 +25,8 @@ def rank_flags(tp, ep, step):
 
 def check_speculation(step, directory):
     """Compares greedy tokens of the bundled model with speculation, in graphs where ranks have GPUs of their own, and without.
-    A prompt's last bits do not depend on speculation, and a verified row's do, so the rule of the two best logits holds."""
+    Speculation does not change the last bits of a prompt's logits, but it does change those of verified rows. The rule of the
+    two best logits therefore applies."""
     ranks = rank_flags(2, 1, step)
     flags = (*ranks, "--temperature", 0, "--ignore-eos", "--max-new-tokens", 48, *gpu.SMALL_CACHE)
     nextn = ("--speculative-algorithm", "NEXTN", "--speculative-num-steps", 3, "--speculative-fixed")

@@ -81,7 +81,7 @@ def own_test():
     sys.path.insert(0, os.path.dirname(os.path.abspath(OPTIONS.file)))
     spec = importlib.util.spec_from_file_location("flash_mla_dense_decoding", OPTIONS.file)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclass looks itself up
+    sys.modules[spec.name] = module  # its dataclass looks up its module there
     spec.loader.exec_module(module)
     return module
 

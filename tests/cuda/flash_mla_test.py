@@ -31,7 +31,8 @@ from hadal.flash_mla import FlashMLASchedMeta, flash_mla_with_kvcache, get_mla_m
 DEVICE = torch.device("cuda", 0)
 ROW, LATENT, PAGE = 576, 512, 64
 ABSURD_PAGE = 2_147_000_000
-# The tolerances of FlashMLA's test: outputs may differ by an absolute or by a relative amount, and as a whole by a cosine.
+# These are the tolerances of FlashMLA's test: each output may differ by an absolute or by a relative amount, and all
+# outputs together by a cosine difference.
 OUT_ABSOLUTE, OUT_RELATIVE, OUT_COSINE = 8e-4, 2.01 / 128, 5e-6
 LSE_ABSOLUTE, LSE_RELATIVE = 1e-6, 8.01 / 65536
 FP8_COSINE, FP8_LSE = 5e-4, 1e-3
@@ -147,7 +148,7 @@ def check(result, expected, fp8=False):
 
 
 def raises(kind, words, call):
-    """The call must fail with this kind of exception, whose text has all these words."""
+    """Checks that the call fails with this kind of exception, whose text has all these words."""
     try:
         call()
     except kind as error:
@@ -253,7 +254,8 @@ def layers_share_metadata():
 
 
 def table_grows():
-    """Layers of one step may bring tables of different widths: the first one's decides how the work is cut."""
+    """Layers of one step may have tables of different widths: the width of the first layer's table decides how
+    the work is cut."""
     for h_q, first, then in ((128, 3, 1500), (128, 1500, 3), (16, 3, 400)):
         metadata = get_mla_metadata()[0]
         for columns in (first, then):
@@ -329,7 +331,7 @@ def with_autograd():
 
 
 def quantised(batch, scales):
-    """Returns 656-byte records of a batch's cache, and the cache that they stand for."""
+    """Returns 656-byte records of a batch's cache, and the cache that they represent."""
     values = torch.nan_to_num(batch.cache.float(), 0.0).squeeze(2)
     latent = values[..., :LATENT].reshape(*values.shape[:2], 4, LATENT // 4)
     top = latent.abs().amax(dim=-1, keepdim=True)

@@ -1,7 +1,7 @@
 """Holds what the GPU's end-to-end checks share: running the binary, reading logits and counting. It uses only Python's
-standard library.
-HADAL_TEST_DEVICE=cpu runs them without a GPU, against itself: that tests the checks, not the engine.
-HADAL_GPU_FLAGS="--tp-size 2" adds flags to every run on a GPU, so that the same checks hold for ranks on several GPUs."""
+standard library. HADAL_TEST_DEVICE=cpu runs them without a GPU and compares the CPU with itself, which tests the checks,
+not the engine. HADAL_GPU_FLAGS="--tp-size 2" adds flags to every run on a GPU, so that the same checks hold for ranks on
+several GPUs."""
 import array
 import concurrent.futures
 import itertools
@@ -22,8 +22,8 @@ DEVICE = os.environ.get("HADAL_TEST_DEVICE", "cuda")
 GPU = ("--device", DEVICE, *os.environ.get("HADAL_GPU_FLAGS", "").split())
 SMALL_CACHE = ("--max-total-tokens", 8192)
 MAX_RELATIVE_ERROR = 3e-2
-# Tokens after a close call cannot be compared, and a fault that moved them all would hide there. On one H200 all are
-# equal.
+# Tokens after a close call cannot be compared, and a fault that moved all of them would go unnoticed. On one H200
+# all tokens are equal.
 MIN_EQUAL_SHARE = 0.8
 GAP_FACTOR = 10  # greedy tokens must agree where the two best logits are further apart than this many times the error
 
@@ -93,7 +93,8 @@ def generate(checkpoint, ids, *flags):
 
 
 def compare_greedy(expected, got, error):
-    """Returns (tokens equal, why the rest does not count, or None). Raises if a difference has no excuse."""
+    """Returns (number of equal tokens, why the rest does not count, or None). Raises if a difference has no
+    excuse."""
     for at, (one, other) in enumerate(zip(expected["output_ids"], got["output_ids"])):
         if one == other:
             continue
@@ -113,7 +114,8 @@ def check_equal_share(equal, total):
 
 
 def main(checks, workers=6, after=()):
-    """Runs [(name, call)], those of `after` when the others have ended; a call returns what to print, or raises."""
+    """Runs [(name, call)], and those of `after` when the others have ended. A call returns what to print, or
+    raises."""
     verbose = "--verbose" in sys.argv[1:]
 
     def attempt(check):

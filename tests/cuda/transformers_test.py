@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compares the CUDA engine's logits with Hugging Face transformers on the same GPU, at the models' own dimensions with few
-layers and random weights. transformers computes in float32 from the same bf16 checkpoint. Tokens whose experts differ by
-a close call are far off; which ones cannot be seen from outside, so the bound is on the median token, and the share of
-far ones is bounded too.
+layers and random weights. transformers computes in float32 from the same bf16 checkpoint. Tokens for which a close call
+selects other experts are far off, and these tokens cannot be identified from outside. The bound is therefore on the median
+token, and the share of far tokens is bounded too.
 
     HADAL_BINARY=build/cuda-release/hadal tests/cuda/transformers_test.py [NAME …]
 """

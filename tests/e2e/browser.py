@@ -170,8 +170,8 @@ class Page:
         return self.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].at(-1)?.innerText ?? null")
 
     def click(self, selector):
-        """Clicks into the middle of the last matching element with real mouse events, once it stands still: a page that
-        scrolls or draws what stands above would make the click miss."""
+        """Clicks into the middle of the last matching element with real mouse events, once it stands still, because the
+        click would miss on a page that scrolls or draws above the element."""
         place = self.evaluate(f"""(async () => {{
           const middle = () => {{
             const node = [...document.querySelectorAll({json.dumps(selector)})].at(-1);

@@ -18,13 +18,13 @@ from counting import check, finish, skip
 
 UP, LEFT, HOME = b"\x1b[A", b"\x1b[D", b"\x01"
 PASTE, PASTE_END = b"\x1b[200~", b"\x1b[201~"
-PROMPT = b"\x1b[?2004h"  # the editor asks the terminal to mark what it pastes
-PASTE_OFF = b"\x1b[?2004l"  # the editor gives the terminal back
+PROMPT = b"\x1b[?2004h"  # the editor makes the terminal mark pasted text
+PASTE_OFF = b"\x1b[?2004l"  # the editor restores the terminal
 CONTROL = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
 class Chat:
-    """`hadal chat` on a terminal of its own."""
+    """Runs `hadal chat` on a terminal of its own."""
 
     def __init__(self, state, *flags, model=TINY, term="xterm"):
         words = [BIN, "chat", str(model), "--log-level", "warning", "--temperature", "0", *map(str, flags)]
@@ -178,7 +178,7 @@ def test_commands(work):
 
 
 def test_typing_ahead(work):
-    """Ctrl-D counts also when it is typed while an answer is printed, when the terminal still collects lines."""
+    """Ctrl-D also works when it is typed while an answer is printed, when the terminal still collects lines."""
     chat = Chat(work / "ahead", "--max-new-tokens", "300", "--ignore-eos")
     chat.until(PROMPT)
     os.write(chat.fd, b"hello\r")
@@ -189,7 +189,8 @@ def test_typing_ahead(work):
 
 
 def test_interrupts(work):
-    """Thinking is dimmed; Ctrl-C stops an answer, then drops a line, and in an empty line it leaves."""
+    """Thinking is dimmed. Ctrl-C stops an answer, then drops a line, and in an empty line it ends the
+    chat."""
     chat = Chat(work / "interrupts", "--load-format", "dummy", "--thinking", "--max-new-tokens", "300", "--ignore-eos",
                 "--kernels", "reference", model=make_text_model(work))
     chat.until(PROMPT)

@@ -51,7 +51,7 @@ def test_usage_errors(model):
     expect_error("--stop must not be empty", 2, ["--stop"], "generate", "--model-path", model, "--input-ids", "5", "--stop", "")
     expect_error("a context holds two tokens or more", 2, ["--context-length 1", "[2,"], "generate", "--model-path", model,
                  "--input-ids", "5", "--context-length", "1")
-    # The model has no weights, so any other order of the checks gives another error.
+    # The model has no weights, so any other order of the checks would give another error.
     for words in (["generate", "--input-ids", "5"], ["chat"], ["serve"], ["info"], ["bench", "offline"]):
         expect_error(f"{words[0]} refuses a context beyond the model's before it reads weights", 2,
                      ["--context-length 513: must be in [2, 512], the model's max_position_embeddings"], *words, "--model-path",
@@ -107,7 +107,8 @@ def test_usage_errors(model):
 
 
 def test_errors_name_flags(model):
-    """Values that only the model or the prompt shows to be wrong. The model has no weights, so nothing is loaded before."""
+    """Tests values that only the model or the prompt shows to be wrong. The model has no weights, so nothing is loaded
+    before."""
     for wanted, *words in (("--max-new-tokens 600: must be in [0, 510], because the context has 512 tokens and the prompt 2",
                             "--max-new-tokens", "600"),
                            ("--max-new-tokens 19: must be in [0, 18]", "--max-new-tokens", "19", "--context-length", "20"),
@@ -130,7 +131,7 @@ def test_errors_name_flags(model):
 
 
 def test_missing_files(model, work):
-    """Every flag that names a file or a directory, with one that is missing."""
+    """Tests every flag that names a file or a directory, with one that is missing."""
     missing = str(work / "missing")
     ids = ["--model-path", model, "--load-format", "dummy", "--input-ids", "5"]
     serve = ["serve", "--model-path", model, "--load-format", "dummy", "--skip-tokenizer-init", "--port", "0"]
@@ -200,14 +201,16 @@ def test_info(model):
     for wanted, pages in [(1, 1), (64, 1), (65, 2), (1000, 16)]:
         rc, out, _ = run("info", "--model-path", model, "--json", "--max-total-tokens", str(wanted))
         check(f"info rounds {wanted} tokens up to whole pages", rc == 0 and json.loads(out)["max_total_num_tokens"] == pages * 64, out)
-    # Two contexts are more than the memory holds, so that the default is a quarter of what the weights leave.
+    # Two contexts need more than the available memory, so the default is a quarter of the memory that the
+    # weights leave.
     rc, out, err = run("info", "--model-path", model, "--json", "--device", "cpu", "--json-model-override-args",
                        '{"max_position_embeddings": 67108864, "num_hidden_layers": 60}')
     check("info of a model with a very long context succeeds", rc == 0, err)
     info = json.loads(out)
     quarter = (info["memory_bytes"] - info["weight_bytes"]) // 4 // info["kv_bytes_per_token"]
     check("info prints the cache that an engine would make", info["max_total_num_tokens"] == (quarter + 63) // 64 * 64, out)
-    # An engine refuses them in the same words, except for the amount of memory, which changes between the two.
+    # An engine refuses this number of tokens in the same words, except for the amount of memory, which changes
+    # between the two runs.
     too_many = ["--model-path", model, "--load-format", "dummy", "--max-total-tokens", str(10 ** 12)]
     refusal = ["max-total-tokens is 1000000000000; allowed: at most ",
                " GB of memory are free and a token needs 3456 bytes"]

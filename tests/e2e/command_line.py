@@ -1,4 +1,5 @@
-"""The tests of the command line share this: running the binary, its errors and a small model of random weights.
+"""Holds what the tests of the command line share: running the binary, its errors and a small model of random
+weights.
 
 HADAL_BINARY names the binary (default build/cpu-release/hadal). It needs only the standard library.
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests what is made from the flag table: completions in real shells, manual pages through groff, and the table as JSON.
-Shells and groff that are not installed are skipped, except bash."""
+"""Tests the outputs that are generated from the flag table: completions in real shells, manual pages through groff, and
+the table as JSON. Shells and groff that are not installed are skipped, except bash."""
 
 import json
 import pathlib
@@ -21,7 +21,8 @@ def shell(*words, text, env=None):
 
 
 def complete_in_bash(script, line):
-    """Returns what bash offers for the last word of a line, through the function that it calls itself."""
+    """Returns what bash offers for the last word of a line, through the completion function that bash itself
+    calls."""
     words = line.split(" ")
     quoted = " ".join(f"'{word}'" for word in words)
     text = (f"source {script}\nCOMP_WORDS=({quoted})\nCOMP_CWORD={len(words) - 1}\nCOMP_LINE='{line}'\n"
@@ -64,7 +65,7 @@ def test_zsh(work):
         return skip("zsh is not installed", 2)
     rc, _, err = shell("zsh", "-fn", str(script), text="")
     check("zsh finds no fault in its script", rc == 0 and not err, err)
-    # A real completion needs a terminal, which zsh's module zpty gives. Each read waits for its pattern.
+    # A real completion needs a terminal, which zsh's module zpty provides. Each read waits for its pattern.
     text = ("zmodload zsh/zpty; zpty z zsh -f\n"
             f"zpty -w z \"PS1=; autoload -Uz compinit; compinit -u -D; source {script}; echo re''ady\"\n"
             "zpty -r -m z seen '*ready*' || exit 1\n"

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Speculation with a NextN layer of another directory (--speculative-draft-model-path): a layer with the bundled model's weights
-guesses as the model's own does, from a checkpoint and from SGLang's export of the layer, in the model's format and in another one. A
-layer that guesses badly changes no token. A directory that has no layer, or one that does not fit, is one line."""
+"""Tests speculation with a NextN layer of another directory (--speculative-draft-model-path). A layer with the bundled model's
+weights guesses as the model's own does, from a checkpoint and from SGLang's export of the layer, in the model's format and in
+another one. A layer that guesses badly changes no token. A directory that has no layer, or one that does not fit, is an error of
+one line."""
 import json
 import shutil
 import struct
@@ -88,7 +89,7 @@ def export_config(**more):
 
 
 class Layers:
-    """Directories that have the bundled model's NextN layer."""
+    """Makes directories that have the bundled model's NextN layer."""
 
     def __init__(self, work):
         model = stored_tensors()
@@ -105,7 +106,7 @@ class Layers:
         shutil.copytree(TINY, self.checkpoint)
         self.part = write_directory(work / "part", json.loads((TINY / "config.json").read_text()), {
             LAYER + name: tensor for name, tensor in self.layer.items()})
-        # An architecture of its own makes the export recognisable, and so does the tensor.
+        # An export is also recognised by a tensor alone: here it has another architecture.
         self.plain = write_directory(work / "plain", export_config(architectures=["DeepseekV3ForCausalLM"]), exported)
 
     def as_the_model(self):
@@ -244,7 +245,7 @@ def refusals(work, model, layers):
 
 
 def own_layer_is_not_needed(work, layers):
-    """A model whose checkpoint lacks the layer speculates with that of a directory."""
+    """A model whose checkpoint lacks the layer speculates with the layer of a directory."""
     model = work / "target"
     config = {**json.loads((TINY / "config.json").read_text()), "num_nextn_predict_layers": 0}
     write_directory(model, config, {name: tensor for name, tensor in stored_tensors().items() if not name.startswith(LAYER)})

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Greedy answers do not depend on the other requests: 64 mixed requests at once, with chunked prefill and prefix hits, give the
-tokens and the log-probabilities, bit for bit, that each gives alone; and so they do when a tiny pool forces requests out
-and in again. On the CPU no difference is excused, however close the two best tokens are."""
+same tokens and log-probabilities, bit for bit, as each gives alone. The same holds when a tiny pool forces requests out and in
+again. On the CPU no difference is excused, however close the two best tokens are."""
 import random
 import sys
 import threading

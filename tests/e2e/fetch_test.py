@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Fetching models from a stand-in of the Hugging Face hub: what arrives, and every fault of a server, a connection, a disk
-and another process."""
+"""Tests fetching models from a stand-in of the Hugging Face hub: what arrives, and every fault of a server, a connection,
+a disk and another process."""
 import concurrent.futures
 import ctypes
 import json
@@ -31,12 +31,12 @@ def check(name, good, detail=""):
 
 
 def pattern(size, seed):
-    """Bytes that differ everywhere, so that pieces in the wrong place give another checksum."""
+    """Makes bytes that differ everywhere, so that pieces in the wrong place give another checksum."""
     return b"".join(struct.pack("<II", seed, i) for i in range((size + 7) // 8))[:size]
 
 
 def repository(**more):
-    """A repository whose weights are no model: they are only fetched."""
+    """Makes a repository whose weights are no model: they are only fetched."""
     files = {"config.json": json.dumps(CONFIG).encode(), "tokenizer_config.json": b"{}", "README.md": b"# not needed",
              "model.py": b"# not needed", "original/config.json": b"not needed",
              INDEX: json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1], "c": SHARDS[0]}}).encode(),
@@ -45,7 +45,7 @@ def repository(**more):
 
 
 class Cache:
-    """A cache of its own, and `hadal` commands that use it."""
+    """Holds a cache of its own, and runs `hadal` commands that use it."""
 
     def __init__(self):
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="hadal-fetch-"))
@@ -63,7 +63,7 @@ class Cache:
         return {**kept, "HOME": "/nonexistent", "HF_HOME": str(self.home), "HF_ENDPOINT": url, **(more or {})}
 
     def start(self, url, *words, env=None, confined=None):
-        """`confined`: a word of CONFINEMENTS."""
+        """Runs a command; `confined` is a word of CONFINEMENTS."""
         prefix = [sys.executable, __file__, confined] if confined else []
         return subprocess.Popen([*prefix, BIN, *map(str, words)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, env=self.environment(url, env))
@@ -106,7 +106,7 @@ def check_fails(name, outcome, *wanted, code=1):
 
 
 def answers(status, body=None, headers=(), when=lambda request: True):
-    """A fault that answers with this status."""
+    """Returns a fault that answers with this status."""
     def fault(handler, request):
         if when(request):
             handler.send_json(status, body or {"error": "as the test wants"}, headers)
@@ -188,7 +188,7 @@ def test_a_server_that_never_recovers():
 
 def test_nobody_listens():
     with socket.socket() as closed, Cache() as cache:
-        closed.bind(("127.0.0.1", 0))  # bound and not listening, so that nobody else takes the port
+        closed.bind(("127.0.0.1", 0))  # bound and not listening, so that no other process takes the port
         check_fails("no server", cache.run(f"http://127.0.0.1:{closed.getsockname()[1]}", "fetch", "--model-path", "org/name"),
                     "org/name", "given up after 5 attempts")
 
@@ -338,7 +338,7 @@ def test_the_token_stays_at_home():
                 return False
             handler.send_bytes(302, b"", {**handler.hub_headers(repo, SHARDS[0]), "Location": f"{storage.url}{request.path}?signature=x"})
             return True
-        def store(handler, request):  # a storage server knows nothing of the hub's headers
+        def store(handler, request):  # a storage server does not have the hub's headers
             handler.send_file(repo, SHARDS[0], request, headers={"X-Repo-Commit": "not the hub's word"})
             return True
         storage.fault = store
@@ -360,7 +360,7 @@ def test_the_token_stays_at_home():
 
 
 def limit_files():
-    """From now on a file has at most a MiB; a write beyond it fails as on a full disk."""
+    """Limits files to one MiB from now on; a write beyond it fails as on a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
@@ -376,7 +376,7 @@ def test_a_full_disk():
 def test_two_processes_at_once():
     repo = repository()
     both = threading.Barrier(2, timeout=60)
-    def together(handler, request):  # both have asked before either goes on
+    def together(handler, request):  # both requests arrive before either continues
         if "/api/models/" in request.path:
             both.wait()
         return False
@@ -389,7 +389,8 @@ def test_two_processes_at_once():
 
 
 def deny_sockets():
-    """From now on socket(2) ends this process by SIGSYS: a seccomp filter that allows every other system call."""
+    """Makes socket(2) end this process by SIGSYS from now on, through a seccomp filter that allows every other
+    system call."""
     libc = ctypes.CDLL(None, use_errno=True)
     numbers = {"x86_64": 41, "aarch64": 198}
     allow, kill = 0x7FFF0000, 0x80000000

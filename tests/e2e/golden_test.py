@@ -23,7 +23,7 @@ HADAL = pathlib.Path(os.environ.get("HADAL_BINARY", ROOT / "build/cpu-release/ha
 MAKE_CHECKPOINT = HADAL.parent / "make_checkpoint"
 MAX_ERROR = {"float32": 1e-3, "bfloat16": 3e-2}  # |out - ref| / |ref| over all positions
 # V3.2's index keys are e4m3 in a bfloat16 cache, so that some rows choose another key where scores are almost equal.
-# Attending to all keys makes an error of 0.11 to 0.26 in prompts of 135 and 260 tokens.
+# Attending to all keys gives an error of 0.11 to 0.26 in prompts of 135 and 260 tokens.
 MAX_ERROR_OF_E4M3_KEYS = 1e-1
 EXPECTED_GOLDENS = {"v2_lite", "v2", "v2_5", "v3", "v3_fp8", "no_rope_scaling", "v32", "v32_fp8"}
 

@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face hub on loopback, with the faults that a test asks for.
+"""Stands in for the Hugging Face hub on loopback, with the faults that a test requests.
 
 A Repository has files and a commit; HubServer serves it as the hub does: the list of files with sizes and checksums, and
 /resolve/ with ranges and X-Repo-Commit, X-Linked-Etag and X-Linked-Size. A test sets `fault`, a function that is called for
@@ -44,7 +44,7 @@ class Repository:
                 "private": False, "gated": False, "tags": [], "downloads": 0, "likes": 0}
 
     def tree(self):
-        """The answer that the hub's Python library asks for instead of the list above."""
+        """Returns the answer that the hub's Python library requests instead of the list above."""
         entries = []
         for name, content in self.files.items():
             entry = {"type": "file", "oid": git_sha1(content), "size": len(content), "path": name}
@@ -126,7 +126,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return headers
 
     def send_file(self, repository, name, request, content=None, cut_at=None, headers=None):
-        """Sends a file from where the request's range begins; `cut_at`: closes the connection after so many bytes."""
+        """Sends a file from where the request's range begins. If `cut_at` is given, closes the connection after that
+        many bytes."""
         content = repository.files[name] if content is None else content
         begin = request.range_begin
         if begin >= len(content) > 0:

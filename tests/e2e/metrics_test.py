@@ -21,7 +21,7 @@ def scrape(server):
     values = {}
     for name, kind in re.findall(r"^# TYPE (\S+) (\w+)$", text.decode(), re.M):
         if name.removeprefix(PREFIX).startswith(("http_", "request_memory_")):
-            continue  # the transport's, which server_access_test.py makes change, and the ledger's: server_memory_test.py
+            continue  # the transport's metrics change in server_access_test.py, the ledger's in server_memory_test.py
         if name.startswith("process_") or name == "hadal_build_info":
             continue  # the process's, without the prefix: tests/server/metrics_test.cpp
         sample = name + "_count" if kind == "histogram" else name
@@ -41,7 +41,7 @@ def prompt(seed, length):
 
 
 def answer(server, seen):
-    """Asks for one answer of several tokens."""
+    """Requests one answer of several tokens."""
     generate(server, prompt(1, 200), 8)
     seen(scrape(server))
 
@@ -88,7 +88,7 @@ def unknown_field(server, seen):
 
 
 def grammar(server, seen):
-    """Asks for an answer with a grammar, which is then kept."""
+    """Requests an answer with a grammar, which is then kept."""
     server.post("/generate", {"text": "a", "sampling_params": {"max_new_tokens": 2, "regex": "[a-f]{2,9}"}})
     seen(scrape(server))
 
@@ -100,14 +100,14 @@ def another_start(_, seen):
 
 
 def speculation(_, seen):
-    """Starts another server, which guesses tokens, and asks for one answer."""
+    """Starts another server, which guesses tokens, and requests one answer."""
     with Server("--enable-metrics", "--speculative-algorithm", "NEXTN", "--speculative-fixed") as other:
         generate(other, prompt(1, 200), 64)
         seen(scrape(other))
 
 
 # These actions make a metric change. A metric that cannot change has its value instead: what a page holds is fixed, and on
-# the CPU there are no graphs (tests/cuda/e2e_metrics.py sees is_cuda_graph change, on a GPU).
+# the CPU there are no graphs (tests/cuda/e2e_metrics.py checks that is_cuda_graph changes on a GPU).
 ACTIONS = {
     "num_running_reqs": crowd, "num_queue_reqs": crowd, "num_used_tokens": crowd, "token_usage": crowd,
     "gen_throughput": crowd, "utilization": crowd, "num_retracted_reqs": crowd,
@@ -126,7 +126,7 @@ ACTIONS = {
 
 
 def main():
-    # Admission counts on early ends, so running requests are retracted when the pool is full.
+    # Admission assumes that requests end early, so running requests are retracted when the pool is full.
     with Server("--enable-metrics", "--max-total-tokens", POOL_TOKENS, "--max-running-requests", MAX_RUNNING,
                 "--schedule-conservativeness", 0.01) as server:
         exported = scrape(server)
@@ -137,7 +137,7 @@ def main():
             waiting = {name for name, by in ACTIONS.items() if by is action}
 
             def seen(values):
-                """Notes which metrics have changed; tells whether all of this action's have."""
+                """Notes which metrics have changed. Tells whether all metrics of this action have changed."""
                 waiting.difference_update({name for name in waiting if values.get(name) != before.get(name)})
                 return not waiting
 

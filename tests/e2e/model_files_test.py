@@ -27,7 +27,7 @@ def copy_of_the_model(folder):
 
 
 def fifos():
-    """A FIFO blocks whoever opens it, so a failure shows as a time-out of `run`."""
+    """A FIFO blocks every process that opens it, so a failure shows as a time-out of `run`."""
     for name in ["config.json", "generation_config.json", "model.safetensors.index.json", "tokenizer.json",
                  "tokenizer_config.json", "chat_template.jinja", *SHARDS]:
         with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +62,7 @@ def truncated_shard():
 
 
 def hostile_pattern():
-    """A pattern that takes exponential time is an error of the request whose text meets it, and of no other."""
+    """A pattern that takes exponential time is an error only of the request whose text triggers it."""
     with tempfile.TemporaryDirectory() as folder:
         model = copy_of_the_model(folder)
         file = json.loads((model / "tokenizer.json").read_text())

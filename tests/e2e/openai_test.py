@@ -105,7 +105,8 @@ def forced_tools(server):
 
 
 def strict_tools(server):
-    """A model that begins a call by itself (a bias on the marker makes it) has to end it as a strict function wants."""
+    """A model that begins a call by itself (because of a bias on the marker) has to end it as a strict function
+    requires."""
     marker = server.request("POST", "/tokenize", {"prompt": "<｜tool▁calls▁begin｜>", "add_special_tokens": False})[2]
     body = {**HELLO, "logit_bias": {str(json.loads(marker)["tokens"][0]): 100}, "max_tokens": 500, "temperature": 1}
     tools = [{**tool, "function": {**tool["function"], "strict": True}} for tool in TOOLS]

@@ -1,5 +1,6 @@
-"""Tests that the chat page can be used with a screen reader, with weak eyes, with a finger and without a mouse: names and
-roles of every control, the contrast of every text on what is behind it, the size of what must be hit, themes and keys."""
+"""Tests that the chat page can be used with a screen reader, with impaired sight, on a touch screen and without a mouse:
+names and roles of every control, the contrast of every text with its background, the size of touch targets, themes and
+keys."""
 
 # Returns what a screen reader could not name, and ids and roles that do not fit.
 NAMES = """(() => {
@@ -26,7 +27,7 @@ NAMES = """(() => {
   return wrong;
 })()"""
 
-# Returns texts whose contrast with what is behind them is less than WCAG AA asks.
+# Returns texts whose contrast with their background is less than WCAG AA requires.
 CONTRAST = """(() => {
   const parse = (text) => {
     const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
@@ -58,7 +59,7 @@ CONTRAST = """(() => {
   return wrong;
 })()"""
 
-# Returns controls that a finger would miss.
+# Returns controls that are too small for a finger.
 SMALL = """(() => {
   const wrong = [];
   for (const node of document.querySelectorAll('button, summary, input, select, textarea')) {

@@ -6,7 +6,7 @@ TEXTS = "[...document.querySelectorAll('.bubble, .answer')].map((node) => node.t
 
 
 def drop(page, name, content, how):
-    """Gives the page a file, by a drop or a paste; `content` is a JavaScript expression of what a Blob holds."""
+    """Gives the page a file, by a drop or a paste; `content` is a JavaScript expression of a Blob's content."""
     page.evaluate(f"""(() => {{
       const data = new DataTransfer();
       data.items.add(new File([{content}], {json.dumps(name)}));
@@ -17,7 +17,7 @@ def drop(page, name, content, how):
 
 
 def paste(page, text):
-    """Pastes a text; returns whether the page left it to the field."""
+    """Pastes a text; returns whether the page left the paste to the field."""
     return page.evaluate(f"""(() => {{
       const data = new DataTransfer();
       data.setData('text/plain', {json.dumps(text)});
@@ -123,7 +123,7 @@ def resume(page, check, scripted, done):
 
 
 def calls(page, check, scripted):
-    """Arguments of a call come in pieces, or whole."""
+    """Arguments of a call arrive in pieces, or whole."""
     page.click("#new-chat")
     call = {"index": 0, "id": "c0", "type": "function", "function": {"name": "weather", "arguments": ""}}
     scripted(page, "call", [{"tool_calls": [call]}, {"tool_calls": [{"index": 0, "function": {"arguments": '{"city": '}}]},
@@ -156,7 +156,7 @@ def search(page, check, scripted):
 
 
 def move(page, check):
-    """An exported file comes back as the conversations that it has, whatever is in it."""
+    """An exported file can be imported as the same conversations, whatever their content."""
     stored = page.evaluate(STORED)
     file = {"format": "hadal-chat", "version": 2, "conversations": [{**stored, "title": "imported"}]}
     old = {"format": "hadal-chat", "version": 1, "conversations": [

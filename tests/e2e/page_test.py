@@ -17,8 +17,8 @@ SUM = "Please add 217254 and 8366."
 DONE = ("document.querySelector('#stop').hidden && document.querySelectorAll('.assistant').length > 0 && "
         "!document.querySelector('.assistant[aria-busy=true]')")
 
-# This wraps the page's fetch: it keeps the bodies of chat requests in `bodies`, adds the fields of `extra` to them, and
-# answers from `script` where that is set: {status, headers, body} or {events, cut}, where an event is a delta or a whole
+# This wraps the page's fetch: it keeps the bodies of chat requests in `bodies`, and adds the fields of `extra` to them.
+# If `script` is set, it answers from it: {status, headers, body} or {events, cut}, where an event is a delta or a whole
 # event. `cut` leaves out the end of the stream.
 FETCH = """
 window.bodies = [];
@@ -112,7 +112,7 @@ def first_look(page, server):
 
 
 def stream(page, server):
-    """A greedy answer grows on the screen and is what the server gives other clients."""
+    """A greedy answer grows on the screen and equals the answer that the server gives other clients."""
     page.click("#open-settings")
     for name, value in (("temperature", "0"), ("max_tokens", "300"), ("seed", "7")):
         page.click(f"#settings [name={name}]")

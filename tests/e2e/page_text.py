@@ -19,7 +19,7 @@ ATTACKS = [
     "&lt;script&gt;window.hacked=1&lt;/script&gt; &#60;img src=x onerror=window.hacked=1&#62;",
 ]
 
-# Rendered text may contain only these elements and attributes, beside what KaTeX draws.
+# Rendered text may contain only these elements and attributes, in addition to those that KaTeX draws.
 ALLOWED = """(() => {
   const tags = new Set(('P BR EM STRONG DEL CODE PRE A UL OL LI BLOCKQUOTE HR H2 H3 H4 H5 H6 TABLE THEAD TBODY TR TH TD ' +
                         'DIV SPAN SUP BUTTON SVG PATH').split(' '));
@@ -87,8 +87,8 @@ EXPECTED = """<h2>Title with <code>code</code></h2>
 <div><span>1</span><span>A <em>note</em>.</span></div>
 <pre><code>never closed</code></pre>"""
 
-# What the blocks of a text are, if it comes at once and if it grows by any step; returns those texts that differ. The
-# changes are put together as the page does.
+# Compares the blocks of a text that comes at once with those of a text that grows by any step. Returns the texts for
+# which they differ. The changes are put together as the page does.
 GROWTH = """(async (texts) => {
   const {Blocks} = await import('/page/blocks.js');
   const wrong = [];
@@ -168,7 +168,7 @@ def markdown(page, check, scripted):
       return node.innerHTML;
     })()""")
 
-    def joined(text):  # line ends between elements only help to read this file
+    def joined(text):  # line ends between elements only make this file readable
         return re.sub(r">\n+<", "><", re.sub(r"(?<=and|br>)\n(?= snake|<a)", "", text))
 
     check("Markdown", joined(html) == joined(EXPECTED), html)
@@ -220,7 +220,7 @@ def formulas(page, check, scripted):
 
 
 def hostile(page, check):
-    """Texts that take long to read are shown as text, and the page answers meanwhile."""
+    """Texts that take long to parse are shown as plain text, and the page answers meanwhile."""
     count = page.evaluate("""(() => {
       const parts = ['*a ', '**', '_a', '`', '`` ` ', '[', '[a](', '> ', '- ', '<https://', '|', '# ', '***a** ', '\\\\',
                      'https://a.', '~~', '1. ', ' ', '$', '$a', '\\\\(', '$$', '\\\\[', '[^1]', '<a', '<!--', '&#'];
@@ -245,7 +245,7 @@ def hostile(page, check):
 
 
 def steady(page, check):
-    """What is complete on the screen stays as it is while the rest arrives."""
+    """Elements that are complete on the screen stay as they are while the rest arrives."""
     feed(page, "growing")
     last = "document.querySelector('.assistant:last-child .answer')"
     page.evaluate(r"feed(event('# Title\n\nA formula \\(x^2\\) and `code`'))")

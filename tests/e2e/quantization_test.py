@@ -23,8 +23,8 @@ HADAL = pathlib.Path(os.environ.get("HADAL_BINARY", ROOT / "build/cpu-release/ha
 QUANTIZE = HADAL.parent / "quantize_checkpoint"
 MAX_LOST = 2  # questions of a task
 
-# Each format of quantize_checkpoint has (its description by info, words of --quantization that mean the same, whether it is
-# asked the questions).
+# Each format of quantize_checkpoint has (its description by info, words of --quantization that mean the same, whether it
+# answers the bundled questions).
 FORMATS = {
     "fp8": ("fp8 e4m3, 128x128 blocks", {"fp8"}, False),  # the bundled model's own bytes
     "fp8-tensor": ("fp8 e4m3, one scale per matrix", {"fp8", "w8a8_fp8"}, False),
@@ -167,8 +167,9 @@ def test_load_quantization(work, limit, all_formats):
 
 
 def test_mixed_pairs(work, limit):
-    """In these checkpoints some linears are not quantised. If only one of gate_proj and up_proj is, it is widened at load;
-    on a GPU so is every linear that is stored in one stack with one that is not quantised."""
+    """In these checkpoints some linears are not quantised. If only one of gate_proj and up_proj is quantised, it is
+    widened at load. On a GPU this also holds for every linear that is stored in one stack with one that is not
+    quantised."""
     for form, ignored, flags in (("w8a8_int8", ("re:.*up_proj",), ()), ("blockwise_int8", ("up_proj",), ()),
                                  ("fp8-tensor", ("re:.*gate_proj",), ("--quantization", "fp8")),
                                  ("compressed-int8", ("shared_experts", "kv_a_proj_with_mqa"), ()),

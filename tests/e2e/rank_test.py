@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Several CPU ranks that share a model (--tp-size, --ep-size) answer like one, from every command and over HTTP, and a
-split that the model does not allow is one line that says which are allowed."""
+"""Tests that several CPU ranks which share a model (--tp-size, --ep-size) answer like one, from every command and over
+HTTP. A split that the model does not allow is an error of one line that says which splits are allowed."""
 import json
 import sys
 

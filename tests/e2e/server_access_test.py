@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests who may do what at `hadal serve`: keys, browsers, methods and bodies of strangers. It uses the real binary and the
-bundled model."""
+"""Tests what each client may do at `hadal serve`: keys, browsers, methods and the bodies of clients without a key. It uses
+the real binary and the bundled model."""
 import json
 import os
 import signal
@@ -83,7 +83,8 @@ def key_file():
 
 
 def administration():
-    """With a file of several keys and without an administrator nobody administers; each key aborts its own."""
+    """With a file of several keys and without an administrator's key, no client is an administrator; each key
+    aborts its own requests."""
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
         keys.write("alice secret-a\nbob secret-b\n")
         keys.flush()
@@ -148,7 +149,8 @@ def duplicates(server):
 
 
 def half_closed(server):
-    """A client that sends nothing more gets the answers to its complete requests; an incomplete one is dropped."""
+    """A client that sends nothing more gets the answers to its complete requests; an incomplete request is
+    dropped."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(b"GET /model_info HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer k\r\n\r\n")
         client.shutdown(socket.SHUT_WR)
@@ -172,7 +174,7 @@ def half_closed(server):
 
 
 def access_log():
-    """Whoever has no key cannot fill the log; a client with a key has a line for each request."""
+    """A client without a key cannot fill the log; a client with a key has a line for each request."""
     strangers, own = 20_000, 300
     with Server("--api-key", "k") as server:
         duplicates(server)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests what one request may ask for: the limits with their flags and defaults, batches of honest size, and scores of
+"""Tests what one request may demand: the limits with their flags and defaults, batches of honest size, and scores of
 prompts that a stream sends no more often than its readers need. It uses the real binary and the bundled model."""
 import contextlib
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests a server that may open few descriptors and whose clients hold on to as many connections as they get: new clients are
+"""Tests a server that may open few descriptors and whose clients keep as many connections as they get. New clients must be
 answered, running requests go on, and the server keeps descriptors for itself."""
 import contextlib
 import http.client
@@ -20,7 +20,7 @@ STREAM = {"text": "Once upon a time", "stream": True,
 
 
 def hold(server, count, speak, address):
-    """Opens `count` connections from an address and keeps them; returns them."""
+    """Opens `count` connections from an address, keeps them open, and returns them."""
     held = []
     for _ in range(count):
         sock = socket.create_connection(("127.0.0.1", server.port), timeout=60, source_address=(address, 0))
@@ -54,8 +54,8 @@ def one_address_leaves_places_to_others():
         everybody, of_one, descriptors = map(int, line.groups())
         check("the line's numbers", descriptors == DESCRIPTORS and of_one == everybody * 3 // 4 < DESCRIPTORS, line[0])
         held = hold(server, DESCRIPTORS, True, "127.0.0.2")
-        # Nobody has been idle for a second yet, so no connection makes room. Those of the first address that are
-        # being refused have half of what it leaves, and the server has opened some files since.
+        # No connection has been idle for a second yet, so no connection makes room. The connections of the first
+        # address that are being refused have half of what it leaves, and the server has opened some files since.
         for i in range((everybody - of_one) // 4):
             status, connection = ask(server)
             check(f"another address is served, connection {i}", status == 200, status)
@@ -79,12 +79,13 @@ def a_new_client_takes_the_place_of_the_idlest():
 
         reader = threading.Thread(target=read)
         reader.start()
-        # The stream begins before the others come, because its connection must not look idle.
+        # The stream begins before the other connections are opened, because its connection must not look
+        # idle.
         check("a stream begins", begun.wait(60))
-        # The server keeps fewer connections than are opened here: half of them have asked something, half never do.
+        # The server keeps fewer connections than are opened here. Half of them have sent a request, half never do.
         held = hold(server, DESCRIPTORS // 2, True, "127.0.0.2") + hold(server, DESCRIPTORS // 2, False, "127.0.0.3")
         # Connections that have been idle for less than a second are spared. Until then the answer may be 503,
-        # and those that have got a 503 are closed after two seconds.
+        # and connections that have got a 503 are closed after two seconds.
         deadline = time.monotonic() + 60
         status, connection = ask(server)
         while status != 200 and time.monotonic() < deadline:
@@ -93,7 +94,7 @@ def a_new_client_takes_the_place_of_the_idlest():
             status, connection = ask(server)
         check("a new client is served", status == 200, status)
         new = [connection]
-        for i in range(20):  # fewer than wait for longer than a second
+        for i in range(20):  # fewer than the connections that have been idle for longer than a second
             status, connection = ask(server)
             check(f"new client {i}", status == 200, status)
             new.append(connection)

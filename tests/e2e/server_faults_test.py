@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests `hadal serve` under what operators and clients do to it: TLS, schedules, a full queue, a full disk, a drain, clients
-that vanish, grammars and batches. It uses the real binary, real sockets and the bundled model."""
+"""Tests `hadal serve` under what operators and clients may do to it: TLS, schedules, a full queue, a full disk, a drain,
+clients that vanish, grammars and batches. It uses the real binary, real sockets and the bundled model."""
 import contextlib
 import http.client
 import json
@@ -90,7 +90,7 @@ def grammars(server):
     for form, fits in (({"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}},
                         lambda value: set(value) == {"size", "ok"}),
                        ({"type": "json_object"}, lambda value: isinstance(value, dict))):
-        # The model is small enough to repeat itself in a string until it is cut off, so several answers are asked for.
+        # The model is small enough to repeat itself in a string until it is cut off, so several answers are requested.
         status, answer = server.post("/v1/chat/completions", {
             "messages": [{"role": "user", "content": "Hello"}], "response_format": form, "max_tokens": 600, "n": 8, "seed": 1})
         check(f"chat {form['type']} status", status == 200, answer)
@@ -198,7 +198,8 @@ def drain():
 
 
 def drain_of_workers():
-    """Bodies that take workers longer than a drain may last are cancelled, and answered, those too that wait behind others."""
+    """Bodies that take workers longer than a drain may last are cancelled and answered, as are bodies that wait behind
+    others."""
     call = "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
     large = json.dumps({"text": call * 100000, "tools": tools, "tool_call_parser": "deepseekv31"}, ensure_ascii=False).encode()

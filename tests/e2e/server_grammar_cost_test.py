@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests that expensive grammars end with one error, and do not keep the answers of others from being made."""
+"""Tests that an expensive grammar ends with one error, and does not keep other requests from being
+answered."""
 import json
 import pathlib
 import sys
@@ -35,7 +36,8 @@ def neighbours_get_tokens_and_the_same_text_while_expensive_masks_are_made():
         for thread in threads:
             thread.start()
         attacked = True
-        while attacked:  # so that a neighbour is there for as long as the attack lasts, however fast the machine is
+        while attacked:  # so that another client's request runs for as long as the attack lasts, however fast the
+                         # machine is
             attacked = any(thread.is_alive() for thread in threads)
             answer = server.post("/generate", free)[1]
             check("a free neighbour gets the same text", answer.get("text") == alone, answer)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Tests that bodies made to be expensive cost their own client alone: while one client sends them, another's /health is
-answered as before, and the server's memory stays bounded. Nothing here asserts a time, only ratios to an undisturbed run."""
+"""Tests that bodies made to be expensive slow down only their own client: while one client sends them, another client's
+/health is answered as before, and the server's memory stays bounded. Nothing here asserts a time, only ratios to an
+undisturbed run."""
 import json
 import sys
 import threading

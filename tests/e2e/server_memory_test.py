@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests --max-request-memory: requests beyond it get 503 and disturb nobody, and the ledger of /metrics is empty again
-afterwards. A second server runs with a limit on its address space, so that allocations really fail."""
+"""Tests --max-request-memory: requests beyond it get 503 and disturb no other request, and the ledger of /metrics is
+empty again afterwards. A second server runs with a limit on its address space, so that allocations really fail."""
 import json
 import re
 import sys
@@ -82,7 +82,7 @@ def check_limit():
 
 
 def check_address_space():
-    """Checks that requests whose memory cannot be had end with an error, and that the server lives."""
+    """Checks that requests for which there is no memory end with an error, and that the server lives."""
     with Server("--max-request-memory", 1 << 20, "--max-total-tokens", 4096, "--tokenizer-worker-num", 1,
                 "--client-body-share", 1, address_space=1500 << 20) as server:
         body = json.dumps({"text": "a", "x": "y" * (60 << 20)}).encode()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests the limit of waiting requests at `hadal serve`: a batch starts whole or not at all, and one client leaves room for
-another. It uses the real binary and the bundled model."""
+"""Tests the limit of waiting requests at `hadal serve`: a batch starts whole or not at all, and one client leaves places
+to another. It uses the real binary and the bundled model."""
 import json
 import sys
 import tempfile
@@ -39,7 +39,7 @@ def wait_for(condition):
 
 
 class Asked:
-    """Asked is a request that a thread sends; `answer` is what came back."""
+    """Sends a request on a thread; `answer` is the response."""
 
     def __init__(self, server, key, path, body):
         self.answer = None

@@ -16,7 +16,7 @@ SENTENCE = "Once upon a time, there was a little girl named Lily. "
 
 
 def prompts_in(server):
-    """Returns the prompts of the lines about requests that arrived, as they stand there."""
+    """Returns the prompts of the lines about requests that arrived, as they are logged."""
     lines = [line for line in server.text().splitlines() if "request received" in line]
     texts = [found[1] if (found := re.search(r" prompt=(.*)$", line)) else "" for line in lines]
     return [text.replace(BEGIN_IN_LOG, BEGIN) for text in texts]

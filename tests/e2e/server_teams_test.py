@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests what several teams at one `hadal serve` get of each other: cached prefixes, forged special tokens, rate limits
-and the audit log. It uses the real binary and the bundled model."""
+"""Tests what several teams at one `hadal serve` can learn of or do to each other: cached prefixes, forged special
+tokens, rate limits and the audit log. It uses the real binary and the bundled model."""
 import json
 import os
 import pathlib

@@ -69,7 +69,8 @@ def bad_requests(server):
 
 
 def stop_expressions(server):
-    """A pattern that needs backtracking is a 400; any other ends and trims the answer, streamed or not."""
+    """A pattern that needs backtracking is a 400; any other pattern ends and trims the answer, streamed or
+    not."""
     for pattern, what in (("(.*)\\1!", "back-references are not supported (\\1 at byte 4)"), ("(?:a{99}){99}", "states"),
                           ("(*NO_JIT)((((a+)+)+)+)!", "verbs are not supported")):
         body = {"text": "One", "sampling_params": {"max_new_tokens": 1200, "ignore_eos": True, "stop_regex": [pattern]}}

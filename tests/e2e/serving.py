@@ -39,8 +39,8 @@ class Server:
     """`with Server("--max-total-tokens", 1024) as server:` runs a ready server and ends it by SIGTERM."""
 
     def __init__(self, *flags, model=TINY, ready_s=120, env=None, descriptors=None, address_space=None):
-        """`descriptors` is the most that the process may have open, `address_space` its memory in bytes, both without
-        a limit by default."""
+        """`descriptors` is the largest number of descriptors that the process may have open, and `address_space` is
+        its memory in bytes. By default neither has a limit."""
         self.port = free_port()
         self.log = tempfile.NamedTemporaryFile(prefix="hadal-serve-", suffix=".log", mode="w+", errors="replace")
         command = [BIN, "serve", "--model-path", model, "--port", self.port, *flags]

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests the command lines of SGLang's pages on DeepSeek models (sglang_deepseek_lines.txt): each is accepted, so that only
-the model or the server is missing, or refused by one line that names all that is not possible here."""
+the model or the server is missing, or is refused by an error of one line that names everything which is not possible
+here."""
 
 import os
 import pathlib
@@ -9,7 +10,7 @@ import sys
 from command_line import check, error_lines, run, run_tests
 
 LINES = pathlib.Path(__file__).resolve().parent / "sglang_deepseek_lines.txt"
-# What accepted lines say when the model, the data or the server is not there.
+# These are words of the error of an accepted line when the model, the data or the server is not there.
 MISSING = ("deepseek-ai/", "ShareGPT", "127.0.0.1:")
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A V3.2 checkpoint, cut small and of random weights, runs on the CPU from every command and over HTTP: with chunks, prefixes
-of the cache, ranks and every format of its cache; and what it does not support is one line."""
+"""Tests that a V3.2 checkpoint, cut small and of random weights, runs on the CPU from every command and over HTTP: with
+chunks, prefixes of the cache, ranks and every format of its cache. What it does not support is an error of one line."""
 import json
 import pathlib
 import random
@@ -38,7 +38,7 @@ def generate(model, *flags, prompt=None):
 
 
 def sizes(_work, model):
-    # 61 layers of 656 or 1152 bytes for the record and 132 for the index key.
+    # The cache has 61 layers of 656 or 1152 bytes for the record and 132 bytes for the index key.
     for dtype, expected in (("fp8_e4m3", 48_068), ("bfloat16", 78_324), ("float32", 61 * (2304 + 512))):
         code, out, err = run("info", "--model-path", SIX_LAYERS, "--load-format", "dummy", "--device", "cpu", "--json",
                              "--json-model-override-args", '{"num_hidden_layers": 61}', "--kv-cache-dtype", dtype)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Speculation with the bundled model's NextN layer (--speculative-algorithm NEXTN) changes no token: `generate` and `serve`
-answer as they do without it, at temperature 0 and with a seed, at every width, in both loops and on ranks. The figures of
-meta_info, /server_info, /metrics and the log say how much it has guessed, `eval` has the accept length of each task, and a flag that
-cannot be is one line."""
+"""Tests that speculation with the bundled model's NextN layer (--speculative-algorithm NEXTN) changes no token: `generate` and
+`serve` answer as they do without it, at temperature 0 and with a seed, at every width, in both loops and on ranks. The figures of
+meta_info, /server_info, /metrics and the log say how much it has guessed, and `eval` reports the accept length of each task.
+Flags that are impossible give an error of one line."""
 import json
 import re
 import sys
@@ -122,7 +122,7 @@ def counts(found):
     check("the rate is their share", abs(meta["spec_accept_rate"] - accepted / max(drafts, 1)) < 1e-6, meta)
     check("the length is tokens for each verification",
           abs(meta["spec_accept_length"] - meta["completion_tokens"] / verifications) < 1e-6, meta)
-    # The prompt's step samples a token, too. A request may end before the last of the accepted tokens.
+    # The prompt's step samples a token too. A request may end before the last of the accepted tokens.
     check("each verification brings its token and the accepted ones",
           meta["completion_tokens"] <= 1 + verifications + accepted <= meta["completion_tokens"] + 3, meta)
 

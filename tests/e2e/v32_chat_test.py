@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The chat format of a V3.2 checkpoint of random weights: without a template it follows from the architecture, and a template
-comes first."""
+"""Tests the chat format of a V3.2 checkpoint of random weights. Without a template the format follows from the
+architecture; a template takes precedence."""
 import json
 import shutil
 import sys

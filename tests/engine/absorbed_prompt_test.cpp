@@ -1,5 +1,5 @@
 // Tests prompts that are cut while another client's stream runs, and therefore take the absorbed path in
-// part: what they compute is what they compute alone, up to rounding.
+// part: their results are those that they have alone, up to rounding.
 #include <gtest/gtest.h>
 
 #include "engine/engine.h"

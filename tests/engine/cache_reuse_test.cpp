@@ -52,7 +52,8 @@ INSTANTIATE_TEST_SUITE_P(Loop, CacheReuseTest, ::testing::Bool(),
 
 TEST_P(CacheReuseTest, AHitGivesTheSameBitsAsNoCache) {
   const auto engine = make_engine();
-  // One ends inside a page of the other, one at its border, one continues, and one is the same again.
+  // The prompts share a part of the base: one ends inside a page of it, one at a border, one continues it,
+  // and one is the same again.
   const std::vector<int32_t> base = random_prompt(200, 1);
   for (const int64_t shared : {200, 130, 128, 70, 64, 200}) {
     std::vector<int32_t> ids(base.begin(), base.begin() + shared);
@@ -137,7 +138,7 @@ TEST_P(CacheReuseTest, FlushingEmptiesTheCacheAndIsRefusedWhileRequestsRun) {
 }
 
 // A retracted request's generated tokens are computed again as several decode rows of one sequence in one
-// step: all of a layer's records are written before any row attends, so the bits equal those of one at a
+// step. All of a layer's records are written before any row attends, so the bits equal those of one row at a
 // time.
 TEST(DecodeRows, SeveralOfOneSequenceGiveTheBitsOfOneAtATime) {
   ThreadPool pool(2);

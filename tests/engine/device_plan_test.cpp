@@ -42,7 +42,7 @@ TEST(GraphBuckets, NoneIsLargerThanTheBatchesWhoseKernelsFollowFromThePaddedSize
   EXPECT_EQ(refused.code, StatusCode::kInvalidArgument);
   EXPECT_EQ(refused.message, "--cuda-graph-bs contains 4097; allowed: 1 to 4096");
   EXPECT_EQ(kMostDefaultRequests, cuda::kMostGraphTokens) << "every batch that runs by default has a graph";
-  // A batch that no graph holds has the kernels of its exact size.
+  // A batch that no graph holds runs with the kernels of its exact size.
   EXPECT_EQ(cuda::finely_padded_tokens(4096), 4096);
   EXPECT_EQ(cuda::finely_padded_tokens(4500), 4500);
 }
@@ -86,7 +86,8 @@ TEST(GraphShapes, HoldEveryStepOfVerificationsWithAtMostHalfAsManyRequestsMore) 
     for (int64_t width = 1; width <= std::min<int64_t>(greatest, 4); ++width) {
       for (int64_t items = 1; items * width <= kMaxVerifiedRows; ++items) {
         const GraphShape shape = choose_shape(shapes, items, width, false, true);
-        // The last few may be more than the largest bucket that has at most kMaxVerifiedRows rows.
+        // The last few values of `items` may be more than the largest bucket that has at most
+        // kMaxVerifiedRows rows.
         if (shape.items == 0 && items * width * 9 > kMaxVerifiedRows * 8) continue;
         ASSERT_GE(shape.items, items) << width;
         EXPECT_EQ(shape.width, width);
@@ -288,7 +289,7 @@ TEST(DecodeSettled, IsTrueOnlyIfEachRowsNewKeyIsItsOwn) {
   EXPECT_FALSE(decode_settled(mixed));
 }
 
-// A device that is updated as the mirror says has every sequence's pages, whichever sequence had its row
+// A device that is updated as the mirror says has every sequence's pages, whichever sequence used its row
 // before.
 TEST(TableMirror, TheDeviceHasEveryPageOfEverySequence) {
   constexpr int64_t kRows = 5;

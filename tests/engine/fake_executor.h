@@ -35,7 +35,8 @@ class FakeExecutor final : public StepExecutor {
     // error.
     std::function<std::string(const StagedStep&)> on_wait;
     std::function<void(const StagedStep&)> on_launch;
-    std::function<bool(const StagedStep&)> is_graphed;  // what the step's output says; never, without one
+    std::function<bool(const StagedStep&)> is_graphed;  // whether the step's output says that a graph ran;
+                                                        // false if unset
     bool errors_are_fatal = false;                      // no step after a failed one can succeed
   };
   FakeExecutor() = default;
@@ -83,7 +84,7 @@ class FakeExecutor final : public StepExecutor {
   std::map<int64_t, std::vector<uint32_t>> masks_;
 };
 
-// One thread waits at this door until another opens it.
+// One thread waits at a Door until another opens it.
 class Door {
  public:
   void open() {

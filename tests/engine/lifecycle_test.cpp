@@ -179,7 +179,7 @@ TEST_P(LifecycleTest, ADeviceThatFailedEndsTheEngineAfterItsStep) {
   EXPECT_EQ(failures, std::vector<std::string>{"the GPU has failed"});
 }
 
-// Makes its masks only while the door is open.
+// This constraint makes its masks only while the door is open.
 class GuardedConstraint final : public TokenConstraint {
  public:
   explicit GuardedConstraint(testing::Door& door) : door_(door) {}
@@ -223,11 +223,11 @@ TEST_P(LifecycleTest, ARequestThatAwaitsItsMaskCanBeAborted) {
   door.open();
 }
 
-// Uses processor time, as a grammar with many parser states does.
+// This constraint uses processor time, as a grammar with many parser states does.
 class CostlyConstraint final : public TokenConstraint {
  public:
   void fill_mask(std::span<uint32_t> allowed) override {
-    const clock_t begin = clock();  // of the whole process, so this is the least
+    const clock_t begin = clock();  // counts all threads of the process
     while (clock() - begin < CLOCKS_PER_SEC / 4) {
     }
     for (uint32_t& word : allowed) word = ~0U;

@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 constexpr int64_t kTestVocab = 64;
 constexpr size_t kWords = 2;
 
-// Calls a function for each mask.
+// This constraint calls a function for each mask.
 class Scripted final : public TokenConstraint {
  public:
   explicit Scripted(std::function<void()> on_mask) : on_mask_(std::move(on_mask)) {}
@@ -46,7 +46,7 @@ class Scripted final : public TokenConstraint {
   std::function<void()> on_mask_;
 };
 
-// Allows as token n nothing but n, and counts what is undone.
+// This constraint allows only n as token n, and counts the tokens that are undone.
 class Counting final : public TokenConstraint {
  public:
   explicit Counting(std::function<void()> on_mask) : on_mask_(std::move(on_mask)) {}
@@ -122,7 +122,7 @@ TEST_F(MaskWorkersTest, TheClientWhoseMasksHaveCostLeastComesFirst) {
   for (const Task& one : tasks) workers_.post(one, {});
   door.open();
   for (const Task& one : tasks) EXPECT_EQ(take(one).error, "");
-  // After a1 and b1, client 2 has used less (2 s of 3 s), and then client 1 (3 s of 4 s).
+  // After a1 and b1, client 2 has used less (2 s of 3 s). After b2, client 1 has (3 s of 4 s).
   EXPECT_THAT(order(), ElementsAre("a1", "b1", "b2", "a2", "a3"));
 }
 
@@ -142,7 +142,7 @@ TEST_F(MaskWorkersTest, TheCheapestOfAClientsTasksComesFirst) {
   EXPECT_THAT(order(), ElementsAre("dear", "cheap", "cheap", "dear"));
 }
 
-// The only thread of the slow lane waits, and a quick mask is made all the same.
+// The only thread of the slow lane waits, but a quick mask is made anyway.
 TEST_F(MaskWorkersTest, AQuickMaskDoesNotWaitForASlowOne) {
   const Task cheap = quick(1, [] {});
   Door door;
@@ -215,7 +215,8 @@ TEST_F(MaskWorkersTest, EachFailureOfAConstraintHasItsReason) {
   EXPECT_EQ(of_library.error, "a broken library");
 }
 
-// The masks after drafts end with the first draft that is not allowed, and what was not sampled is undone.
+// The masks after drafts end with the first draft that is not allowed, and drafts that were not sampled are
+// undone.
 TEST_F(MaskWorkersTest, MasksOfDraftsFollowThemAsFarAsTheyAreAllowed) {
   auto owned = std::make_unique<Counting>([] {});
   const Counting& constraint = *owned;
@@ -281,7 +282,8 @@ TEST_F(MaskWorkersTest, LateMasksOfDraftsAreGivenUp) {
   EXPECT_TRUE(counting->allows(0, 2));
 }
 
-// While it lives, no thread can be started, because the stack of a new one would not fit into any memory.
+// While a NoMoreThreads exists, no thread can be started, because the stack of a new one would not fit into
+// any memory.
 class NoMoreThreads {
  public:
   NoMoreThreads() {

@@ -1,4 +1,4 @@
-// Tests the NextN layer's forward pass: against float64 references, and across formats, chunks and ranks.
+// Tests the NextN layer's forward pass against float64 references, and across formats, chunks and ranks.
 #include <gtest/gtest.h>
 
 #include <cmath>

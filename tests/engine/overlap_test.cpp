@@ -1,5 +1,5 @@
-// The plain loop is the oracle of the overlapped one: for every mix of requests, and wherever memory runs
-// out, the tokens and the bits of log-probabilities are the same.
+// Compares the overlapped loop with the plain loop, which is its oracle: for every mix of requests, and
+// wherever memory runs out, the tokens and the bits of log-probabilities are the same.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -61,8 +61,7 @@ TEST_F(OverlapTest, BothLoopsGiveTheSameBits) {
 
 // Steps do not wait for masks, so that constrained rows leave the steps and are computed again.
 TEST_F(OverlapTest, LateMasksChangeNothing) {
-  // Rows that leave the steps also leave room, so that a pool must be smaller here for requests to be
-  // retracted.
+  // Rows that leave the steps also leave room, so requests are retracted here only if the pool is smaller.
   constexpr int64_t kTiniestPool = 64 * 5;
   int64_t retractions[2] = {0, 0};  // by loop
   for (const uint64_t seed : {6, 8}) {

@@ -1,4 +1,5 @@
-// Tests who finds a place in the queue: whole reservations, a client's part, and when places are free again.
+// Tests which requests find a place in the queue: whole reservations, a client's part, and when places are
+// free again.
 #include "engine/queue_places.h"
 
 #include <gmock/gmock.h>
@@ -274,7 +275,7 @@ TEST_P(ReservationTest, ARequestThatRunsWaitsNoLonger) {
   submit(7);
   EXPECT_FALSE(engine->reserve(1, 5).ok());
   engine->resume();
-  // Two of them have a slot, and their step does not end.
+  // Two of the requests have a slot, and their step does not end.
   std::optional<QueuePlaces> places;
   while (!places) {
     if (auto reserved = engine->reserve(2, 5); reserved.ok()) places = std::move(reserved).value();

@@ -1,5 +1,5 @@
-// A group of ranks answers like one executor, and whatever happens to one rank ends every request once: these
-// are executors without a model, so the tests need no GPU.
+// Tests that a group of ranks answers like one executor, and that whatever happens to one rank ends every
+// request once. The executors have no model, so the tests need no GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,7 +63,7 @@ std::vector<Finished> answers(Engine& engine) {
   return out;
 }
 
-// Expects requests that end with `why`, after which the engine refuses others.
+// Expects that requests end with `why`, and that the engine refuses others afterwards.
 void expect_ended(Engine& engine, const std::string& why) {
   std::vector<RequestId> ids;
   for (int i = 0; i < 4; ++i) {
@@ -110,7 +110,7 @@ TEST(RankGroup, GivesEveryRankTheSameStepsInTheirOrder) {
   for (int rank = 1; rank < kRanks; ++rank) EXPECT_EQ(seen->steps[rank], seen->steps[0]);
 }
 
-// Every rank waits in its launch until all ranks have come there.
+// Every rank waits in its launch until all ranks have reached theirs.
 TEST(RankGroup, RunsTheRanksOfAStepAtTheSameTime) {
   const auto all_here = std::make_shared<std::latch>(kRanks);
   const CheckedEngine engine(engine_over(fakes([all_here](int) {
@@ -199,7 +199,7 @@ TEST(RankGroup, AnErrorOfAllRanksEndsTheRequestsOfItsStepAlone) {
   EXPECT_EQ(testing::run(*engine, greedy_request(random_prompt(20, 3), 6)).ids, before.ids);
 }
 
-// The lost rank goes on with its step once the engine has ended, and finds everything that it uses.
+// The lost rank goes on with its step once the engine has ended, and everything that it uses still exists.
 TEST(RankGroup, ALostRankEndsTheEngineWithOneErrorForEachRequest) {
   const auto hangs = std::make_shared<std::atomic<bool>>(false);
   const auto released = std::make_shared<std::latch>(1);
@@ -224,7 +224,7 @@ TEST(RankGroup, ALostRankEndsTheEngineWithOneErrorForEachRequest) {
   left->wait();
 }
 
-// A runner's caller may try again with another batch, which a lost rank must not see.
+// A runner's caller may try again with another batch, which a lost rank must not read.
 TEST(RankGroup, ALostRankKeepsItsBatch) {
   struct Calls {
     std::latch released{1};
@@ -271,7 +271,7 @@ TEST(RankGroup, ARankThatDiesAtTheStartFailsItWithItsOwnError) {
    public:
     using Error::Error;
   };
-  // The others wait for it, as they do while graphs are captured.
+  // The other ranks wait for rank 1, as they do while graphs are captured.
   const auto make = [](int rank, Communicator& host) -> std::unique_ptr<StepExecutor> {
     if (rank == 1) throw NoMemory("no memory for the cache");
     host.barrier();

@@ -1,5 +1,5 @@
-// An engine whose model is shared by several ranks answers like one with a single rank, and what happens to
-// one rank reaches every request exactly once.
+// Tests that an engine whose model is shared by several ranks answers like one with a single rank, and that a
+// rank's failure reaches every request exactly once.
 #include "engine/cpu/rank_runner.h"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ using testing::random_prompt;
 
 constexpr std::chrono::milliseconds kPatient{60'000};
 
-// Calls a function before each forward pass of a rank's model, and one after it, however it ends.
+// Calls one function before each forward pass of a rank's model, and another after it, however the pass ends.
 class WatchedModel final : public Model {
  public:
   WatchedModel(
@@ -167,7 +167,7 @@ TEST_P(RankEngine, ARankThatThrowsEndsTheRequestsOfItsStepAlone) {
   }
 }
 
-// The lost rank goes on with its step once the engine has ended, and finds everything that it uses.
+// The lost rank goes on with its step once the engine has ended, and everything that it uses still exists.
 TEST_F(LostRank, EndsTheEngineWithOneErrorForEachRequest) {
   const auto hangs = std::make_shared<std::atomic<bool>>(false);
   const auto released = std::make_shared<std::latch>(1);
@@ -199,7 +199,7 @@ TEST_F(LostRank, EndsTheEngineWithOneErrorForEachRequest) {
   left->wait();
 }
 
-// In the overlapped loop another step is under way when a rank is lost.
+// In the overlapped loop another step is in flight when a rank is lost.
 TEST_F(LostRank, KeepsWhatItUsesWhateverIsAskedAfterwards) {
   const auto released = std::make_shared<std::latch>(1);
   const auto left = std::make_shared<std::latch>(1);

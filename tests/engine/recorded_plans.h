@@ -1,5 +1,5 @@
-// Tells what an engine's scheduler was asked and what it planned, so that a test can expect that what it is
-// about has happened.
+// Reads which requests an engine's scheduler got and what it planned, so that a test can check that the case
+// which it is about has occurred.
 #pragma once
 
 #include <fmt/format.h>

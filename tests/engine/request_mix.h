@@ -60,7 +60,7 @@ struct MixResult {
 };
 
 // Runs the first requests of a mix. If with_aborts, some are aborted, each after its own number of tokens.
-// Masks take mask_delay.
+// Making a mask takes mask_delay.
 inline MixResult run_mix(CheckedEngine engine, uint64_t seed, bool with_aborts = false,
                          int num_requests = kNumRequests, std::chrono::milliseconds mask_delay = {}) {
   const auto sink = std::make_shared<Collector>();
@@ -100,7 +100,7 @@ inline void expect_same_mix(const MixResult& a, const MixResult& b) {
 }
 
 // Expects that the answers of aborted requests in `cut` begin those of `whole`, and that the others are
-// equal. Adds to num_cut the requests that an abort has really ended.
+// equal. Adds to num_cut the number of requests that an abort has really ended.
 inline void expect_beginnings(uint64_t seed, const MixResult& whole, const MixResult& cut, int& num_cut) {
   ASSERT_EQ(whole.finished.size(), cut.finished.size());
   const auto num_requests = static_cast<int>(whole.finished.size());

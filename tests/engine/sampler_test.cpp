@@ -88,7 +88,7 @@ TEST(Sampler, SameSeedAndPositionGiveTheSameToken) {
 }
 
 // A million draws of each case take about ten seconds in all, so an unoptimised or sanitized build makes
-// fewer.
+// fewer draws.
 TEST(Sampler, DrawsFollowTheExactDistributionWithEveryTruncationAndPenalty) {
 #if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   constexpr int64_t kDraws = 1'000'000;
@@ -211,7 +211,7 @@ TEST(Sampler, PenaltiesDoNotScaleTheLogitBias) {
 
 TEST(Sampler, EndTokensAreMaskedUntilMinNewTokens) {
   const std::vector<int32_t> eos = {2};
-  const std::vector<float> logits = {0.0F, 50.0F, 100.0F};  // so far apart that a draw is the best
+  const std::vector<float> logits = {0.0F, 50.0F, 100.0F};  // so far apart that every draw is the best token
   for (const float temperature : {0.0F, 1.0F}) {
     SamplingParams params{.min_new_tokens = 1, .temperature = temperature, .stop_token_ids = {1}};
     TokenHistory history({});

@@ -14,7 +14,8 @@
 
 namespace hadal::testing {
 
-// SamplingCase is a row of logits and all that decides how a token is chosen from it, but seed and position.
+// SamplingCase is a row of logits and everything that decides which token is chosen from it, except seed and
+// position.
 struct SamplingCase {
   std::string name;
   SamplingParams params;
@@ -148,7 +149,7 @@ inline std::vector<SamplingCase> sampling_cases() {
 
 // Returns the probability that draws from `probabilities` differ from them as much as `counts` or more:
 // Pearson's χ² test, with the cube-root approximation of its distribution by Wilson and Hilferty (1931). Rare
-// tokens share a cell. It is 0 if a token of probability 0 was drawn.
+// tokens share a cell. The result is 0 if a token of probability 0 was drawn.
 inline double chi_squared_p(const std::vector<int64_t>& counts, const std::vector<double>& probabilities) {
   double draws = 0.0;
   for (const int64_t count : counts) draws += static_cast<double>(count);

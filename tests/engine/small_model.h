@@ -11,8 +11,8 @@
 
 namespace hadal::testing {
 
-// "v3" has a low-rank query and a sigmoid gate with groups and bias, "v3.2" is the same with an indexer that
-// selects 48 keys, "v2-lite" has a direct query and a greedy softmax gate. "v3+nextn" and so on are the same
+// "v3" has a low-rank query and a sigmoid gate with groups and bias. "v3.2" is the same with an indexer that
+// selects 48 keys. "v2-lite" has a direct query and a greedy softmax gate. "v3+nextn" and so on are the same
 // models with a NextN layer.
 std::unique_ptr<Model> make_small_model(const std::string& kind, ThreadPool& pool, uint64_t seed = 1);
 

@@ -1,6 +1,7 @@
-// Speculation at temperature 1 draws three consecutive tokens from the target's joint distribution. Chains of
-// drafts share the target's noise, which could tie a token to the one before it. Nothing of the model runs
-// here: logits are tables over a few tokens, so that the distribution can be enumerated in double.
+// Tests that speculation at temperature 1 draws three consecutive tokens from the target's joint
+// distribution. Chains of drafts share the target's noise, which could tie a token to the one before it. No
+// part of the model runs here: logits are tables over a few tokens, so that the distribution can be
+// enumerated in double.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -36,8 +37,8 @@ Table random_table(uint64_t seed, float spread) {
   return table;
 }
 
-// Gives the target's logits from the two newest tokens, of which it reads the older one from the cache. NextN
-// knows both, the older one from its hidden state, and is mistaken by random amounts.
+// Computes the target's logits from the two newest tokens, of which it reads the older one from the cache.
+// NextN has both tokens, the older one from its hidden state, and is wrong by random amounts.
 class TableRunner final : public HostRunner {
  public:
   explicit TableRunner(int64_t num_pages)
@@ -68,7 +69,7 @@ class TableRunner final : public HostRunner {
     }
     logits_.clear();
     for (const int32_t row : batch.logit_rows) {
-      // A request has one page, so the slot in front is the position in front.
+      // A request has one page, so the record of the previous position is in the previous slot.
       append(logits_, target_[cache_[batch.slots[row] - 1]][batch.token_ids[row]]);
     }
     return {.logits = logits_, .hidden = hidden_};

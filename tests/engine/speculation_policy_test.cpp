@@ -1,4 +1,4 @@
-// The policy is fed with outcomes of drafts whose acceptance is known, as an engine would be.
+// Feeds the policy with outcomes of drafts whose acceptance is known, as an engine would.
 #include "engine/speculation/speculation_policy.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ constexpr int64_t kMaxWidth = 4;
 constexpr DeviceRates kGpu{.products_per_byte = 70.0};
 constexpr DeviceRates kCpu{.products_per_byte = 2.0};
 
-// These are the sizes of models/hadal-tiny, over V3's.
+// These are the sizes of models/hadal-tiny, which replace V3's.
 constexpr const char* kTiny =
     R"({"hidden_size": 256, "intermediate_size": 1024, "moe_intermediate_size": 128, "num_hidden_layers": 4,
         "num_attention_heads": 8, "num_key_value_heads": 8, "q_lora_rank": 256, "n_routed_experts": 16,
@@ -71,7 +71,7 @@ TEST(SpeculationPolicy, TheRowsOfAStepAreLimited) {
 
 TEST(SpeculationPolicy, AcceptanceIsThatOfTheDepthGivenTheOneBefore) {
   AcceptanceByDepth acceptance(3);
-  for (int i = 0; i < 1000; ++i) acceptance.observe(2, i % 2);  // the first is accepted half the time
+  for (int i = 0; i < 1000; ++i) acceptance.observe(2, i % 2);  // the first draft is right half the time
   const std::vector<double> rates = acceptance.rates();
   EXPECT_NEAR(rates[0], 0.5, 0.05);
   EXPECT_LT(rates[1], 0.1) << "the second never is";
@@ -87,8 +87,8 @@ TEST(SpeculationPolicy, OldOutcomesFade) {
   EXPECT_GT(acceptance.rates()[0], 0.9);
 }
 
-// E(1 − (1 − k/E)^rows) experts are read, so a second row nearly doubles what the experts of a small batch
-// cost, and costs nothing where all are read already.
+// A step reads E(1 − (1 − k/E)^rows) experts. A second row therefore nearly doubles the cost of the experts
+// in a small batch, and adds no cost where all experts are read already.
 TEST(SpeculationPolicy, OnAGpuRowsCostTheExpertsThatTheyAdd) {
   const StepCosts costs = costs_of("v2-lite", kGpu);
   const auto ratio = [&](int64_t batch, int64_t width) {
@@ -134,7 +134,7 @@ TEST(SpeculationPolicy, ProbesAreCheapAndNoticeThatDraftsAreGoodAgain) {
   EXPECT_EQ(good.num_of(kMaxWidth, 1000), 1000);
 }
 
-// A prompt makes the step long, but a draft costs what it costs.
+// A prompt makes the step long, but the cost of a draft stays the same.
 TEST(SpeculationPolicy, APromptBesideMakesNoDraftWorthItsCost) {
   const StepCosts costs = costs_of("v3", kCpu, kTiny);
   const StepLoad load{.num_requests = 32, .num_keys = 32 * 300};

@@ -1,5 +1,5 @@
-// Speculation changes no token and no bit of a log-probability: the engine without it is the oracle, over the
-// mixes of overlap_test, for every width, both loops and tiny pools.
+// Tests that speculation changes no token and no bit of a log-probability. The engine without it is the
+// oracle, over the mixes of overlap_test, for every width, both loops and tiny pools.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,8 +34,9 @@ uint32_t mix(uint32_t x) {
   return x ^ (x >> 13);
 }
 
-// A random model's NextN layer guesses nothing. In this one the next token is often a function of the last
-// one and its position, which NextN knows, and which it mistakes now and then. It can also be made to fail.
+// A random model's NextN layer guesses nothing correctly. In this model the next token is often a function of
+// the last token and its position. NextN has this function, and is wrong now and then. The model can also be
+// made to fail.
 class GuessableModel final : public Model {
  public:
   explicit GuessableModel(std::unique_ptr<Model> model) : model_(std::move(model)) {}
@@ -187,7 +188,7 @@ TEST_F(SpeculationTest, AbortsAtAnyMomentLeaveTheOthersAlone) {
   EXPECT_GT(num_cut, 0);
 }
 
-// The masks after drafts are made while the step runs, and drafts without one wait for the next step.
+// The masks after drafts are made while the step runs, and drafts without a mask wait for the next step.
 TEST_F(SpeculationTest, RequestsWithGrammarsVerifyDraftsToo) {
   const auto run = [&](const EngineOptions& options) {
     GenerateRequest request = greedy_request(random_prompt(20, 12), 48);
@@ -211,7 +212,7 @@ TEST_F(SpeculationTest, RequestsWithGrammarsVerifyDraftsToo) {
   }
 }
 
-// Each request either fails with the step's reason, or is as it is alone.
+// Each request either fails with the step's reason, or has the answer that it has alone.
 TEST_F(SpeculationTest, FailedStepsEndTheirRequestsAlone) {
   EngineOptions options{.max_total_tokens = 16384, .max_running_requests = 4};
   options.overlap_schedule = false;
@@ -282,7 +283,8 @@ TEST_F(SpeculationTest, APrefixHitIsOneTokenShorter) {
   }
 }
 
-// At rest NextN is left out, and the records of the last tokens are made up when a step speculates again.
+// In steps without drafts NextN is left out, and the records of the last tokens are computed later, when a
+// step speculates again.
 TEST_F(SpeculationTest, WidthsThatChangeGiveTheSameBits) {
   EngineOptions options{.max_total_tokens = 16384, .max_running_requests = 32, .chunked_prefill_size = 96};
   const MixResult oracle = run_mix(1, options);
@@ -329,7 +331,8 @@ TEST_F(SpeculationTest, CountsAddUp) {
   EXPECT_EQ(finished.num_chunks, 1 + counts.verifications);
 }
 
-// Which drafts are right has no influence then, so the counts follow from the chances alone.
+// With simulated acceptance, it does not matter which drafts are right, so the counts follow from the chances
+// alone.
 TEST_F(SpeculationTest, SimulatedAcceptanceHasTheChancesOfEachDepth) {
   const auto counts = [&](std::vector<double> chances, int num_requests, int64_t tokens) {
     EngineOptions options{.max_running_requests = 32, .speculation_width = 4};

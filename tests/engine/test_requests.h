@@ -1,5 +1,4 @@
-// The engine's tests share these helpers: requests, outcomes, conditions and constraints with known
-// behaviour.
+// Holds what the engine's tests share: requests, outcomes, conditions and constraints with known behaviour.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -115,7 +114,7 @@ class StopAfter final : public StopCondition {
 // The allowed tokens depend on all earlier ones, so a mask made too early or for another row is wrong.
 class ChainConstraint final : public TokenConstraint {
  public:
-  // One in `modulus` tokens is allowed. Each mask takes `delay`, but no processor time.
+  // One in `modulus` tokens is allowed. Making a mask takes `delay`, but no processor time.
   explicit ChainConstraint(uint32_t modulus = 5, std::chrono::milliseconds delay = {})
       : modulus_(modulus), delay_(delay) {}
   void fill_mask(std::span<uint32_t> allowed) override {

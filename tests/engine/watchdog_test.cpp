@@ -1,4 +1,4 @@
-// A hang is reported once, with its phase and request; idleness is not reported.
+// Tests that a hang is reported once, with its phase and request, and that idleness is not reported.
 #include "engine/loop/watchdog.h"
 
 #include <gmock/gmock.h>

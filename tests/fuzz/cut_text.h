@@ -14,8 +14,8 @@ namespace hadal::fuzz {
 using Pieces = std::vector<std::string_view>;
 
 // The input has a byte of options, the number of cuts (one byte, at most 15), two bytes for each cut, and the
-// text, in which the bytes 1, 2, … are replaced by `words` (at most eight), so that mutations find the long
-// markers.
+// text. The bytes 1, 2, … of the text are replaced by `words` (at most eight), so that mutations find the
+// long markers.
 class CutText {
  public:
   CutText(const uint8_t* data, size_t size, std::initializer_list<std::string_view> words) {

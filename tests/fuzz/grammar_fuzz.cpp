@@ -1,5 +1,5 @@
 // Fuzzes clients' grammars. The first byte selects the kind of the rest, which may also be a list of tools. A
-// spec compiles or gives a one-line error; for a compiled one a few masks are filled and walked. This also
+// spec compiles or gives a one-line error. For a compiled spec, a few masks are filled and walked. This also
 // works in builds without the library, where only the checks before it run.
 #include <cstddef>
 #include <cstdint>

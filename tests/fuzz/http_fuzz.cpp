@@ -67,7 +67,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view wire(reinterpret_cast<const char*>(data) + 1, size - 1);
   const std::string whole = run(wire, std::max<size_t>(wire.size(), 1));
   const std::string cut = run(wire, data[0] % 64 + 1);
-  // A limit may be reached earlier in pieces; the requests completed before are the same.
+  // If the input comes in pieces, a limit may be reached earlier. The requests that were completed before are
+  // the same.
   HADAL_CHECK(whole.starts_with(cut) || cut.starts_with(whole));
   return 0;
 }

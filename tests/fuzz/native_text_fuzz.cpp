@@ -1,5 +1,5 @@
-// Fuzzes bodies of /separate_reasoning and /parse_function_call. An answer is JSON that can be parsed, a 200
-// or a 400, and reasoning and text are together no longer than what they were cut from.
+// Fuzzes bodies of /separate_reasoning and /parse_function_call. An answer has the status 200 or 400 and is
+// JSON that can be parsed. Reasoning and text together are no longer than the text from which they were cut.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

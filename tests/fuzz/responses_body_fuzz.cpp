@@ -1,6 +1,6 @@
 // Fuzzes bodies of OpenAI's /v1/responses and input_tokens. Accepted prompts must fit, the same body must
-// count as many tokens as it has, what repeats the request must be JSON, and errors must have a reason. Texts
-// go through a tokenizer of single bytes, conversations through every format.
+// count as many tokens as it has, the fields that repeat the request must be JSON, and errors must have a
+// reason. Texts go through a tokenizer of single bytes, conversations through every format.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

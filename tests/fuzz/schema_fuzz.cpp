@@ -1,6 +1,7 @@
 // Fuzzes the way from a client's JSON schema to the masks of its answer. The input up to the first zero byte
-// is the schema, the rest selects tokens. A schema compiles or gives a one-line error that names the field;
-// every mask allows something; a text that the grammar calls complete is JSON. Each step has a limit of time.
+// is the schema, the rest selects tokens. A schema compiles or gives a one-line error that names the field.
+// Every mask allows something, and a text that the grammar calls complete is JSON. Each step has a limit of
+// time.
 #include <cstddef>
 #include <cstdint>
 #include <regex>
@@ -60,7 +61,7 @@ void walk(const std::shared_ptr<const CompiledGrammar>& grammar, std::string_vie
   if (matcher.is_terminated()) ids.pop_back();
   std::string text;
   for (const int32_t id : ids) text += tokenizer.token_bytes(id);
-  // JSON allows any exponent, but this reader only those that a double can hold.
+  // JSON allows any exponent, but this reader accepts only exponents that a double can hold.
   static const std::regex exponent("[eE][+-]?[0-9]+");
   HADAL_CHECK(nlohmann::json::accept(std::regex_replace(text, exponent, "e1")), "complete, but not JSON: {}",
               text);
@@ -82,7 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!grammar_available()) return 0;
   std::shared_ptr<const CompiledGrammar> grammar;
   {
-    // A compile is interrupted at certain places only, and the code that reads the schema never is.
+    // A compile can be interrupted only at certain places, and never in the code that reads the schema.
     const fuzz::UnitLimit limit(4 * kMaxCompileSeconds);
     const auto compiled =
         compiler().compile({.kind = GrammarKind::kJsonSchema, .text = std::string(schema), .field = "field"});

@@ -1,6 +1,6 @@
-// Fuzzes stop expressions: the input up to the first zero byte is a pattern, the rest is text. A pattern that
-// is accepted reads any text in at most one visit of each instruction for each character and for each end of
-// a piece, keeps no more text than it holds back, and shows the text before its match and nothing else.
+// Fuzzes stop expressions: the input up to the first zero byte is a pattern, the rest is text. The search for
+// an accepted pattern visits each instruction at most once for each character and for each end of a piece. It
+// keeps no more text than it holds back, and shows the text before its match and nothing else.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
-"""Carries out the steps of a case (case.py) from 127.0.0.2, which is another client than the neighbour's 127.0.0.1. It uses
-one thread with asyncio, so that thousands of connections cost the two cores little."""
+"""Carries out the steps of a case (case.py) from 127.0.0.2, which the server counts as another client than the neighbour at
+127.0.0.1. It uses one thread with asyncio, so that thousands of connections need little time of the two cores."""
 import asyncio
 import collections
 import contextlib
@@ -10,14 +10,15 @@ import ssl
 import struct
 import time
 
-# A case waits this much longer than its seconds while no connection has been answered; a grammar has 5 s of processor time.
+# While no connection has been answered, a case waits this many seconds longer than its own, because a grammar may use 5 s
+# of processor time.
 GRACE_S = 30
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 
 @dataclasses.dataclass
 class Seen:
-    """Holds what the clients of a case saw."""
+    """Holds the answers that the clients of a case received."""
     statuses: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     connections: int = 0
     cut: int = 0  # connections which the server closed without an answer
@@ -67,7 +68,8 @@ class Attack:
         try:
             for step in self.case.steps:
                 if isinstance(step, bytes):
-                    # Answers are read meanwhile, because a server may refuse before the request has arrived.
+                    # Answers are read while the request is sent, because a server may refuse before all of it
+                    # has arrived.
                     if reader is None and step and ("read",) in self.case.steps:
                         reader = asyncio.ensure_future(read())
                     with contextlib.suppress(ConnectionError):
@@ -113,8 +115,8 @@ class Attack:
             self.seen.cut += 1
         finally:
             if writer is not None:
-                # close() would wait until the server has read everything, and a client that is cancelled would leave its
-                # socket open until the garbage collector finds it; so long the server has to serve it.
+                # close() would wait until the server has read everything. A client that is cancelled would leave its
+                # socket open until the garbage collector closes it, and the server would have to serve it until then.
                 writer.transport.abort()
 
     async def client(self, until):
@@ -129,7 +131,8 @@ class Attack:
             await asyncio.sleep(0)
 
     async def run(self, sample):
-        """Attacks until the time is over; `sample` is called every 20 ms. Returns what was seen."""
+        """Attacks until the time is over; `sample` is called every 20 ms. Returns what the clients
+        received."""
         started = time.monotonic()
         until = started + self.case.seconds
         clients = [asyncio.ensure_future(self.client(until)) for _ in range(self.case.clients)]

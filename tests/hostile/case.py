@@ -1,4 +1,5 @@
-"""Defines one row of the table of hostile cases: what a client sends, and what it may cost. The rows are in cases_*.py."""
+"""Defines one row of the table of hostile cases: what a client sends, and how much it may cost. The rows are in
+cases_*.py."""
 import dataclasses
 import json
 

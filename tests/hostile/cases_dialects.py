@@ -1,4 +1,4 @@
-"""Lists hostile cases of the dialects beside chat: what their bodies alone can ask for."""
+"""Lists hostile cases of the dialects other than chat: requests that only their bodies can express."""
 import json
 
 from case import MIB, get, post, rows
@@ -58,7 +58,7 @@ def item(text, role="user", kind="input_text"):
     return {"role": role, "content": [{"type": kind, "text": text}]}
 
 
-# What repeats the request stands in three events of a stream.
+# The fields that repeat the request are in three events of a stream.
 ECHO = {"answer_ratio": 4.0}
 
 RESPONSES = rows("responses", [

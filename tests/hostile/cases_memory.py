@@ -20,7 +20,7 @@ CASES = rows("memory", [
     ("values of JSON", post("/generate", b'{"text":"a","x":[' + b"1," * (3 << 20) + b"1]}"), {"statuses": FULL}),
     ("a long word to tokenise", post("/tokenize", {"prompt": "a" * (3 << 20)}), {"statuses": FULL}),
     ("ids that become long texts", post("/detokenize", {"tokens": [4000] * 400_000}), {"answer_ratio": 16, "answer_bytes": 16 << 20}),
-    # As many as fit into the queue, with a block of answer each.
+    # The choices are as many as fit into the queue, with a block of answer each.
     ("choices", post("/generate", {"text": ["a"] * 28, "sampling_params": {"max_new_tokens": 256, "n": 128}}), {"statuses": FULL}),
     ("scores of a prompt, times n", post("/generate", scores(1, text="a b c d " * 200, logprob_start_len=0)),
      {"answer_bytes": 16 << 20}),

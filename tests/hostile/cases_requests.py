@@ -1,4 +1,4 @@
-"""Lists hostile cases of what a well-formed request may ask for: stop expressions, choices, probabilities, grammars
+"""Lists hostile cases of what a well-formed request may demand: stop expressions, choices, probabilities, grammars
 and tools."""
 import json
 
@@ -75,7 +75,7 @@ AMPLIFY = rows("amplification", [
     ("a batch of 16385 prompts", post("/generate", {"text": ["a"] * 16385}), {"statuses": BAD}),
     ("28 prompts with n of 128", post("/generate", {
         "text": ["a " * 200] * 28, "sampling_params": {"max_new_tokens": 4, "n": 128}}),
-     # It is long enough for several first tokens of the neighbour, also on a busy machine.
+     # The case is long enough for several first tokens of the neighbour, even on a busy machine.
      {"clients": 1, "answers": False, "answer_bytes": 16 << 20, "memory_bytes": 96 << 20, "seconds": 4}),
     # Only the first of these fits into the queue of 4,096 places.
     ("27 prompts with n of 128, 64 clients", post("/generate", {
@@ -140,8 +140,8 @@ AMPLIFY = rows("amplification", [
 
 SCORED = {"return_logprob": True, "logprob_start_len": 0}
 
-# What is refused costs reading its body. The limits of the group "limits" are in GROUPS of hostile_test.py, the others are the
-# defaults for the bundled model: 4,194,304 tokens and as many log-probabilities of prompts.
+# A refused request costs only the reading of its body. The limits of the group "limits" are in GROUPS of hostile_test.py. The
+# others are the defaults for the bundled model: 4,194,304 tokens and as many log-probabilities of prompts.
 LIMITS = rows("limits", [
     ("16,384 generations of full context", post("/generate", {
         "text": ["a"] * 16384, "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}}), {"statuses": BAD}),
@@ -185,7 +185,8 @@ def schema(value, **more):
 
 
 def optional_rules(count):
-    """Returns rules of which each is the next one, or nothing: all of them may begin an answer at once."""
+    """Returns rules in each of which the next rule is optional, so that all of them may begin an answer at
+    once."""
     return "root ::= a0\n" + "\n".join(f"a{i} ::= a{i + 1}?" for i in range(count)) + f'\na{count} ::= "x"'
 
 
@@ -243,7 +244,7 @@ GRAMMARS = rows("grammars", [
     ("structural tag with repeats", generate(structural_tag=json.dumps({"type": "structural_tag", "format": {
         "type": "repeat", "min": 0, "max": 2_000_000_000, "content": {"type": "const_string", "value": "a"}}}))),
     ("64 clients, 64 grammars", generate(regex="(a|b)*a(a|b){18}"), SIXTY_FOUR),
-    # They share the workers, so that all of them end late.
+    # The clients share the workers, so all of them end late.
     ("64 clients, slow masks", generate(regex="([a-zA-Z0-9 ]{1,40}[ ,.]?){1,200}", new=64),
      {**SIXTY_FOUR, "answers": False}),
     ("clients that leave while 64 grammars are compiled", (post("/generate", {"text": ["a"] * 64, "sampling_params": [

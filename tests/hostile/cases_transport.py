@@ -1,4 +1,5 @@
-"""Lists hostile cases below the request: connections, chunks, headers, origins, keys, probes, aborts and TLS."""
+"""Lists hostile cases of the layers below the request: connections, chunks, headers, origins, keys, probes,
+aborts and TLS."""
 import contextlib
 import json
 import ssl
@@ -208,7 +209,8 @@ KEYS = rows("keys", [
 
 
 def greeting():
-    """Returns the first bytes of a handshake, whose answer costs the server as much as an honest client's."""
+    """Returns the first bytes of a handshake. The server's answer to them costs as much as its answer to an
+    honest client."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     sent = ssl.MemoryBIO()

@@ -44,16 +44,16 @@ HONEST = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max
 # The scores of a prompt are computed anew for each request, so this is a long step every time.
 HONEST_PROMPT = {"input_ids": [200 + i % 50 for i in range(500)], "return_logprob": True, "logprob_start_len": 0,
                  "sampling_params": {"max_new_tokens": 1}}
-# The honest clients that keep the neighbour company: (request, how many).
+# These are the honest clients beside the neighbour: (request, how many).
 COMPANY = ((HONEST, 4), (HONEST_PROMPT, 1))
 
-# The promise is stated as ratios to the undisturbed run. The floors are what a busy machine adds by itself:
-# on two cores that two compilers occupy, an undisturbed run shows gaps of up to 12 ms and health times of up
-# to 15 ms.
+# The promise is stated as ratios to the undisturbed run. The floors are the delays that a busy machine adds
+# by itself: on two cores that two compilers occupy, an undisturbed run shows gaps of up to 12 ms and health
+# times of up to 15 ms.
 HEALTH_RATIO, HEALTH_FLOOR_S = 10, 0.010  # p90 over time; the floor makes it the promise's 100 ms
 GAP_RATIO, GAP_FLOOR_S = 3, 0.015  # "later by at most twice the p99" is at most three times the p99
 START_RATIO, START_FLOOR_S = 10, 0.05
-CEILING = 4  # an undisturbed run counts for at most this many floors: a noisier one says nothing, and would excuse anything
+CEILING = 4  # an undisturbed run counts for at most this many floors, because a noisier run would excuse any delay
 UNDISTURBED_S, RETRY_UNDISTURBED_S, ATTEMPTS = 1.5, 0.7, 3
 IDLE_S = 15  # until nothing runs and no memory is held; after that the server counts as blocked
 FILL_S = 120  # for a prompt that only fills the pool: on a busy machine two ranks wait for each other's core
@@ -61,8 +61,8 @@ OWN_HEADERS = 8192  # the block that a request for /metrics itself holds
 RETURN_BYTES = 64 * MIB  # what the allocator may keep after a case, beyond half of the growth that the case may cause
 
 
-LATE = "neighbour's"  # a complaint about a delay begins so
-GROWN = "memory grew"  # and so one about the peak of the memory
+LATE = "neighbour's"  # complaints about a delay begin with this word
+GROWN = "memory grew"  # complaints about the peak of the memory begin with these words
 RUNNING = []  # servers that this process has to end
 
 
@@ -106,9 +106,9 @@ class Watched(Server):
         self.folder.cleanup()
 
     def measure_undisturbed(self, seconds):
-        """Measures the neighbour alone, and in the company of honest clients: all share the steps of two cores. The largest
-        value counts, because other work on the machine slows a step of several requests, and a first token that waits for the
-        end of a step with a prompt, much more than a step of one. Returns the figures."""
+        """Measures the neighbour alone, and beside honest clients: all share the steps of two cores. The largest value
+        counts, because other work on the machine slows a step of one request much less than a step of several requests, or a
+        first token that waits for the end of a step with a prompt. Returns the figures."""
         self.tell("mark")
         time.sleep(seconds)
         alone = self.tell("mark")
@@ -136,7 +136,8 @@ class Watched(Server):
         return json.loads(answer) if status == 200 else {"status": status, "answer": answer}
 
     def fill_pool(self):
-        """Touches every page of the KV cache, whose memory would otherwise look like a case's."""
+        """Writes to every page of the KV cache, because memory that is first used later would count as a
+        case's."""
         for first in range(4):
             self.ask("POST", "/generate", {"input_ids": [100 + first] * 4000, "sampling_params": {"max_new_tokens": 1}}, FILL_S)
 
@@ -197,7 +198,7 @@ def bound(ratio, undisturbed, floor):
 
 
 def judge_delays(case, base, now, slack):
-    """Returns what the neighbour may complain about."""
+    """Returns complaints about the neighbour's delays and errors."""
     if not case.neighbours:
         return []
     noise = min(3 * now["noise_p90"], CEILING * GAP_FLOOR_S)
@@ -222,7 +223,7 @@ def judge_answers(case, seen):
 
 def attacked(server, case, sample, slack=1.0):
     """Runs the clients of a case. Hostile clients have machines of their own; here they share the server's two cores, so
-    their thread has a lower priority than the server (Linux has one for each thread)."""
+    their thread has a lower priority than the server (Linux has a priority for each thread)."""
     seen = []
 
     def attack():
@@ -294,9 +295,9 @@ def run_cases(group, cases, options, counts):
     server = None
     for case in cases:
         # A bound on time fails only if it fails three times. Each time the undisturbed run is measured again,
-        # because other work on this machine disturbs both runs and a hostile request only one. So does a bound
-        # on the memory's peak: what a batch of a new shape adds to the engine's workspace is kept and not added
-        # again, and what a request costs is.
+        # because other work on this machine disturbs both runs and a hostile request only one. The same holds
+        # for a bound on the memory's peak: memory that a batch of a new shape adds to the engine's workspace is
+        # kept and not added again, whereas the memory of a request is needed each time.
         for attempt in range(ATTEMPTS):
             if attempt > 0 and server is not None:
                 server.undisturbed = server.measure_undisturbed(RETRY_UNDISTURBED_S)

@@ -1,12 +1,12 @@
-"""Runs the honest client next to the hostile ones, in a process of its own: it asks /health every 20 ms and streams short
-generations, and notes how long it waits. Commands come on stdin, a line each; each is answered by a line of JSON:
+"""Runs the honest client next to the hostile ones, in a process of its own: it requests /health every 20 ms and streams
+short generations, and notes how long it waits. Commands come on stdin, a line each; each is answered by a line of JSON:
     mark     returns the figures since the last mark, and begins a new window
     pause    ends the stream (health goes on)      resume   streams again
 
 Every figure is a statistic over time, not over events, because otherwise one long freeze counts as one slow event among
-hundreds of fast ones. /health is asked by the clock: a probe that could not be sent while its predecessor was waiting counts
-from the moment at which it was due. A gap between tokens weighs as much as it is long: 90 % of the time lies in gaps that
-are not longer than p90. What is still waiting at the mark counts with its age."""
+hundreds of fast ones. /health is requested by the clock: a probe that could not be sent while its predecessor was waiting
+counts from the moment at which it was due. A gap between tokens weighs as much as it is long: 90 % of the time lies in gaps
+that are not longer than p90. A probe or token that is still awaited at the mark counts with its age."""
 import contextlib
 import http.client
 import json
@@ -122,7 +122,7 @@ class Neighbour:
         with self.lock:
             now = time.monotonic()
             health = self.health + [now - self.health_due] * (now > self.health_due)
-            # Probes that are overdue count one by one, each from its own time.
+            # Probes that are overdue count one by one, each from the time at which it was due.
             late = now - self.health_due - PERIOD_S
             while late > 0:
                 health.append(late)

@@ -1,4 +1,4 @@
-// What the hub answers: the list of files, which of them are fetched, and what is tried again.
+// Tests what the hub answers: the list of files, which of them are fetched, and which failures are retried.
 #include <gmock/gmock.h>
 
 #include <chrono>
@@ -114,7 +114,7 @@ TEST(RepositoryInfo, AListOfMillionsOfFilesIsRefusedAndMillionsOfOtherValuesAreS
   EXPECT_TRUE(parse_repository_info(head + R"("siblings": [], "x": )" + nested + "}", "source").ok());
 }
 
-// The longest list that is accepted, all of which an index names.
+// This is the longest list that is accepted, and an index names all of it.
 TEST(NeededFiles, AreFoundInTheLongestListWithoutReadingItForEachOfThem) {
   constexpr int kFiles = 199'999;
   const std::string prefix(200, 'p');

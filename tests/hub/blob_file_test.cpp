@@ -1,4 +1,4 @@
-// Blobs and their checksums, and the lock that keeps two writers apart.
+// Tests blobs and their checksums, and the lock that keeps two writers apart.
 #include "hub/blob_file.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The hub's cache: where it is, which snapshot a revision names, and what is written there.
+// Tests the hub's cache: where it is, which snapshot a revision names, and what is written there.
 #include <gmock/gmock.h>
 
 #include "base/mapped_file.h"
@@ -162,7 +162,7 @@ TEST(LocateModel, ASnapshotThatIsWholeIsUsedWithoutAskingTheHub) {
   write_file(snapshot / "config.json", "{}");
   write_file(snapshot / "model.safetensors", "");
   write_file(cache.path() / "models--org--name" / "refs" / "main", kCommit);
-  // Nobody listens on port 1, so that a question to the hub would be an error.
+  // No server listens on port 1, so a request to the hub would be an error.
   const HubEnvironment environment{.hf_hub_cache = cache.path().string(),
                                    .hf_endpoint = "http://127.0.0.1:1"};
   EXPECT_EQ(*locate_model("org/name", FetchScope::kWeights, environment, {}), snapshot);

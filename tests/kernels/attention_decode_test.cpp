@@ -119,7 +119,7 @@ TEST(MlaDecode, BitsDoNotDependOnThreadsOrBatch) {
   });
 }
 
-// Verification processes several tokens of one sequence, each of which sees one more key.
+// Verification processes several tokens of one sequence, each of which attends to one more key.
 TEST(MlaDecode, TokensOfOneSequenceSeeOnlyEarlierKeys) {
   const uint64_t seed = 5;
   SCOPED_TRACE(seed);
@@ -142,7 +142,7 @@ TEST(MlaDecode, LargeScoresNeitherOverflowNorVanish) {
   SCOPED_TRACE(seed);
   DecodeCase c(4, {600, 70}, {KvFormat::kF32, KvScales::kPerToken}, seed);
   for (float& v : c.q) v *= 40.0F;
-  // Scores of several hundred: float32 products have errors of about 1e-4 in the exponent.
+  // With scores of several hundred, float32 products have errors of about 1e-4 in the exponent.
   EXPECT_LE(worst_row_error(c.run(simd::mla_decode, 2), c.run(reference::mla_decode, 2), kKvLatentDim), 1e-3);
 }
 
@@ -176,7 +176,7 @@ TEST(MlaDecodeSelected, SelectingAllKeysGivesTheBitsOfNoSelection) {
   }
 }
 
-// A token's result is that of a cache that has nothing but the selected records.
+// A token's result equals that over a cache which has only the selected records.
 TEST(MlaDecodeSelected, HasTheBitsOfACacheOfTheSelectedRecords) {
   const uint64_t seed = 15;
   SCOPED_TRACE(seed);

@@ -1,5 +1,5 @@
-// The tests of attention and of the row-wise kernels share this: a seeded generator, poisoned scratch, paged
-// caches whose unused bytes and page ids are traps, and a loop over this machine's instruction sets.
+// Holds what the tests of attention and of the row-wise kernels share: a seeded generator, poisoned scratch,
+// paged caches whose unused bytes and page ids are traps, and a loop over this machine's instruction sets.
 #pragma once
 
 #include <gtest/gtest.h>

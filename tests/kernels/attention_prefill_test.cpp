@@ -283,7 +283,7 @@ TEST(MlaPrefill, AgreesWithDecodeAndWithDoubles) {
   EXPECT_LE(worst_row_error(decode, prefill, kValueDim), 1e-4);
 }
 
-// The bits beyond what a row sees are set as well, and are ignored.
+// The bits beyond the keys that are visible to a row are set as well, and are ignored.
 TEST(MlaPrefillSelected, SelectionOfEverythingHasTheBitsOfNone) {
   const uint64_t seed = 36;
   SCOPED_TRACE(seed);
@@ -298,8 +298,8 @@ TEST(MlaPrefillSelected, SelectionOfEverythingHasTheBitsOfNone) {
   }
 }
 
-// Row r selects about a third of its keys and nothing of page r mod 4, and nothing at all before page r
-// mod 3. The last key that a row sees is always selected.
+// Row r selects about a third of its keys and nothing of page r mod 4, and nothing at all before page r mod
+// 3. The last key that is visible to a row is always selected.
 bool chooses_some(int64_t row, int64_t position) {
   const int64_t page = position / kPageSize;
   if (page % 4 == row % 4 && position % 64 != 5) return position % 977 == row;
@@ -311,7 +311,7 @@ struct SelectedShape {
   std::vector<int> q_len, kv_len;
 };
 
-// Row r of segment i is its token q_begin + r, which sees its own position.
+// Row r of segment i is its token q_begin + r, to which its own position is visible.
 void select_some(PrefillCase& c) {
   std::vector<int64_t> own;
   for (size_t i = 0; i < c.q_len.size(); ++i) {

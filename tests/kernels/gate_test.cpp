@@ -63,8 +63,8 @@ TEST(Gate, MatchesReferenceWithTiesAndNaN) {
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(shape.num_experts);
     auto logits = random.normals(int64_t{150} * shape.num_experts, 2.0F);
-    // A third of the tokens is on a coarse grid with many ties; some are all equal; a few are NaN or
-    // infinite.
+    // A third of the tokens is on a coarse grid with many ties. Some tokens are all equal, and a few are NaN
+    // or infinite.
     for (size_t i = 0; i < logits.size() / 3; ++i) logits[i] = std::round(logits[i]);
     std::fill(logits.begin(), logits.begin() + 3 * shape.num_experts, 0.5F);
     logits[4 * shape.num_experts] = std::numeric_limits<float>::quiet_NaN();

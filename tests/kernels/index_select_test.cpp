@@ -5,7 +5,7 @@ namespace {
 
 using Positions = std::vector<int64_t>;
 
-// Holds tokens with random queries. Token i belongs to sequence seq_idx[i] and sees kv_len[i] keys.
+// Holds tokens with random queries. Token i belongs to sequence seq_idx[i] and has kv_len[i] visible keys.
 struct SelectCase {
   int num_heads = 0;
   int topk = 0;
@@ -136,7 +136,7 @@ void expect_best_of_all(SelectCase& c) {
   for (int64_t token = 0; token < c.num_tokens(); ++token) expect_best(c, token, expected[token]);
   for (bool by_bits : {false, true}) {
     SCOPED_TRACE(by_bits ? "bits" : "slots");
-    // Scores have equal bits everywhere, so the keys are equal.
+    // Scores have equal bits in every kernel, so the chosen keys are equal.
     for_each_target([&] { EXPECT_EQ(c.run(simd::index_select, by_bits), expected); });
     EXPECT_EQ(c.run(reference::index_select, by_bits), expected);
   }

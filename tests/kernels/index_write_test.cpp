@@ -51,7 +51,7 @@ double scale_of(const std::vector<double>& values) {
   return std::exp2(std::ceil(std::log2(std::max(largest_of(values), 1e-4) / 448.0)));
 }
 
-// `code` must be as near to value / scale as any code, but for the rounding of float32.
+// `code` must be as near to value / scale as any code, except for the rounding of float32.
 void expect_nearest_code(float code, double value, double scale, double largest) {
   double nearest = std::numeric_limits<double>::infinity();
   for (float other : e4m3_values()) {
@@ -155,7 +155,7 @@ TEST(IndexWrite, KeysAreThoseOfTheDefinitionInDouble) {
   }
 }
 
-// The page's layout is what other devices read: 64 keys of 128 codes, then 64 scales.
+// Other devices read the page in this layout: 64 keys of 128 codes, then 64 scales.
 TEST(IndexWrite, APageIsItsKeysAndThenTheirScales) {
   Random random(73);
   KeyCase c(1, KvIndex::kE4M3, random);

@@ -1,4 +1,4 @@
-// The tests of the indexer share this: pools of index keys whose unused bytes and page ids are traps.
+// Holds what the tests of the indexer share: pools of index keys whose unused bytes and page ids are traps.
 #pragma once
 
 #include <limits>
@@ -69,7 +69,7 @@ struct IndexCache {
   }
 
  private:
-  // Random codes are made without rounding, because the largest cache has 20 million.
+  // Random codes are made without rounding, because the largest cache has 20 million of them.
   void fill_key(int64_t slot, Random& random) {
     if (layout == KvIndex::kF32) return set_key(slot, random.normals(kIndexHeadDim), 1.0F);
     std::byte* page = pool.data() + slot / kPageSize * KvLayout{.index = layout}.index_page_bytes();

@@ -88,7 +88,7 @@ TEST(Linear, StridesThatAliasInTheCacheKeepTheBits) {
           p.y = expected.data();
           cpu::reference::linear(p, context);
           for (const int64_t target : available_targets()) {
-            if (target == HWY_SCALAR) continue;  // it has no such kernel, and takes most of the time
+            if (target == HWY_SCALAR) continue;  // this slow target has no such kernel
             const ForcedTarget forced(target);
             std::vector<float> y = poisoned(m * n);
             p.y = y.data();

@@ -1,5 +1,5 @@
-// The matrix kernels' tests share this: random weights of every storage type, scratch memory, and a way to
-// force a target.
+// Holds what the matrix kernels' tests share: random weights of every storage type, scratch memory, and a way
+// to force a target.
 #pragma once
 
 #include <cstdint>

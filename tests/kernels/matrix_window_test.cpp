@@ -1,5 +1,4 @@
-// Tests views of parts of weight matrices: what the products of such a part have to do with those of the
-// whole.
+// Tests views of parts of weight matrices: how the products of such a part relate to those of the whole.
 #include "kernels/params/matrix_window.h"
 
 #include <gtest/gtest.h>

@@ -222,7 +222,7 @@ TEST(Moe, ReferenceIsWithinRoundingOfFloat64) {
   EXPECT_LT(std::sqrt(error / norm), 1e-5);
 }
 
-// LocalMoe is a MoE layer of which kernels get ranges of experts.
+// LocalMoe is a MoE layer. Kernels get ranges of its experts.
 struct LocalMoe {
   static constexpr int64_t kHidden = 100, kWidth = 40, kNumExperts = 8, kTopK = 3;
   int64_t m;

@@ -1,5 +1,5 @@
-// A NextN layer of another directory: both forms of directories, formats of weights, what is shared with the
-// model, and what is refused.
+// Tests a NextN layer of another directory: both forms of directories, formats of weights, what is shared
+// with the model, and what is refused.
 #include "model/draft_layer.h"
 
 #include <gmock/gmock.h>

@@ -25,7 +25,8 @@ void check_plan(const std::vector<PrefillSegment>& segments, int64_t max_keys) {
   for (size_t i = 0; i < segments.size(); ++i) {
     for (int32_t q = 0; q < segments[i].q_len; ++q) segment_of_row[segments[i].q_begin + q] = i;
   }
-  std::map<int32_t, std::vector<int>> times_seen;  // how often row of q sees each position of the keys
+  std::map<int32_t, std::vector<int>> times_seen;  // how often row of q attends to each position of the
+                                                   // keys
   for (const auto& [row, i] : segment_of_row) times_seen[row].resize(segments[i].kv_len);
 
   int32_t next_key_run = 0;
@@ -112,7 +113,7 @@ TEST(PrefillPlan, SegmentsThatFitShareAPass) {
 }
 
 TEST(PrefillPlan, PassesAreFilledWhateverTheOrder) {
-  // If each pass accepted only the next segment in the given order, there would be four.
+  // If each pass accepted only the next segment in the given order, there would be four passes.
   const std::vector<PrefillSegment> segments = {{0, 0, 1, 90}, {1, 1, 1, 30}, {2, 2, 1, 100}, {3, 3, 1, 28}};
   check_plan(segments, 128);
   EXPECT_EQ(passes_of(segments, 128), 2);
@@ -152,8 +153,8 @@ TEST(PrefillPlan, RandomStepsGiveValidPlans) {
   }
 }
 
-// Checks that each token of a segment that attends absorbed is in one row of one group and sees the keys up
-// to its own, and that the other segments are planned as if these were absent.
+// Checks that each token of a segment that attends absorbed is in one row of one group, where the keys up to
+// its own are visible, and that the other segments are planned as if the absorbed ones were absent.
 void check_absorbed(const std::vector<PrefillSegment>& segments, const PrefillPaths& paths) {
   PrefillPlan plan;
   plan.absorbed_rows.resize(5);  // left over from an earlier step
@@ -220,7 +221,8 @@ TEST(PrefillPlan, ShortExtensionsOfLongPrefixesAttendAbsorbed) {
     EXPECT_FALSE(prefill_absorbed(1, 1, paths));
     EXPECT_FALSE(prefill_absorbed(64, 64, paths)) << "a prompt without a prefix";
     EXPECT_FALSE(prefill_absorbed(2048, 8192, paths)) << "a chunk of a prompt";
-    // There is one border per length of the prefix: more tokens never return to the absorbed path.
+    // For each length of the prefix there is one border, so a segment with more tokens never returns to the
+    // absorbed path.
     for (const int64_t prefix : {0, 100, 1000, 5000, 20000, 160000}) {
       bool absorbed = true;
       for (int64_t n = 1; n <= 4096; ++n) {

@@ -21,7 +21,7 @@ using testing::Ranks;
 using testing::Sequences;
 using testing::Work;
 
-// Returns a model of three layers that eight ranks can share, of which some hold nothing of an MLP or of the
+// Returns a model of three layers that eight ranks can share, some of which hold nothing of an MLP or of the
 // head.
 Json small_config(const std::string& family) {
   Json json = testing::uneven_config(family);
@@ -48,7 +48,8 @@ void append(std::vector<float>& all, const std::vector<float>& more) {
 
 class RankForward : public ::testing::Test {
  protected:
-  // Runs prompts in chunks and decode tokens, and returns all logits. The routing is stored if asked for.
+  // Runs prompts in chunks and decode tokens, and returns all logits. The routing is stored if `routing` is
+  // given.
   std::vector<float> mixed_steps(Ranks& ranks, const Sequences& sequences,
                                  std::vector<std::vector<int32_t>>* routing, int64_t num_ranks) {
     const std::vector<std::vector<Work>> steps = {
@@ -111,7 +112,7 @@ TEST_F(RankForward, SoAreThoseOfQuantisedModels) {
   for (const Format& format : testing::kFormats) {
     if (format.compute == DType::kF32) continue;
     expect_sums("v3", format, {splits + 1, 1});
-    expect_sums("v2-lite", format, splits);  // but for eight ranks
+    expect_sums("v2-lite", format, splits);  // except for eight ranks
   }
   EXPECT_EQ(num_compared_, 7 * 3);
 }
@@ -123,7 +124,7 @@ TEST_F(RankForward, TheReferenceKernelsAgree) {
   EXPECT_EQ(num_compared_, 1);
 }
 
-// The reference is each sequence by itself, its prompt in one chunk.
+// The reference runs each sequence by itself, with its prompt in one chunk.
 TEST_F(RankForward, BitsDoNotDependOnTheBatchTheChunksOrTheNeighbours) {
   const Format bf16{.name = "bf16"};
   const Format fp8{.name = "fp8", .at_load = LoadQuantization::kFp8};

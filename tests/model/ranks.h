@@ -57,7 +57,8 @@ inline ForwardBatch batch_of(const Sequences& sequences, const std::vector<Work>
   return batch;
 }
 
-// Ranks holds a model that `split.tp` ranks share; with one it is the whole model, without a communicator.
+// Ranks holds a model that `split.tp` ranks share; with one rank it is the whole model, without a
+// communicator.
 class Ranks {
  public:
   Ranks(const ModelConfig& config, const ModelWeights& weights, ModelSplit split, int64_t num_sequences,

@@ -135,7 +135,7 @@ TEST(Safetensors, SizesAndOffsetsMustAgree) {
   EXPECT_THAT(error(entry("a", "F32", "[4294967296, 4294967296, 4294967296]", "[0, 0]"), 0),
               HasSubstr("do not fit"));
   EXPECT_THAT(error(entry("a", "F32", "[4294967296, 0, 4294967296, 4294967296]", "[0, 0]"), 0),
-              HasSubstr("do not fit"));  // empty, yet no product of its sizes can be formed
+              HasSubstr("do not fit"));  // the tensor is empty, but the product of its other sizes overflows
   EXPECT_EQ(error(entry("a", "F32", "[5, 0, 7]", "[0, 0]"), 0), "no error");
   EXPECT_THAT(error(entry("a", "F4", "[3]", "[0, 1]"), 1), HasSubstr("do not fit F4 of shape [3]"));
   const std::string first = entry("a", "U8", "[4]", "[0, 4]") + ",";

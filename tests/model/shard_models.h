@@ -1,4 +1,4 @@
-// Makes small models whose sizes cannot be dealt evenly: 11 blocks of 128 in dense layers, experts of less
+// Makes small models whose sizes cannot be divided evenly: 11 blocks of 128 in dense layers, experts of less
 // than three blocks, an odd vocabulary, and three heads for each of four ranks.
 #pragma once
 
@@ -33,7 +33,7 @@ inline Json uneven_config(const std::string& family) {
 
 inline const std::vector<std::string> kFamilies = {"v3", "v2-lite", "v3.2"};
 
-// Format is how a model's weights are in memory.
+// Format describes how a model's weights are stored in memory.
 struct Format {
   std::string name;
   DType compute = DType::kBF16;

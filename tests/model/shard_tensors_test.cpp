@@ -1,4 +1,4 @@
-// Tests what the config alone says about a rank's weights against the weights that ranks have.
+// Compares what the config alone says about a rank's weights with the weights that ranks have.
 #include "model/shard_tensors.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Tests the weights that ranks hold: put together they are the whole model's, codes and scales.
+// Tests the weights that ranks hold: together, their codes and scales are those of the whole model.
 #include "model/shard_weights.h"
 
 #include <gtest/gtest.h>

@@ -53,7 +53,7 @@ TEST(SelectionPlan, WithoutAnIndexerAllPromptRowsAreOneRun) {
 TEST(SelectionPlan, ASegmentIsCutWhereItsTokensSeeMoreThanTopkKeys) {
   ForwardBatch batch;
   add_segment(batch, 0, 4, 8);
-  add_segment(batch, 1, 6, 13);  // sees 8 to 13 keys
+  add_segment(batch, 1, 6, 13);  // attends to 8 to 13 keys
   add_segment(batch, 2, 3, 3);
   const SelectionPlan plan = plan_selection(batch, 10);
   ASSERT_EQ(plan.prefill.size(), 3U);
@@ -113,7 +113,8 @@ TEST(SelectionPlan, DecodeRowsAreDividedByTheKeysTheySee) {
 
 class SparseForward : public ::testing::Test {
  protected:
-  // Makes the same random weights with an indexer of that topk, or as a V3 model without one if it is 0.
+  // Makes the same random weights with an indexer of this topk. If topk is 0, it makes a V3 model without an
+  // indexer.
   Ranks model(int64_t topk, int64_t num_sequences, KernelSet kernels = KernelSet::kOptimised) {
     Json json = testing::tiny_config();
     if (topk > 0) {
@@ -200,7 +201,7 @@ TEST_F(SparseForward, BitsDoNotDependOnTheRowsBeside) {
   const auto tokens = [&](const std::vector<Work>& work, Ranks& ranks) {
     return ranks.forward(batch_of(sequences, work));
   };
-  // Sequence 0 selects, 1 does not, and 2 begins to within its chunk.
+  // Sequence 0 selects keys, sequence 1 does not, and sequence 2 begins to select within its chunk.
   std::vector<std::vector<float>> alone;
   for (int32_t s = 0; s < 3; ++s) {
     Ranks ranks = model(40, 3);

@@ -319,7 +319,8 @@ TEST_F(QuantizedWeights, DummyWeightsAreTheGeneratorsAndOfTheSizeOfBf16Ones) {
       ASSERT_EQ(element(q_b, i / k, i % k), codes.at(i) * scales.at(at)) << format.name;
       squares += std::pow(static_cast<double>(element(q_b, i / k, i % k)), 2);
     }
-    // A single scale, or the few scales of small blocks, may be anywhere within ±50 % of their mean.
+    // A single scale, or the mean of the few scales of small blocks, may differ from the expected scale by up
+    // to 50 %.
     const double rms = std::sqrt(squares / static_cast<double>(q_b.n * k) * static_cast<double>(k));
     EXPECT_GT(rms, 0.4) << format.name;
     EXPECT_LT(rms, 1.6) << format.name;

@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from run_tests import count_report  # noqa: E402  pylint: disable=wrong-import-position
 
-SECONDS = 900  # a test that does not end has caught the fault
+SECONDS = 900  # a fault with which a test does not end counts as caught
 
 
 def preset_of(fault):
@@ -111,8 +111,8 @@ def test_folders():
 
 
 def without_faults(faults, jobs):
-    """Builds and runs every test binary of the faults once, with the sources as they are. Ends the program if one fails, because
-    it would seem to catch every fault."""
+    """Builds and runs every test binary of the faults once, with the sources as they are. Ends the program if a binary fails,
+    because that binary would seem to catch every fault."""
     for preset in sorted({preset_of(fault) for fault in faults}):
         binaries = sorted({name for fault in faults if preset_of(fault) == preset for name in fault["binaries"]})
         build_dir = ROOT / "build" / preset
@@ -198,11 +198,11 @@ def main():
 HEAD = """# Faults that the tests catch
 
 Each row is a small fault that was put into host code, with the first test that fails with it: {caught} of {count} are caught{more}.
-The faults are in `tests/mutations/faults.toml`; `tests/mutations/run.py --out docs/measurements/mutations.md` puts them in one by
-one, builds and runs the test binaries that may notice, and writes this page. Faults in locks run under the thread sanitizer.
+The faults are in `tests/mutations/faults.toml`. `tests/mutations/run.py --out docs/measurements/mutations.md` inserts one fault at a
+time, builds and runs the test binaries that may detect it, and writes this page. Faults in locks run under the thread sanitizer.
 
-That the engine copies its counters under their lock is not among the faults, because g++ 12 does not instrument that copy, so that
-its thread sanitizer cannot see such a race.
+No fault removes the lock under which the engine copies its counters, because the thread sanitizer of g++ 12 could not detect it: g++ does
+not instrument that copy.
 
 | fault | file | caught by |
 |---|---|---|

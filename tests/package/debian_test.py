@@ -28,7 +28,7 @@ ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
 class Debian:
-    """A Debian 12 in a folder, with what every Debian has and adduser."""
+    """Holds a Debian 12 in a folder, with the packages of every Debian and adduser."""
 
     def __init__(self, folder):
         self.root = folder
@@ -57,7 +57,7 @@ def files_of(deb):
 
 
 def completion(port, wait_s=60):
-    """Returns the text of the server's answer; tries again for `wait_s` seconds while nobody listens."""
+    """Returns the text of the server's answer; tries again for `wait_s` seconds while no process listens."""
     body = {"model": "hadal-tiny", "prompt": "Once upon a time", "max_tokens": 8}
     request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
@@ -94,7 +94,7 @@ def check_service(debian):
     if not shutil.which("systemd-analyze"):
         TALLY.skip("the unit is not checked: that needs systemd-analyze", 2)
         return
-    # The unit is checked among this system's own, because the small Debian has no other units.
+    # The unit is checked together with this system's own units, because the small Debian has no other units.
     checked_unit = debian.root / "hadal.service"
     checked_unit.write_text(unit.replace("/usr/bin/hadal", str(debian.root / "usr/lib/hadal/bin/hadal")), encoding="utf-8")
     checked = subprocess.run(["systemd-analyze", "verify", "--man=no", checked_unit], capture_output=True, text=True, check=False)
@@ -115,7 +115,8 @@ def check_package(debian, deb):
     version = debian.works("the version is printed", "hadal", "--version")
     TALLY.check("it is the package's", version.split()[-1] == deb.name.split("_")[1], version)
     debian.works("the bundled model generates", "hadal", "generate", "--model-path", "hadal-tiny", "--prompt", "Once", "--max-new-tokens", 4)
-    _, _, err = debian.run("hadal", "fetch", "--model-path", "org/name@x")  # nothing answers in the chroot, or no such model
+    _, _, err = debian.run("hadal", "fetch", "--model-path", "org/name@x")  # no server answers in the chroot, or the model
+                                                                            # does not exist
     TALLY.check("the libraries of fetching are there", "org/name@x" in err and "shared libraries" not in err, err)
     for page in ("hadal", "hadal-serve", "hadal-bench-serving"):
         TALLY.check(f"there is a manual page {page}(1)", f"/usr/share/man/man1/{page}.1.gz" in files, files)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests hadal.flash_mla where there is no GPU: that the wheel installs and imports, what its functions are, and that every wrong
-argument is refused in words that name it, its value and what is allowed. `scripts/wheel --test` runs this; HADAL_PYTHON_PATH
-is the directory that the wheels are installed into. The last line is "N passed, N failed"."""
+argument is refused with an error that names it, its value and what is allowed. `scripts/wheel --test` runs this;
+HADAL_PYTHON_PATH is the directory that the wheels are installed into. The last line is "N passed, N failed"."""
 import ctypes
 import importlib.metadata
 import inspect
@@ -91,7 +91,7 @@ def test_the_alias_has_the_same_functions():
 
 
 def test_wheels_need_no_other_package():
-    """The alias brings the wheel of its own version, whose name is ours, and nothing else is asked for."""
+    """The alias installs the wheel of its own version, whose name is ours, and requires no other package."""
     asked = {found.metadata["Name"]: found.requires or [] for found in importlib.metadata.distributions(path=[str(SITE)])}
     assert asked == {"hadal-flash-mla": [], "hadal-flash-mla-alias": [f"hadal-flash-mla=={VERSION}"]}, asked
 
@@ -131,7 +131,8 @@ def test_no_stream_is_waited_for():
 
 
 def test_dlpacks_functions_are_used_where_they_exist():
-    """Tensors of a library that shows DLPack's C functions are read through them, others through __dlpack__."""
+    """Tensors of a library that exports DLPack's C functions are read through them, others through
+    __dlpack__."""
     def fast(kind):
         return dict(q=kind((2, 1, 16, 576), bfloat16), k_cache=kind((10, 64, 1, 576), bfloat16),
                     block_table=kind((2, 5), int32), cache_seqlens=kind((2,), int32))
@@ -148,7 +149,7 @@ def test_dlpacks_functions_are_used_where_they_exist():
 
 
 def test_no_call_keeps_or_drops_a_reference():
-    """No object is kept or dropped once too often, whatever way a call ends."""
+    """No object's reference count is wrong, however a call ends."""
     values = arguments()
     wrong = Tensor((3, 5), int32)
     before = [sys.getrefcount(value) for value in values.values()]
@@ -192,7 +193,7 @@ def test_scales_per_token_need_e4m3_records():
 
 
 def test_arguments_that_are_no_tensors_are_refused():
-    """Arguments that are no tensors, and numbers that are no numbers, are refused."""
+    """Arguments that should be tensors or numbers and are not are refused."""
     class Array:
         shape, device = (2, 1, 16, 576), "cpu"
     for value, name in ((None, "NoneType"), ([1], "list"), (Array(), "Array"), (3.5, "float"), ("q", "str")):
@@ -312,7 +313,7 @@ def test_the_library_refuses_wrong_fields():
         assert status == 1 and field in message and str(value) in message and f"allowed: {allowed}" in message, message
     assert workspace(num_seqs=0, size=12) == (1, "num_seqs is")  # cut to the buffer's size, and terminated
     assert library.hadal_mla_workspace(None, None, None, None, ctypes.c_size_t(0)) == 1
-    # The binding hands on only what prepare() made.
+    # The binding passes on only what prepare() made.
     for call in (lambda: native.workspace(b"short", 132, 0), lambda: native.prepare(1, 2, 3, 4, 512, 1.0, False, False, False)):
         try:
             call()
@@ -322,7 +323,7 @@ def test_the_library_refuses_wrong_fields():
 
 
 def test_a_missing_library_is_an_error():
-    """Building the binding without the kernel library says what to do."""
+    """Building the binding without the kernel library gives an error that says what to do."""
     with tempfile.TemporaryDirectory() as build:
         done = subprocess.run(["cmake", "-S", str(ROOT / "python"), "-B", build, "-DHADAL_FLASH_MLA_LIBRARY=/not/there.so",
                                f"-DPython_EXECUTABLE={sys.executable}"], capture_output=True, text=True, check=False)

@@ -1,5 +1,5 @@
-"""Implements as much of torch as hadal.flash_mla uses before it launches anything: tensors that are nothing but a description,
-shown through real DLPack capsules. With it the module's checks run on machines with neither torch nor a GPU."""
+"""Implements as much of torch as hadal.flash_mla uses before it launches anything: tensors that consist only of a description,
+exported through real DLPack capsules. With it the module's checks run on machines with neither torch nor a GPU."""
 import ctypes
 import math
 import sys
@@ -10,7 +10,7 @@ INT, UINT, FLOAT, BFLOAT = 0, 1, 2, 4  # and type codes
 
 
 class Type(tuple):
-    """Describes a dtype: (DLPack code, bits, whether DLPack can say it)."""
+    """Describes a dtype: (DLPack code, bits, whether DLPack can express it)."""
 
 
 bfloat16, float16, float32 = Type((BFLOAT, 16, True)), Type((FLOAT, 16, True)), Type((FLOAT, 32, True))
@@ -38,7 +38,7 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 class Tensor:
-    """Strides are in elements; None in the capsule when `strides` is None, which means dense."""
+    """Strides are in elements. If `strides` is None, they are None in the capsule too, which means dense."""
 
     def __init__(self, shape, dtype, strides=None, device=(CUDA, 0), address=1 << 20, offset=0):
         self.shape, self.dtype, self.strides, self.device = tuple(shape), dtype, strides, Device(device)
@@ -106,14 +106,14 @@ _tables = []
 
 
 class BorrowedTensor(Tensor):
-    """Shows its tensor through the table, as newer libraries do."""
+    """Exports its tensor through the table, as newer libraries do."""
     borrowed = 0
     streams_asked_for = []
     __dlpack_c_exchange_api__ = _table(1)
 
 
 class FutureTensor(Tensor):
-    """Its table is of an unknown kind."""
+    """Has a table of an unknown kind."""
     borrowed = 0
     __dlpack_c_exchange_api__ = _table(2)
 

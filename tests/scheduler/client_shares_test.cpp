@@ -1,4 +1,5 @@
-// Tests which slots and pages a client leaves to others, and how prompts of several clients share a step.
+// Tests which slots and pages a client leaves to other clients, and how prompts of several clients share a
+// step.
 #include "scheduler/client_shares.h"
 
 #include <gtest/gtest.h>

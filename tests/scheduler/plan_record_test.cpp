@@ -1,5 +1,5 @@
-// A replayed record gives the same plans; whatever a file contains, replaying it ends in a result or an
-// error.
+// Tests that a replayed record gives the same plans. Whatever a file contains, replaying it ends in a result
+// or an error.
 #include "scheduler/plan_record.h"
 
 #include <gtest/gtest.h>

@@ -25,8 +25,8 @@ TEST(Scheduler, TheLatestArrivalIsRetractedAndComputedAgain) {
     plan = step(simulator);
     EXPECT_FALSE(simulator.scheduler().is_running(later)) << "retracted requests go before new ones";
   }
-  // The prompt is computed on the prompt's path and the generated tokens on the other, including the last
-  // token.
+  // The prompt is computed on the prompt's path, and the generated tokens, including the last one, on the
+  // other path.
   const std::vector<WorkItem> items = items_of(plan, second);
   const WorkItem& last = items.back();
   EXPECT_EQ(last.kind, WorkKind::kDecode);
@@ -55,7 +55,7 @@ TEST(Scheduler, TheLatestArrivalIsRetractedEvenIfItWasAdmittedFirst) {
 }
 
 // Both requests generate the same tokens. The first one ends while the second one waits, and so the cache
-// contains more tokens than the second one knows.
+// contains more tokens than the second one has.
 TEST(Scheduler, ARetractedRequestWhoseTokensAreAllCachedComputesTheLastOne) {
   SimulatorOptions options = small(/*num_pages=*/4);
   options.scheduler.conservativeness = 0.01;

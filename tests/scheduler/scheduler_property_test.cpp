@@ -1,5 +1,5 @@
 // Runs random work, aborts and failures under the simulator's checks: under every policy, chunk size, pool
-// and loop, each request's output equals what it gives alone.
+// and loop, each request's output equals the output that it has alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -132,7 +132,7 @@ void run_many(uint64_t first_seed, int num_runs, int64_t num_operations, bool ch
   for (uint64_t seed = first_seed; seed < first_seed + num_runs; ++seed) {
     ASSERT_NO_THROW(run_randomly(seed, num_operations, check_always, faults, totals)) << "seed " << seed;
   }
-  // The test is void unless the rare paths were reached.
+  // The test proves nothing unless the rare paths were reached.
   EXPECT_GT(totals.retractions, 0);
   EXPECT_GT(totals.copies, 0);
   EXPECT_GT(totals.late, 0);

@@ -1,4 +1,4 @@
-// The tests of the scheduler's rules share these texts, options and steps.
+// Holds the texts, options and steps that the tests of the scheduler's rules share.
 #pragma once
 
 #include <algorithm>

@@ -100,7 +100,7 @@ TEST(Scheduler, APromptWithoutOutputEndsWithAnEndingItem) {
   EXPECT_FALSE(plan.ranks[0].items[0].samples);
   EXPECT_TRUE(simulator.scheduler().idle());
   EXPECT_FALSE(simulator.scheduler().is_running(id));
-  // Other requests may use what it computed.
+  // Other requests may use the pages that this one computed.
   simulator.add(text(1, 100), 1);
   EXPECT_EQ(step(simulator).num_cached_tokens, 99);
 }

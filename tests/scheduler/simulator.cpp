@@ -89,7 +89,7 @@ int32_t Simulator::compute(Slot& slot, int64_t position, int32_t token, const Wo
   return next_token(row.record);
 }
 
-// A draft is right or wrong by chance; a wrong one changes the rows after it, which are not taken then.
+// A draft is right or wrong by chance. A wrong draft changes the rows after it, which are not accepted then.
 void Simulator::verify(Slot& slot, const WorkItem& item, Step& step) {
   const int64_t most = expected_.at(item.request_id).prompt_len + max_new_tokens_.at(item.request_id);
   const int64_t begin = std::ssize(slot.tokens) - 1;
@@ -115,7 +115,7 @@ void Simulator::verify(Slot& slot, const WorkItem& item, Step& step) {
     slot.tokens.push_back(sampled);
     slot.last_sample = sampled;
     outcome.finished = ends(sampled) || p + 2 == most;
-    if (outcome.finished) on_path = false;  // the engine takes nothing after the end
+    if (outcome.finished) on_path = false;  // the engine uses no token after the end
     on_path = on_path && guessed;
   }
   slot.last_sample_step = step.plan.step;
@@ -266,7 +266,8 @@ void Simulator::check_budget(const BatchPlan& plan) const {
   HADAL_CHECK_LE(std::ssize(all), o.max_running_requests);
 }
 
-// A request that sampled in an earlier step and continues must do so in this one, unless it lacks pages.
+// A request that sampled in an earlier step and continues must sample in this step too, unless it lacks
+// pages.
 void Simulator::check_every_decode_runs(const BatchPlan& plan) const {
   std::set<RequestId> in_plan;
   for (const WorkItem& item : plan.ranks[0].items) in_plan.insert(item.request_id);

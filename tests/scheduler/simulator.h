@@ -1,8 +1,8 @@
 // Holds a minimal model and executor, which execute a scheduler's plans and check every one of them.
 //
 // The "record" of a token is the hash of the whole sequence up to it, computed from the previous record as it
-// is stored in the pages, and the next token is a function of the last record. So a page that is shared,
-// copied, written or freed wrongly shows in the records, which are compared with those of the sequence
+// is stored in the pages, and the next token is a function of the last record. A page that is shared, copied,
+// written or freed wrongly therefore shows in the records, which are compared with those of the sequence
 // computed alone.
 #pragma once
 
@@ -23,7 +23,7 @@ namespace hadal::testing {
 struct ExpectedSequence {
   std::vector<int32_t> tokens;    // prompt, then everything generated
   std::vector<uint64_t> records;  // records of tokens
-  std::vector<uint64_t> nextn;    // records of tokens but the last in the NextN layer
+  std::vector<uint64_t> nextn;    // records of all tokens but the last in the NextN layer
   int64_t prompt_len = 0;
 };
 
@@ -46,8 +46,8 @@ class Simulator {
   RequestId add(std::vector<int32_t> prompt, int64_t max_new_tokens, int64_t max_cached_tokens = -1,
                 int32_t priority = 0);
   void abort(RequestId id);
-  // Plans and executes a step; false when there was nothing to do. `fails`: the step will end in fail(), and
-  // what it writes is garbage.
+  // Plans and executes a step. Returns false when there was nothing to do. If `fails`, the step will end in
+  // fail(), and writes garbage.
   bool plan(bool fails = false);
   void complete_oldest();
   size_t num_in_flight() const { return in_flight_.size(); }
@@ -57,7 +57,7 @@ class Simulator {
 
   Scheduler& scheduler() { return scheduler_; }
   const BatchPlan& last_plan() const { return last_plan_; }
-  // Returns what finished requests generated; it has been checked against the expectation.
+  // Returns what finished requests generated. The output has been checked against the expectation.
   const std::map<RequestId, std::vector<int32_t>>& outputs() const { return outputs_; }
   const ExpectedSequence& expected(RequestId id) const { return expected_.at(id); }
   int64_t num_operations() const { return num_operations_; }
@@ -65,7 +65,7 @@ class Simulator {
   int64_t num_copies() const { return num_copies_; }
   int64_t num_late_tokens() const { return num_late_tokens_; }  // tokens that arrived for retracted requests
   int64_t num_accepted() const { return num_accepted_; }        // drafts
-  int64_t num_void_items() const { return num_void_items_; }  // without a row, because the request has ended
+  int64_t num_void_items() const { return num_void_items_; }    // no row, because their request has ended
 
  private:
   struct Row {
@@ -77,7 +77,7 @@ class Simulator {
     RequestId id = 0;
     std::vector<PageId> pages;
     int64_t computed = 0;
-    std::vector<int32_t> tokens;  // known to the executor: those of the items, and what it has sampled
+    std::vector<int32_t> tokens;  // tokens of the items, and those that the executor has sampled
     int32_t last_sample = -1;
     int64_t last_sample_step = 0;
   };

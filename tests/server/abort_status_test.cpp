@@ -1,4 +1,4 @@
-// Tests what a client learns of a generation that was aborted: one table for both APIs.
+// Tests what a client is told of a generation that was aborted: both APIs use one table.
 #include <gtest/gtest.h>
 
 #include <string>

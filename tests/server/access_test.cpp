@@ -1,4 +1,4 @@
-// Tests who may do what (keys, hosts, methods), what a refusal repeats, and what health probes cost.
+// Tests which client may do what (keys, hosts, methods), what a refusal repeats, and what health probes cost.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -90,7 +90,8 @@ TEST(Admission, BodiesAreReadOnlyWhereTheyAreNeeded) {
   EXPECT_EQ(limit("POST", "/generate"), SIZE_MAX);
 }
 
-// The lines of strangers are bounded (server/http/line_budget.h), those of clients who may work are not.
+// The log lines that clients without a key cause are bounded (server/http/line_budget.h). The lines of
+// clients with a key are not.
 TEST(AccessLog, OnlyWhatStrangersMayCauseIsBounded) {
   const auto always = [](TestServer& server, const char* method, const char* path, const char* key) {
     HttpRequest request{.method = method, .path = path, .headers = {{"authorization", key}}};

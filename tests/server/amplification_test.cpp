@@ -1,5 +1,5 @@
-// Tests what one request may cost its neighbours: bytes of its answer, tokens of all its generations, copies
-// of its prompt and of the prompt's scores.
+// Tests how much one request may cost other clients: bytes of its answer, tokens of all its generations,
+// copies of its prompt and of the prompt's scores.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ TEST(Amplification, PromptScoresStandInTheFirstAndTheLastEventOfACumulativeStrea
     EXPECT_EQ(meta.at("input_top_logprobs").as_array().size(), expected) << i;
     EXPECT_EQ(meta.at("output_token_logprobs").as_array().size(), i + 1);
   }
-  // The scores of the prompt alone would be more if each of the 40 events repeated them.
+  // If each of the 40 events repeated the scores of the prompt, these alone would be larger.
   EXPECT_LE(stream.body.size(), 8 * whole.size());
 }
 
@@ -61,7 +61,7 @@ TEST(Amplification, BytesOfACumulativeStreamAreLinearInItsTokens) {
   EXPECT_EQ(last.at("output_top_logprobs").as_array().size(), static_cast<size_t>(kTokens));
   const size_t final_bytes = json::serialize(events.back()).size();
   EXPECT_LE(stream.body.size(), kTokens * kEventBytesPerToken + 2 * final_bytes);
-  // Each event repeats all that came before it, also where events wait for tokens.
+  // Each event repeats everything that came before it, even where events wait for tokens.
   size_t before = 0;
   for (const json::object& event : events) {
     const size_t count = event.at("meta_info").at("output_token_logprobs").as_array().size();

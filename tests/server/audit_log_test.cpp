@@ -1,5 +1,5 @@
-// Tests the audit log: what its lines have, and that neither a full disk nor a rename loses more than it
-// must.
+// Tests the audit log: what its lines contain, and that neither a full disk nor a rename loses more than
+// necessary.
 #include "server/admission/audit_log.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace {
 using testing::TestServer;
 namespace json = boost::json;
 
-// TemporaryFile is a path in a directory of its own; both end with the object.
+// TemporaryFile is a path in a directory of its own; both are removed with the object.
 class TemporaryFile {
  public:
   TemporaryFile() {

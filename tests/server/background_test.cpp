@@ -1,5 +1,5 @@
-// Tests work beside the I/O threads: the pool of threads for it, and the grammars of requests, which it
-// compiles.
+// Tests work beside the I/O threads: the pool of threads for it, and the grammars of requests, which this
+// pool compiles.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@
 namespace hadal::server {
 namespace {
 
-// Returns a schema that takes seconds to compile: its properties may come in more ways than one can count.
+// Returns a schema that takes seconds to compile: its properties may come in an enormous number of orders.
 std::string slow_schema() {
   std::string properties;
   for (int i = 0; i < 100; ++i) properties += fmt::format("{}\"p{}\":{{}}", i == 0 ? "" : ",", i);
@@ -170,7 +170,7 @@ TEST(BackgroundPool, HelpRunsWhatWaitsWhileTheThreadsAreBusy) {
 // The work of these tests ends only when it is cancelled.
 class ParseWorkTest : public ::testing::Test {
  protected:
-  // Sends work of a body that a worker parses, and waits until it runs.
+  // Sends a request whose body a worker parses, and waits until this work runs.
   std::shared_ptr<testing::TestExchange> send() {
     HttpRequest request{.method = "POST", .path = "/generate", .client = "peer:test"};
     request.body.assign(kInlineBodyBytes + 1, 'x');
@@ -266,13 +266,13 @@ TEST_F(GrammarTask, ARequestThatIsLeftBetweenItsGrammarsIsNotAnswered) {
   const auto owned = std::make_shared<int>();
   const auto leave = compile_grammars(*context_, server_.io(), "peer:test", {regex("a+"), regex("b+")},
                                       [owned](const Result<CompiledGrammars>&) { ADD_FAILURE(); });
-  // The pool may have begun the first grammar, wait for the second or have compiled both; done() would still
-  // come on this thread, which has run no task.
+  // The pool may have begun the first grammar, may wait for the second, or may have compiled both. In each
+  // case done() would be called on this thread, which has run no task.
   leave();
   EXPECT_TRUE(server_.io().run_until([&] { return owned.use_count() == 1; }));
 }
 
-// The engine waits for nothing of a client that has gone, and neither does the ledger.
+// When a client leaves, the engine waits for none of its grammars, and the ledger gets its memory back.
 TEST(Grammars, AClientThatLeavesWhileItsGrammarWaitsGivesBackItsMemoryAtOnce) {
   if (!grammar_available()) GTEST_SKIP() << "built without xgrammar";
   const auto memory = std::make_shared<RequestMemory>(size_t{1} << 30);
@@ -288,7 +288,7 @@ TEST(Grammars, AClientThatLeavesWhileItsGrammarWaitsGivesBackItsMemoryAtOnce) {
     auto exchange = server.send("POST", path, body);
     ASSERT_TRUE(server.io().run_until([&] { return memory->bytes(MemoryKind::kGrammar) > 0; })) << path;
     exchange->disconnect();
-    // Nothing of the request is left, except where the thread that has parsed it is about to let go of it.
+    // Nothing of the request is left, except while the thread that has parsed it releases its reference.
     EXPECT_TRUE(server.io().run_until([&] { return exchange.use_count() == 1; })) << path;
     exchange.reset();
     EXPECT_EQ(memory->total(), 0U) << path;
@@ -305,7 +305,7 @@ TEST(Grammars, ACompileThatTheLedgerHasNoRoomForIsRefused) {
   const std::string constrained = R"({"text":"Hello","sampling_params":{"regex":"a+","max_new_tokens":2}})";
   EXPECT_EQ(server.generate(constrained).status, 503) << "a compile may take 64 MiB";
   EXPECT_EQ(memory->refused(MemoryKind::kGrammar), 1);
-  // The thread that has parsed the request may be about to let go of it when the answer is already here.
+  // When the answer is here, the thread that has parsed the request may still hold a reference to it.
   EXPECT_TRUE(server.io().run_until([&] { return memory->total() == 0; }));
   EXPECT_EQ(server.generate(R"({"text":"Hello","sampling_params":{"max_new_tokens":2}})").status, 200);
 }
@@ -316,7 +316,7 @@ TEST_F(GrammarTask, ADrainSkipsSpecsOfRequestsThatWouldBeRefused) {
   EXPECT_EQ(compiler_->cache_stats().num_misses, 0);
 }
 
-// What is being compiled is given up, so that a drain need not wait for it.
+// A compile that is running is given up, so that a drain need not wait for it.
 TEST_F(GrammarTask, ADrainCancelsTheCompileThatRuns) {
   const auto slow = std::make_shared<const GrammarSpec>(
       GrammarSpec{.kind = GrammarKind::kJsonSchema, .text = slow_schema(), .field = "json_schema"});

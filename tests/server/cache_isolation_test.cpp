@@ -1,4 +1,4 @@
-// Tests who shares cached prefixes with whom: keys, salts, and what a count of cached tokens tells.
+// Tests which clients share cached prefixes: keys, salts, and what a count of cached tokens reveals.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// Tests that an abort means choices which are not started yet, too.
+// Tests that an abort also applies to choices which are not started yet.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -17,7 +17,7 @@ using testing::parsed;
 using testing::TestServer;
 namespace json = boost::json;
 
-// A turn of a millisecond starts far fewer choices than that.
+// A turn of a millisecond starts far fewer choices than 64 · 64.
 constexpr size_t kPrompts = 64;
 constexpr size_t kChoicesOfEach = 64;
 
@@ -27,7 +27,7 @@ std::string prompts() {
   return list + "]";
 }
 
-// Sends a request, whose body a worker parses, and runs the tasks of its first turns alone.
+// Sends a request, whose body a worker parses, and runs only the tasks of its first turns.
 std::shared_ptr<testing::TestExchange> begun(TestServer& server, std::string path, std::string body) {
   server.gate().allow(0);
   auto exchange = server.send("POST", std::move(path), std::move(body));
@@ -37,13 +37,14 @@ std::shared_ptr<testing::TestExchange> begun(TestServer& server, std::string pat
   return exchange;
 }
 
-// Starts all choices before the engine goes on, which might otherwise end one before its abort arrives.
+// Starts all choices before the engine goes on, because the engine might otherwise end a choice before its
+// abort arrives.
 void start_the_rest(TestServer& server) {
   EXPECT_TRUE(server.io().run_until([&] { return server.io().is_empty(); }));
   server.gate().open();
 }
 
-// Aborts a request that has begun by the beginning of its id, and returns its answer.
+// Aborts a running request by a prefix of its id, and returns its answer.
 json::value aborted(TestServer& server, std::string path, std::string body) {
   const auto exchange = begun(server, std::move(path), std::move(body));
   const json::value abort = parsed(server.call("POST", "/abort_request", R"({"rid":"jo"})"));

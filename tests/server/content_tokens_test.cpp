@@ -1,5 +1,5 @@
-// Tests content_special_tokens: what special tokens in the messages of a chat become, and what the parsers of
-// the answer make of them.
+// Tests content_special_tokens: how special tokens in the messages of a chat are encoded, and how the parsers
+// of the answer treat them.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// Tests what the other dialects do with fields that are not theirs, or that ask for what is not done here:
-// each path ignores and counts the first, and refuses the second in its own form of errors.
+// Tests how the other dialects treat fields that are not theirs, and fields that request what is not
+// supported here. Each path ignores and counts the first, and refuses the second in its own form of errors.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -74,7 +74,8 @@ TEST(DialectFields, ThoseOfAnotherDialectAreUnknown) {
   }
 }
 
-// A client that means the answer's length or its thinking must not get another answer than it asks for.
+// A client that sets the answer's length or its thinking under another name must not get an answer without
+// it.
 TEST(DialectFields, ThoseThatHaveAnotherNameHereAreRefusedWithTheNameToUse) {
   TestServer server(options());
   struct Case {

@@ -1,5 +1,5 @@
-// What the tests of the APIs for chats share: servers whose model says a given text, and the events of named
-// streams.
+// Holds what the tests of the APIs for chats share: servers whose model says a given text, and the events of
+// named streams.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,8 +15,7 @@
 
 namespace hadal::server::testing {
 
-// This tool and these two calls of it, in the format of V3.1, are what the models of these tests are offered
-// and write.
+// The models of these tests are offered this tool, and write these two calls of it in the format of V3.1.
 inline constexpr std::string_view kChatTools =
     R"("tools":[{"type":"function","function":{"name":"add","parameters":{"type":"object","properties":{}}}}])";
 inline constexpr std::string_view kCalls =
@@ -37,7 +36,8 @@ inline TestServerOptions chat_options(std::string script, ChatFormat format = Ch
   return options;
 }
 
-// Returns the options of one whose model answers `text` to a prompt of `prompt_tokens` tokens and then ends.
+// Returns the options of a server whose model answers `text` to a prompt of `prompt_tokens` tokens and then
+// ends.
 inline TestServerOptions answering(int64_t prompt_tokens, std::string_view text,
                                    ChatFormat format = ChatFormat::kV31) {
   std::string script;
@@ -45,7 +45,7 @@ inline TestServerOptions answering(int64_t prompt_tokens, std::string_view text,
   return chat_options(script + std::string(text) + "<｜end▁of▁sentence｜>", format);
 }
 
-// Returns the body of a chat of OpenAI's with further fields. Its prompt in V3.1's format is
+// Returns the body of an OpenAI chat with further fields. Its prompt in V3.1's format is
 // <bos><User>Hi<Assistant></think>.
 inline std::string chat_body(std::string_view more = {}) {
   std::string body = R"({"messages":[{"role":"user","content":"Hi"}])";

@@ -1,5 +1,5 @@
-// A request whose answer cannot be made ends with a reason and leaves nothing behind; one with many
-// log-probabilities is delivered in many tasks.
+// Tests that a request whose answer cannot be made ends with a reason and leaves nothing behind, and that a
+// request with many log-probabilities is delivered in many tasks.
 #include "server/generation/generation.h"
 
 #include <gtest/gtest.h>
@@ -95,7 +95,7 @@ TEST(Generation, ManyLogprobsAreDeliveredInPiecesEachInATaskOfItsOwn) {
   ASSERT_TRUE(started.ok()) << started.status().message;
   size_t before = 0;
   size_t most_in_a_task = 0;
-  ASSERT_TRUE(server.io().run_until([&] {  // is asked between any two tasks
+  ASSERT_TRUE(server.io().run_until([&] {  // this is called between any two tasks
     most_in_a_task = std::max(most_in_a_task, deltas.size() - before);
     before = deltas.size();
     return !deltas.empty() && deltas.back().finish_reason != FinishReason::kNone;
@@ -134,7 +134,7 @@ TEST(Generation, PiecesOfSeveralRequestsTakeTurns) {
                                   })
                     .ok());
   }
-  // Both have ended in the engine before the first of their pieces is delivered.
+  // Both requests have ended in the engine before the first of their pieces is delivered.
   ASSERT_TRUE(testing::eventually([&] { return server.engine().stats().generation_tokens == 200; }));
   ASSERT_TRUE(server.io().run_until([&] { return ended[0] && ended[1]; }));
   EXPECT_NE(order.find("abab"), std::string::npos) << order;

@@ -117,7 +117,7 @@ class HttpConnectionTest : public ::testing::Test {
     sockets_.back()->start();
     return sockets_.back();
   }
-  // Lets the thread do whatever is due; returns how many events that were.
+  // Lets the thread do whatever is due; returns the number of events.
   size_t run() { return thread_->context().poll(); }
   void answer_waiting(size_t i = 0) {
     const HttpIoThread::Batch batch(*thread_);

@@ -155,7 +155,7 @@ TEST_F(HttpConnectionTest, ExpectContinueIsAnsweredBeforeTheBody) {
 }
 
 TEST_F(HttpConnectionTest, MisuseIsLoggedAndChangesNothing) {
-  // The log lines of what `use` does in one task.
+  // Returns the log lines of what `use` does in one task.
   const auto log_of = [&](const std::function<void(HttpExchange&)>& use) {
     ::testing::internal::CaptureStderr();
     {

@@ -110,7 +110,8 @@ TEST_F(FaultTest, AVanishedClientIsNoticedBehindManyPipelinedRequests) {
     TestClient client(server_->port());
     client.send(kGetWait);
     ASSERT_TRUE(started_.wait_for(1));
-    // This is more than is read ahead and less than the receive window, so the end stays in the kernel.
+    // This is more than is read ahead and less than the receive window, so the end of the data stays in the
+    // kernel.
     std::string wall;
     while (wall.size() < 40 << 10) wall += "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
     client.send(wall);

@@ -1,5 +1,5 @@
-// Tests what a server does when it is full of connections: those that wait for a request make room for new
-// clients, the idlest first, and no running request is cut off.
+// Tests what a server does when it is full of connections: connections that wait for a request make room for
+// new clients, the idlest first, and no running request is cut off.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -43,8 +43,8 @@ class IdleTest : public ::testing::TestWithParam<int> {
     waiting_.clear();
     if (server_) server_->stop();
   }
-  // Asks for an answer and waits until the server counts the connection as idle, which may be later than the
-  // client has the answer: the I/O thread does both in one task, and a task posted to it comes after that.
+  // Requests an answer and waits until the server counts the connection as idle. The client may have the
+  // answer before that, but the I/O thread does both in one task, and a task posted to it runs after that.
   void ask(TestClient& client) {
     ASSERT_EQ(client.get("/").status, 200);
     Counter tasks;

@@ -1,5 +1,5 @@
-// Tests the transport's limits: connections of all and of one peer, bodies of all clients and of one,
-// requests that are refused at their headers.
+// Tests the transport's limits: connections of all peers and of one peer, bodies of all clients and of one
+// client, and requests that are refused at their headers.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -181,7 +181,7 @@ TEST_F(FaultTest, AfterARefusalAClientCannotSendWithoutEnd) {
   });
   TestClient client(server_->port());
   client.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000000\r\n\r\n");
-  // The server reads 1 MiB of them, and the buffers of both sides hold a few MiB more.
+  // The server reads 1 MiB of the pieces, and the buffers of both sides hold a few MiB more.
   const std::string piece(size_t{1} << 20, 'x');
   int sent = 0;
   while (sent < 200 && client.send(piece)) ++sent;
@@ -253,7 +253,7 @@ TEST_F(FaultTest, BodiesOfAllClientsTogetherAreBounded) {
   TestClient first(server_->port());
   TestClient second(server_->port());
   first.send(head + std::string(40'000, 'a'));
-  // Either may arrive first; together they exceed the limit.
+  // Either body may arrive first; together they exceed the limit.
   second.send(head + std::string(40'000, 'b'));
   ASSERT_TRUE(eventually([&] {
     pollfd ends[] = {{first.fd(), POLLIN, 0}, {second.fd(), POLLIN, 0}};

@@ -63,7 +63,7 @@ TEST(HttpProcess, AFullOrClosedLogHarmsNoRequest) {
       ::close(full);
     }
     {
-      // These are reserved, so that no socket gets the descriptor of stderr.
+      // These descriptors are reserved, so that no socket gets the descriptor of stderr.
       const int filler = where[0] == 'c' ? ::open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
       const auto server = start_server(
           [](const std::shared_ptr<HttpExchange>& exchange) { exchange->respond(text_response("ok")); },

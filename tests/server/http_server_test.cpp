@@ -104,7 +104,7 @@ TEST(HttpServerDrain, RequestsBehindAStreamThatEndsInADrainAreNotBegun) {
   ASSERT_TRUE(begun.wait_for(1));
   ASSERT_TRUE(client.receive_until("first "));
   server->stop_accepting();
-  IoThread& io = stream->io();  // which has been told of the drain before it is given this task
+  IoThread& io = stream->io();  // this thread has been told of the drain before it gets this task
   io.post([exchange = std::move(stream)] {
     exchange->write("last");
     exchange->finish();

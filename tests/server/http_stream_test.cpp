@@ -45,7 +45,7 @@ TEST(HttpStream, TwoThousandStreamsAtOnceEachGetTheirOwn) {
     exchange->start_stream(std::move(head));
     waiting[exchange->io().index()].push_back(exchange);
     if (open.fetch_add(1) + 1 < kStreams) return;
-    // All of them are open and now run together.
+    // All streams are open and now run together.
     for (int thread = 0; thread < 2; ++thread)
       running.load()->io_thread(thread).post([&waiting, thread] {
         for (const auto& each : std::exchange(waiting[thread], {})) stream_pieces(each, 0, kPieces);

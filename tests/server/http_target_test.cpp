@@ -1,4 +1,4 @@
-// Tests what path and query the target of a request line has.
+// Tests how the target of a request line is split into path and query.
 #include "server/http/http_target.h"
 
 #include <gtest/gtest.h>

@@ -80,8 +80,8 @@ class TestClient {
     return true;
   }
 
-  // Tells whether the server's thread has read all that was sent (IPv4): nothing is under way to its socket
-  // any more, and nothing waits in it. /proc/net/tcp says so.
+  // Tells whether the server's thread has read everything that was sent (IPv4): by /proc/net/tcp, no bytes
+  // are on the way to its socket any more, and none wait in it.
   bool server_has_read() const {
     int under_way = 0;
     if (::ioctl(fd_, SIOCOUTQ, &under_way) != 0 || under_way != 0) return false;
@@ -130,7 +130,8 @@ class TestClient {
   // Returns true if the server has ended the connection.
   bool at_end() const { return at_end_; }
 
-  // Removes one answer from the front of `received` and returns it. `head_only`: it answers a HEAD request.
+  // Removes one answer from the front of `received` and returns it. With `head_only`, it is the answer to a
+  // HEAD request.
   ClientResponse receive_response(bool head_only = false) {
     ClientResponse out;
     size_t end;

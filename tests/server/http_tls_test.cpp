@@ -127,7 +127,7 @@ TEST_F(HttpTlsTest, AClientThatOnlyChangesKeysIsCutOff) {
   const auto server = start();
   TlsClient honest(server->port());
   ASSERT_TRUE(honest.ready());
-  for (int round = 0; round < 4; ++round) {  // data between the changes: as many as anybody likes
+  for (int round = 0; round < 4; ++round) {  // data between the changes, so any number of them is allowed
     for (int i = 0; i < 30; ++i) ASSERT_TRUE(honest.change_keys());
     EXPECT_EQ(honest.post("/", "data").body, "data");
   }

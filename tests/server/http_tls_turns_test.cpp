@@ -1,5 +1,5 @@
-// Tests that handshakes of TLS are computed one at a time, between which other connections are served. The
-// test's thread acts as the I/O thread and handles one event after another, so no clock is needed.
+// Tests that handshakes of TLS are computed one at a time, and that other connections are served between
+// them. The test's thread acts as the I/O thread and handles one event after another, so no clock is needed.
 #include <gtest/gtest.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
@@ -81,7 +81,7 @@ class HttpTlsTurnsTest : public ::testing::Test {
     connections_.back()->start();
     return std::make_unique<PairedClient>(context_.get(), ends[0]);
   }
-  // Returns clients for whose greetings the thread waits, and which have sent them.
+  // Returns clients that have sent their greetings to a thread which already waits for them.
   std::vector<std::unique_ptr<PairedClient>> greet(int n, const std::string& peer) {
     std::vector<std::unique_ptr<PairedClient>> out;
     for (int i = 0; i < n; ++i) out.push_back(connect(peer));

@@ -20,7 +20,7 @@ class HttpTurnsTest : public testing::HttpConnectionTest {
     for (int i = 0; i < n; ++i) out += text;
     return out;
   }
-  // Lets the thread handle one event: one turn, where nothing else is due.
+  // Lets the thread handle one event, which is one turn if no other event is due.
   void take_turn() { ASSERT_EQ(thread_->context().poll_one(), 1U); }
 };
 
@@ -157,7 +157,7 @@ TEST_F(HttpTurnsTest, NothingIsReadBehindARequestWhileThereIsNoMemoryForIt) {
   memory_->give_back(MemoryKind::kPrompt, memory_->bytes(MemoryKind::kPrompt));
 }
 
-// A read that began while there was room may end when there is none, as with TLS.
+// A read that began while there was room may end when there is none left, as with TLS.
 TEST_F(HttpTurnsTest, WhatWasReadWithoutRoomForItIsDroppedAndTheConnectionEndsAfterTheAnswer) {
   socket_->receive(get("/wait"));
   socket_->receive(get("/now"));  // in the first block, which is always granted

@@ -1,4 +1,4 @@
-// Tests which tasks of an I/O thread /metrics tells of.
+// Tests which tasks of an I/O thread /metrics reports.
 #include "server/http/longest_task.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,4 @@
-// Tests what /metrics says of lengths, of HTTP answers, of I/O threads, of grammars, of the process and of
-// the build.
+// Tests what /metrics reports about lengths, HTTP answers, I/O threads, grammars, the process and the build.
 #include "server/metrics.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Tests the endpoints besides generation: health, information, abort, pause, profile, metrics, models and
+// Tests the endpoints other than generation: health, information, abort, pause, profile, metrics, models and
 // keys.
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -325,7 +325,7 @@ TEST(Metrics, SayWhetherTheLastDecodeStepWasAGraph) {
   EXPECT_EQ(metric(page, "is_cuda_graph"), 1);
 }
 
-// The times of the first and the later tokens of an answer in one piece are those at which the engine made
+// If an answer comes in one piece, the times of its first and later tokens are those at which the engine made
 // them, not that of the piece.
 TEST(Metrics, SeparateTheTokensOfAnAnswerInOnePiece) {
   TestServer server({.server = {.enable_metrics = true}});

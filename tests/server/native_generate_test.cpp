@@ -244,7 +244,7 @@ TEST(Generate, AStopExpressionEndsTheText) {
   EXPECT_NE(broken.body.find("stop_regex"), std::string::npos) << broken.body;
 }
 
-// An expression may take milliseconds to compile. A wrong field shows when a body is parsed: inside of
+// An expression may take milliseconds to compile. An error in a field shows when the body is parsed: inside
 // send(), or later.
 TEST(Generate, BodiesThatMayHaveStopExpressionsAreParsedOnAWorker) {
   TestServer server;

@@ -37,7 +37,7 @@ TEST(NativeRequest, PromptsShareTheirGrammarAndStops) {
   }
 }
 
-// Thousands of choices need milliseconds to be made, and a client can ask for them with few bytes.
+// Making thousands of choices takes milliseconds, and a client can request them with few bytes.
 TEST(NativeRequest, PlacesForAllChoicesAreTakenBeforeAnyIsMade) {
   const auto memory = std::make_shared<RequestMemory>(size_t{1} << 20);
   std::vector<int64_t> asked;
@@ -74,7 +74,7 @@ TEST(NativeRequest, OversizedFieldsAreRefusedBeforeTheyAreStored) {
   EXPECT_EQ(refused(R"({"stop_regex":["1","2","3","4","5","6","7","8"]})"), "");
 }
 
-// A request has as many states for all of its prompts as for one.
+// All prompts of a request together may have as many states as one prompt.
 TEST(NativeRequest, TheStopExpressionsOfAllPromptsTogetherAreBounded) {
   const auto refused = [](int repeats, int count) {
     std::string ids;

@@ -1,5 +1,5 @@
-// Tests /separate_reasoning, /parse_function_call, /tokenize of conversations, /v1/loads, the paths that ask
-// for something else than text, and paths that end in a slash.
+// Tests /separate_reasoning, /parse_function_call, /tokenize of conversations, /v1/loads, the paths that
+// request something other than text, and paths that end in a slash.
 #include "server/native/native_text.h"
 
 #include <gtest/gtest.h>

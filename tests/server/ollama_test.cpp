@@ -1,5 +1,5 @@
 // Tests Ollama's endpoints over an engine that generates a script's tokens: objects and lines, thinking,
-// calls, options, errors, and what is said of the model.
+// calls, options, errors, and the description of the model.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -76,7 +76,7 @@ void add_message(Answer& out, const json::object& object) {
   }
 }
 
-// Asks for both forms, checks that they have the same content, and returns it.
+// Requests both forms, checks that they have the same content, and returns it.
 Answer ask(const std::string& body, std::string_view text) {
   TestServer server(answering(prompt_tokens_of("/api/chat", body), text));
   std::string whole_body = body;

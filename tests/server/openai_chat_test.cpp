@@ -61,7 +61,7 @@ Message whole_answer(TestServer& server, const std::string& body) {
   return out;
 }
 
-// Returns the same, joined from a stream; checks the form of every event.
+// Returns the same message, joined from a stream; checks the form of every event.
 Message streamed_answer(TestServer& server, std::string body) {
   body.insert(1, R"("stream":true,"stream_options":{"include_usage":true},)");
   const HttpResponse response = server.call("POST", "/v1/chat/completions", body);
@@ -116,7 +116,8 @@ Message streamed_answer(TestServer& server, std::string body) {
   return out;
 }
 
-// Returns a usage without what depends on the requests before: the streamed answer finds its prompt cached.
+// Returns a usage without the fields that depend on earlier requests, because the streamed answer finds its
+// prompt cached.
 json::object without_cache(const json::value& usage) {
   json::object out = usage.as_object();
   out.erase("prompt_cache_hit_tokens");
@@ -198,7 +199,7 @@ TEST(OpenAiChat, ToolCallsAreFoundAndStreamed) {
   EXPECT_EQ(message.finish, "tool_calls");
   const Message one = ask(chat_body(tools + R"(,"parallel_tool_calls":false)"), kCalls);
   EXPECT_EQ(one.calls.size(), 1U);
-  // Without tools in the request the text stays text, without the markers, which are special tokens.
+  // If the request has no tools, the text stays text, without the markers, which are special tokens.
   EXPECT_TRUE(ask(chat_body(tools + R"(,"tool_choice":"none")"), kCalls).calls.empty());
   const Message none = ask(chat_body(tools), "No call.");
   EXPECT_EQ(none.finish, "stop");

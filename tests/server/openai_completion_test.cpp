@@ -81,7 +81,7 @@ TEST(OpenAiCompletion, AnAnswerCutByAShutdownIsAnError) {
   server.gate().allow(1);
   const auto whole = server.send("POST", "/v1/completions", kEndless);
   const auto stream = server.send("POST", "/v1/completions", kEndlessStream);
-  // The engine may run the first of the two alone for some steps.
+  // The engine may run the first of the two requests alone for some steps.
   ASSERT_TRUE(server.io().run_until([&] {
     server.gate().allow(1);
     return stream->num_writes > 0;

@@ -1,4 +1,5 @@
-// Tests that no field of a chat or completion is dropped silently, and DeepSeek's own fields and paths.
+// Tests that no field of a chat or completion is dropped silently. Also tests DeepSeek's own fields and
+// paths.
 #include <gtest/gtest.h>
 
 #include <string>

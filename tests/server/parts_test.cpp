@@ -77,7 +77,7 @@ class OrderReceiver final : public ChunkReceiver {
   std::vector<std::pair<RequestId, int64_t>>& order_;
 };
 
-// What a stream gets in one task is one write to its socket.
+// The chunks that a stream gets in one task are one write to its socket.
 TEST(ChunkRouter, ChunksOfSeveralStepsAreDeliveredRequestByRequest) {
   testing::TestIo io;
   ChunkRouter router(1);
@@ -98,7 +98,7 @@ TEST(ChunkRouter, ChunksOfSeveralStepsAreDeliveredRequestByRequest) {
   router.close();
 }
 
-// Keeps what it gets.
+// Keeps the chunks that it gets.
 class MergingReceiver final : public ChunkReceiver {
  public:
   explicit MergingReceiver(bool merges) : merges_(merges) {}
@@ -208,7 +208,7 @@ TEST(ChunkRouter, OtherTasksOfTheThreadRunBetweenChunksThatTakeLong) {
   std::vector<TokenChunk> chunks = {chunk_of(1, 1), chunk_of(2, 2), chunk_of(3, 3)};
   sink->on_chunks(chunks);
   io.post([&order] { order.push_back(100); });
-  // What comes during a delivery waits for its turn, and nothing is left undelivered.
+  // Chunks that arrive during a delivery wait for their turn, and none is left undelivered.
   io.post([&] {
     std::vector<TokenChunk> later = {chunk_of(1, 4), chunk_of(4, 5, FinishReason::kLength)};
     sink->on_chunks(later);
@@ -293,7 +293,7 @@ TEST(FitPrompt, ErrorsNameThePromptAndTheLimit) {
   ASSERT_FALSE(over.ok());
   EXPECT_EQ(over.status().code, StatusCode::kInvalidArgument);
   EXPECT_NE(over.status().message.find("101 tokens"), std::string::npos) << over.status().message;
-  // The KV cache may be the smaller one.
+  // The KV cache may be the smaller limit.
   const auto cache = fit_prompt(prompt, 1, 128, {.context_length = 100, .max_total_tokens = 50});
   EXPECT_NE(cache.status().message.find("KV cache"), std::string::npos);
   std::vector<int32_t> empty;

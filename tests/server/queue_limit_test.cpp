@@ -1,5 +1,5 @@
-// Tests what clients see of the queue's limit: a request starts whole or not at all, and one client's
-// requests leave room for another's.
+// Tests how the queue's limit appears to clients: a request starts whole or not at all, and one client's
+// requests leave places for another's.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -150,7 +150,7 @@ TEST(QueueLimit, AClientThatLeavesWhileItsChoicesAreStartedStartsNoMoreAndReturn
     EXPECT_LT(started, 16 * 128) << path;
     leaves->disconnect();
     server.engine().resume();
-    // There are places for this request only if those of the other are free again.
+    // There are places for this request only if those of the other request are free again.
     ASSERT_TRUE(server.io().run_until([&] {
       server.engine().check_integrity();
       return server.engine().stats().num_aborted == started && server.io().is_empty();

@@ -1,4 +1,4 @@
-// Tests the token buckets of clients. The tests give the time.
+// Tests the token buckets of clients. The tests set the time.
 #include "server/admission/rate_limit.h"
 
 #include <gtest/gtest.h>
@@ -119,7 +119,7 @@ TEST(RateLimiter, RemembersABoundedNumberOfClients) {
   RateLimiter limiter({.requests_per_second = 1, .tokens_per_minute = 60}, /*max_clients=*/100);
   for (int i = 0; i < 100; ++i) limiter.take_tokens(std::to_string(i), 1000, at(0));
   EXPECT_EQ(limiter.num_clients(), 100U);
-  // All clients are in debt, so those that come now share one pair of buckets.
+  // All clients are in debt, so new clients share one pair of buckets.
   EXPECT_TRUE(limiter.admit("x", at(0.1)).admitted);
   EXPECT_FALSE(limiter.admit("y", at(0.1)).admitted);
   EXPECT_FALSE(limiter.admit("5", at(0.1)).admitted) << "nobody's debt is forgotten";
@@ -196,7 +196,7 @@ TEST(RequestGate, ChargesPromptsAndAnswersEvenToClientsThatLeave) {
     return admission.refusal ? -1
                              : std::stoi(map_of(admission.answer_headers).at("x-ratelimit-remaining-tokens"));
   };
-  // What was taken comes back in 52 seconds.
+  // The tokens that were taken come back in 52 seconds.
   const int after = left();
   EXPECT_GE(after, 100 - 8 - 2 * 40);
   EXPECT_LT(after, 100);

@@ -1,4 +1,4 @@
-// Tests what one HTTP request may ask for: alternatives, tokens of all its generations and scores of prompts.
+// Tests what one HTTP request may demand: alternatives, tokens of all its generations and scores of prompts.
 #include "server/admission/request_limits.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ testing::TestServerOptions options_with(const RequestLimits& limits) {
 
 constexpr const char* kHello = R"("messages":[{"role":"user","content":"Hello"}])";
 
-// Sends {`fields`} and returns the error's message; empty for 200.
+// Sends {`fields`} and returns the error's message, or an empty text for 200.
 std::string refusal(TestServer& server, const std::string& path, const std::string& fields) {
   const HttpResponse answer = server.call("POST", path, "{" + fields + "}");
   if (answer.status == 200) return {};
@@ -135,7 +135,8 @@ TEST(RequestLimits, LengthsThatTheServerChoosesCountToo) {
   EXPECT_THAT(refusal(server, "/generate", R"("input_ids":[[3,4],[3,4]])"), HasSubstr("asks for 128 tokens"));
 }
 
-// What can never be accepted is a client's error, also while memory is short, and leaves nothing behind.
+// A request that can never be accepted is a client's error, even while memory is short, and leaves nothing
+// behind.
 TEST(RequestLimits, AreCheckedBeforeMemoryIsTakenAndAnythingIsStarted) {
   const auto memory = std::make_shared<RequestMemory>(size_t{1} << 20);
   testing::TestServerOptions options = options_with({.max_tokens = 1000});

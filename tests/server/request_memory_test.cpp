@@ -1,4 +1,5 @@
-// Tests that what requests hold is counted before it is taken, is bounded by one limit, and is given back.
+// Tests that the memory of requests is counted before it is taken, is bounded by one limit, and is given
+// back.
 #include "server/admission/request_memory.h"
 
 #include <gtest/gtest.h>
@@ -183,12 +184,12 @@ TEST(RequestMemory, CountsTheListsAndTheStopExpressionsOfEachChoice) {
   const auto memory = memory_of(kRoomy);
   TestServer server(with(memory));
   server.gate().allow(0);
-  // Returns what one request with these parameters has counted while it runs.
+  // Returns how much one request with these parameters has counted while it runs.
   const auto counted = [&](const std::string& parameters, MemoryKind kind) {
     const auto exchange =
         server.send("POST", "/generate",
                     R"({"input_ids":[1],"sampling_params":{"max_new_tokens":10,"n":2)" + parameters + "}}");
-    // A body with stop expressions is parsed by a worker, so what it counts arrives later.
+    // A body with stop expressions is parsed by a worker, so its memory is counted later.
     EXPECT_TRUE(server.io().run_until([&] { return memory->bytes(kind) > 0; })) << parameters;
     const size_t bytes = memory->bytes(kind);
     exchange->disconnect();
@@ -256,7 +257,7 @@ TEST(RequestMemory, AnAnswerThatOutgrowsTheLimitEndsWithItsOneError) {
   EXPECT_EQ(openai.status, 503) << openai.body;
   expect_empty(*memory);
   EXPECT_EQ(memory->refused(MemoryKind::kOutput), 2);
-  // The tokens of a stream that is read leave the server.
+  // The tokens of a stream leave the server when its client reads them.
   const auto stream = server.send("POST", "/v1/completions",
                                   R"({"model":"m","prompt":"Hi","max_tokens":1000,"stream":true})");
   ASSERT_TRUE(server.wait(*stream));
@@ -295,7 +296,7 @@ TEST(RequestMemory, ValuesOfALargeBodyAreCountedAsTheyAreParsed) {
     EXPECT_EQ(memory->refused(MemoryKind::kJson), 1);
     expect_empty(*memory);
   }
-  // The same number of bytes of text needs little.
+  // The same number of bytes of text needs little memory.
   const auto memory = memory_of(body.size() * kTextBytesPerByte + (8 << 20));
   TestServer server(with(memory));
   const HttpResponse answer =
@@ -327,7 +328,7 @@ TEST(RequestMemory, BodiesAndUnreadAnswersOfConnectionsAreCounted) {
   EXPECT_EQ(refused.headers.count("retry-after"), 1U);
   EXPECT_EQ(server->ledger().refused(Refusal::kMemory), 1);
   EXPECT_EQ(memory->refused(MemoryKind::kBody), 1);
-  // An answer for which there is no room becomes an error, too.
+  // An answer for which there is no room becomes an error too.
   TestClient third(server->port());
   third.send("GET /large HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_EQ(third.receive_response().status, 503);
@@ -368,7 +369,7 @@ TEST(RequestMemory, HeadersAreCountedFromTheirFirstByteUntilTheAnswerIsComplete)
   server->io_thread(0).post([&] { std::exchange(kept, nullptr)->respond(testing::text_response("ok")); });
   EXPECT_EQ(client.receive_response().status, 200);
   EXPECT_TRUE(testing::eventually([&] { return memory->total() == 0; }));  // the connection is open
-  // A client that leaves in the middle of its headers leaves nothing.
+  // A client that leaves in the middle of its headers leaves no memory in the ledger.
   client.send(request.substr(0, 15'000));
   ASSERT_TRUE(testing::eventually([&] { return memory->bytes(MemoryKind::kHeader) >= 2 * 15'000; }));
   client.close();

@@ -1,4 +1,4 @@
-// Tests which responses a full store keeps, and what it counts.
+// Tests which responses a full store keeps, and what the store counts.
 #include "server/responses/response_store.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,8 @@ TEST(ResponseStore, SharedTurnsCountForTheirOwnerUntilNoResponseHasThem) {
   const auto bobs = {"b1", "b2", "b3", "b4"};
   for (const char* id : bobs) store.put(id, "bob", std::string(2000, 'x'), {}, {});
   store.put("a0", "alice", "{}", {}, message_of(12'000));
-  // Each response continues the one before it, so the first turn stays while its own response gives way.
+  // Each response continues the one before it, so the first turn stays in the store although its own response
+  // is evicted.
   for (int i = 1; i < 12; ++i) {
     const std::string last = "a" + std::to_string(i - 1);
     ASSERT_NE(store.find(last, "alice"), nullptr) << last;

@@ -190,7 +190,7 @@ TEST(Responses, AFollowUpHasTheSaltOfWhatItContinuesUnlessItHasAnother) {
           whole(server, R"({"input":"And","max_output_tokens":1,"previous_response_id":")" + id + R"("})");
       id = str(between.at("id"));
     }
-    // The conversation's text, sent by somebody who does not know the salt, is not in the cache.
+    // A client that has the conversation's text and not the salt does not find it in the cache.
     const std::string guess = R"({"input":")" + words + R"(","max_output_tokens":1})";
     EXPECT_EQ(whole(server, guess).at("usage").at("input_tokens_details").at("cached_tokens"), 0);
     EXPECT_EQ(cached_of(server, id, R"(,"cache_salt":"other")"), 0);
@@ -200,7 +200,7 @@ TEST(Responses, AFollowUpHasTheSaltOfWhatItContinuesUnlessItHasAnother) {
   }
 }
 
-// If the follow-up were computed without a salt, a stranger's guess would now find it.
+// If the follow-up were computed without a salt, another client's guess would now find it.
 TEST(Responses, AFollowUpOfASaltedResponseLeavesNothingForRequestsWithoutASalt) {
   const std::string words(400, 'x');
   TestServer server(chat_options("one two"));

@@ -32,8 +32,8 @@ namespace hadal::server::testing {
 
 inline constexpr int64_t kVocab = 4096;
 
-// Lets a number of steps end. While closed, it keeps the engine inside a step, whatever else the machine
-// does.
+// Lets a number of steps end. While closed, it keeps the engine inside a step, however long the machine
+// takes.
 class StepGate {
  public:
   void allow(int64_t steps);
@@ -131,8 +131,8 @@ class TestServer {
   // Sends a request and waits for the whole answer, which must not be a stream.
   HttpResponse call(std::string method, std::string path, std::string body = {}, HeaderList headers = {});
   HttpResponse generate(std::string body) { return call("POST", "/generate", std::move(body)); }
-  // Does the same for a client that is never behind: the engine makes a step when everything that it has made
-  // before has been delivered.
+  // Does the same for a client that always keeps up: the engine makes a step only when everything that it has
+  // made before has been delivered.
   HttpResponse generate_step_by_step(std::string body);
   bool wait(TestExchange& exchange);
 

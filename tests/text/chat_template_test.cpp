@@ -38,9 +38,9 @@ TEST(ChatTemplate, RendersTheTextsOfThePublishedTemplates) {
   }
 }
 
-// This is what SGLang's examples/chat_template/tool_chat_template_deepseekv31.jinja (and vLLM's, which
-// follows it) makes of "Hello" with the cases' tools. It is not what V3.1 ships with, and differs from the
-// model card in these places alone.
+// This is the prompt that SGLang's examples/chat_template/tool_chat_template_deepseekv31.jinja (and vLLM's,
+// which follows it) makes of "Hello" with the cases' tools. The template is not the one that V3.1 ships with,
+// and differs from the model card only in these places.
 TEST(ChatTemplate, ToolsOfV31DifferFromOtherEnginesInKnownPlaces) {
   const auto cases = nlohmann::ordered_json::parse(read_test_file("chat_cases.json"));
   const auto found = std::find_if(cases.begin(), cases.end(), [](const auto& item) {
@@ -125,7 +125,8 @@ TEST(ChatTemplate, ContinuesTheLastMessageWithoutClosingIt) {
   EXPECT_EQ(render(ChatFormat::kV31, both, false), bos + "<｜User｜>Q<｜Assistant｜><think>Hm</think>So");
 }
 
-// R1's template splits at </think> and takes the last part, V3.1's takes everything after the first.
+// R1's template splits at </think> and uses the last part. V3.1's template uses everything after the first
+// </think>.
 TEST(ChatTemplate, PastReasoningEndsAtTheFirstEndOfThinkingInV31AndAtTheLastInR1) {
   const std::vector<ChatMessage> messages = {{.role = "user", .content = "Q"},
                                              {.role = "assistant", .content = "a</think>b</think>c"},

@@ -1,5 +1,5 @@
-// Tests V3.2's prompts and tool calls against what the model's own encoder and decoder make of the same texts
-// (tools/dsml_vectors), and the parser beyond these.
+// Compares V3.2's prompts and tool calls with the results of the model's own encoder and decoder for the same
+// texts (tools/dsml_vectors), and tests the parser on further texts.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -333,7 +333,7 @@ TEST(Dsml, ManyMalformedOverlappingCallsAreReadInLinearTime) {
     EXPECT_EQ(whole.calls.back().arguments, "{}") << text.substr(0, 200);
     EXPECT_TRUE(parse(options_of(), text, cuts) == whole) << text.substr(0, 200);
   }
-  // No parameter ends: what the first string contains is not read again.
+  // No parameter ends, and the content of the first string is not read again.
   const std::string open = repeat(head + "true\">");
   const Parsed first = parse(options_of(), open, {});
   ASSERT_EQ(first.calls.size(), 1U);

@@ -95,8 +95,8 @@ TEST_F(GrammarTest, ErrorsTellTheValueAndWhatIsAllowed) {
             "f: at /format/min is -2; must be an integer of -1 to 1024");
 }
 
-// The library translates expressions to EBNF, so what its parser of EBNF says of columns is not about what
-// the client has sent.
+// The library translates expressions to EBNF, so the columns in the errors of its EBNF parser do not refer to
+// the text that the client has sent.
 TEST_F(GrammarTest, ErrorsOfExpressionsNamePlacesThatTheClientKnows) {
   const auto error = [&](GrammarKind kind, const std::string& text) {
     const auto compiled = compiler_->compile({.kind = kind, .text = text, .field = "f"});
@@ -120,7 +120,7 @@ TEST_F(GrammarTest, ErrorsOfExpressionsNamePlacesThatTheClientKnows) {
           "json_schema": {"type": "array", "items": {"type": "string", "pattern": "abc{3,1}"}}}]})"),
       "f: \"pattern\" at /format/elements/1/json_schema/items: " + bounds);
 
-  // These are places in EBNF that the client has sent.
+  // Here the places are in EBNF that the client itself has sent.
   const std::string place = "EBNF parser error at line 2, column ";
   const std::string grammar = R"(root ::= a\na ::= \"b\"{3,1})";
   EXPECT_EQ(error(GrammarKind::kEbnf, "root ::= a\na ::= \"b\"{3,1}").find("f: " + place), 0U);
@@ -130,7 +130,7 @@ TEST_F(GrammarTest, ErrorsOfExpressionsNamePlacesThatTheClientKnows) {
   EXPECT_EQ(of_tag.find("f: " + place), 0U) << of_tag;
 }
 
-// The library's functions call themselves for each level, and without end where a rule repeats itself.
+// The library's functions recurse for each level, and without end where a rule repeats itself.
 TEST_F(GrammarTest, WhatWouldOverflowTheStackIsAnError) {
   const auto error = [&](GrammarKind kind, const std::string& text) {
     const auto compiled = compiler_->compile({.kind = kind, .text = text, .field = "f"});
@@ -188,12 +188,12 @@ TEST_F(GrammarTest, WorkThatTakesTooLongIsAborted) {
   EXPECT_EQ(compiled.status().message,
             "ebnf: compiling its " + std::to_string(rules.size()) +
                 " bytes takes too long; at most 0.05 s of processor time are allowed");
-  // The thread's limit ends with it, and the compiler still works.
+  // The thread's limit ends with the compile, and the compiler still works.
   EXPECT_TRUE(compiler_->compile({.kind = GrammarKind::kJsonObject}).ok());
   EXPECT_TRUE(hasty->compile({.kind = GrammarKind::kRegex, .text = "a"}).ok());
 }
 
-// AddressSanitizer's builds do not count, and stop such a compile by its time.
+// Builds with AddressSanitizer do not count memory, and stop such a compile by its time limit.
 #if HADAL_COUNTS_MEMORY
 TEST_F(GrammarTest, ACompileThatNeedsTooMuchMemoryIsAnError) {
   std::string groups;
@@ -203,7 +203,7 @@ TEST_F(GrammarTest, ACompileThatNeedsTooMuchMemoryIsAnError) {
   EXPECT_EQ(compiled.status().code, StatusCode::kInvalidArgument);
   EXPECT_EQ(compiled.status().message,
             "regex: compiling its 120000 bytes takes too much memory; at most 64 MiB are allowed");
-  // The thread's limit ends with it, and the compiler still works.
+  // The thread's limit ends with the compile, and the compiler still works.
   EXPECT_TRUE(compiler_->compile({.kind = GrammarKind::kJsonObject}).ok());
   EXPECT_EQ(std::vector<char>(size_t{128} << 20, 'x').back(), 'x');
 }

@@ -151,7 +151,7 @@ TEST_F(GrammarTest, JsonObjectAllowsEveryObjectAndNothingElse) {
     ASSERT_FALSE(failure) << answer.text;
     EXPECT_TRUE(value.is_object()) << answer.text;
   }
-  // It allows more than the empty object.
+  // The grammar allows more than the empty object.
   GrammarMatcher matcher(grammar);
   for (const int32_t token : tokenizer_->encode(R"({"a": [1, {"b": null}]})", false))
     ASSERT_TRUE(matcher.accept_token(token));
@@ -170,7 +170,8 @@ constexpr const char* kNested =
     R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "object",
   "properties": {"c": {"type": "integer"}}, "required": ["c"]}}, "required": ["a", "b"]})";
 
-// A small model, or any model at a high temperature, may repeat white space for ever.
+// Grammars bound white space because a small model, or any model at a high temperature, may repeat it for
+// ever.
 TEST_F(GrammarTest, BetweenTokensOfJsonIsAtMostOneLineBreakAndTheIndentationOfItsDepth) {
   for (const CompiledRef& grammar :
        {compile(GrammarKind::kJsonSchema, kNested), compile(GrammarKind::kJsonObject, "")}) {

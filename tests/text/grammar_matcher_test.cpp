@@ -1,5 +1,5 @@
 // Tests matchers: masks equal the result of trying every token, regular expressions hold, added tokens never
-// stand for text, and rollback restores what was before.
+// represent text, and rollback restores what was before.
 #include <gtest/gtest.h>
 
 #include <algorithm>

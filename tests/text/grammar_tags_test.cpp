@@ -25,7 +25,7 @@ TEST_F(GrammarTest, AGrammarWithAMarkersTextAllowsItsToken) {
   EXPECT_TRUE(matcher.accept_token(id("a")));
   EXPECT_TRUE(matcher.is_complete());
 
-  // If it is named, only the token itself is allowed.
+  // If the token is named, only the token itself is allowed.
   const CompiledRef tag =
       compile(GrammarKind::kStructuralTag,
               R"({"type": "structural_tag", "format": {"type": "token", "token": "<think>"}})");
@@ -71,7 +71,7 @@ TEST_F(GrammarTest, ToolChoiceForcesCallsInTheFormatsNotation) {
           EXPECT_EQ(answer.ids.back(), id("<｜tool▁calls▁end｜>"));
         }
       }
-      // The text of render_chat for two calls matches the grammar; other functions do not.
+      // The text that render_chat makes for two calls matches the grammar; calls of other functions do not.
       ChatMessage message{.role = "assistant"};
       message.tool_calls = {{.name = "get_weather", .arguments = R"({"city": "Bonn"})"},
                             {.name = "get_weather", .arguments = R"({"city":"Ulm"})"}};
@@ -86,7 +86,7 @@ TEST_F(GrammarTest, ToolChoiceForcesCallsInTheFormatsNotation) {
       EXPECT_TRUE(matcher.is_complete());
     }
   }
-  // A function without parameters has none.
+  // A function without parameters has no arguments.
   for (const char* none : {R"([{"type":"function","function":{"name":"stop"}}])",
                            R"([{"type":"function","function":{"name":"stop","parameters":{}}}])"}) {
     const auto spec = tool_choice_grammar(ChatFormat::kV31, none, "", false);

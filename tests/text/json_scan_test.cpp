@@ -90,7 +90,7 @@ TEST(JsonScan, LongStringsAndManyValuesAreWhole) {
     expect_read(value, {.size = value.size(), .is_whole = true, .is_broken = false});
 }
 
-// What is read of a random text is JSON for another parser if it is whole, and otherwise it is not.
+// JsonScan finds a whole value in a random text exactly if another parser accepts that part as JSON.
 TEST(JsonScan, AgreesWithAnotherParserAboutRandomTexts) {
   const uint32_t seed = 7;
   SCOPED_TRACE(seed);

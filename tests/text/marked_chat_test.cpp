@@ -1,5 +1,5 @@
-// Tests the text of clients in a rendered chat: where it stands, and that none of its special tokens becomes
-// an id of its own when it is encoded as text.
+// Tests the text of clients in a rendered chat: where it is, and that none of its special tokens becomes an
+// id of its own when the text is encoded.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ Ids added_of(const Ids& ids) {
 constexpr ChatFormat kFormats[] = {ChatFormat::kV2, ChatFormat::kV25, ChatFormat::kR1, ChatFormat::kV31,
                                    ChatFormat::kV32};
 
-// Returns a conversation in which `text` stands wherever a client writes.
+// Returns a conversation that has `text` everywhere a client writes.
 std::vector<ChatMessage> conversation(ChatFormat format, const std::string& text) {
   std::vector<ChatMessage> messages = {{.role = "system", .content = text},
                                        {.role = "user", .content = text},

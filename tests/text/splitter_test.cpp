@@ -22,8 +22,8 @@ Pieces split(const Splitter& splitter, const std::string& text) {
   return out;
 }
 
-// The classes of these characters are the same in every Unicode version since 12, and cover all that patterns
-// distinguish.
+// The classes of these characters are the same in every Unicode version since 12, and they cover all classes
+// that patterns distinguish.
 const std::vector<std::string>& alphabet() {
   static const std::vector<std::string> kAlphabet = {"a",
                                                      "Z",

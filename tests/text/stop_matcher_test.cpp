@@ -64,8 +64,8 @@ TEST(StopMatcher, ShowsTheSameHoweverTheTextIsCut) {
   for (int i = 0; i < 2000; ++i) {
     const std::vector<std::string> stops = {random_string(2 + rng() % 5), random_string(3 + rng() % 6)};
     const std::string text = random_string(rng() % 40);
-    // By definition the result is the text before the stop whose end comes first, and the longest of those
-    // that end there.
+    // By definition the result is the text before the stop whose end comes first or, if several stops end
+    // there, before the longest of them.
     size_t stop_end = std::string::npos;
     size_t stop_begin = std::string::npos;
     for (const std::string& stop : stops) {

@@ -127,9 +127,10 @@ std::vector<std::string> cut(const std::string& text, RandomPattern& random) {
   return pieces;
 }
 
-// PCRE2 searches the whole text again after each piece. The match is the same one; the text that is held back
-// begins where PCRE2's partial match begins. With assertions PCRE2 also holds back text that cannot match any
-// more, and it misses a few that can, so there only the match is compared, and that it was not shown yet.
+// PCRE2 searches the whole text again after each piece. Both find the same match, and the text that is held
+// back begins where PCRE2's partial match begins. With assertions, PCRE2 also holds back text that cannot
+// match any more, and misses some text that can. There the test compares only the match, and checks that it
+// was not shown yet.
 TEST(StopRegexReference, EndsAndHoldsBackAsPcre2DoesHoweverTheTextIsCut) {
   size_t num_patterns = 0;
   size_t num_matches = 0;

@@ -1,4 +1,4 @@
-// Each broken or hostile tokenizer file causes one clear error, never a crash.
+// Tests that each broken or hostile tokenizer file causes one clear error, never a crash.
 #include <functional>
 
 #include "tests/text/test_data.h"

@@ -118,7 +118,7 @@ std::vector<Case> common_cases(std::string (*call)(const std::string&, const std
        marks::kCallBegin,
        {{"get_weather", tokyo}}},
   };
-  // These end the call with what was sent of its arguments; the rest of the text is content.
+  // These texts end the call with the part of its arguments that was sent; the rest of the text is content.
   const struct {
     std::string what, arguments, sent;
   } broken[] = {
@@ -236,7 +236,7 @@ TEST_P(ToolCalls, AreTheSameHoweverTheTextIsCut) {
   std::mt19937 rng(seed);
   size_t num_parses = 0;
   std::vector<Case> cases = cases_of(GetParam());
-  // What a string of the arguments contains, and where it breaks, depends on the text that follows.
+  // How a string of the arguments goes on, and where it breaks, depends on the text that follows.
   const std::string call = (GetParam() == Format::kDeepSeekV3 ? v3 : v31)("f", R"({"a": "b", "c": [1, {}]})");
   for (size_t size = call.find('{'); size < call.size(); ++size)
     cases.push_back({"cut off", "x \n" + block(call.substr(0, size) + "\n") + "\n y", {}, {}});

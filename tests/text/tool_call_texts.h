@@ -9,7 +9,7 @@
 
 namespace hadal {
 
-// The markers as strings, which + joins.
+// These are the markers as strings, which + joins.
 namespace marks {
 inline const std::string kCallsBegin(hadal::kCallsBegin);
 inline const std::string kCallsEnd(hadal::kCallsEnd);

@@ -1,5 +1,5 @@
-// Tests which kernel an absorbed product gets: the one for few tokens up to a border that depends on heads
-// and weights, the tiled one from there on, and how many tokens its tiles have.
+// Tests which kernel an absorbed product gets, and how many tokens its tiles have. The kernel for few tokens
+// serves up to a border that depends on heads and weights, and the tiled kernel serves more tokens.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kHeads[] = {1, 2, 4, 8, 16, 32, 64, 128};
 
-// Returns the fewest tokens for which the tiled kernel is chosen; above it, that kernel is always chosen.
+// Returns the fewest tokens for which the tiled kernel is chosen; for more tokens, that kernel is always
+// chosen.
 template <typename Choose>
 int64_t border(const Choose& choose, WeightType type, int heads) {
   int64_t m = 1;
@@ -31,7 +32,7 @@ TEST(AbsorbedChoice, HasOneBorderOfTokens) {
   }
 }
 
-// A batch of 5 that runs in a graph of 8 has the kernel, and therefore the bits, of 8.
+// A batch of 5 that runs in a graph of 8 has the kernel, and therefore the bits, of a batch of 8.
 TEST(AbsorbedChoice, PaddingToAPowerOfTwoChangesNothing) {
   for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block}) {
     for (const int heads : kHeads) {
@@ -69,8 +70,8 @@ TEST(AbsorbedChoice, BordersAreAsMeasured) {
   }
 }
 
-// A block computes a run of tiles: 128 tokens only if all those blocks fit the device at once and those of 64
-// do not.
+// A block computes a run of tiles. Tiles have 128 tokens only if the device holds all blocks of such tiles at
+// once, but not all blocks of tiles of 64.
 TEST(AbsorbedChoice, TilesOfExpandValueFillTheDevice) {
   EXPECT_EQ(expand_value_tile(1, 128, 132), 64);
   EXPECT_EQ(expand_value_tile(64, 128, 132), 64);

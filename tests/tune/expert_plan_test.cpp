@@ -176,8 +176,7 @@ TEST(ExpertPlan, KernelsSupportTheirShapesAndPaddingChangesNone) {
   });
 }
 
-// The workspace of the most tokens holds every smaller batch, and it is no larger than some plan needs unless
-// measured choices may sort the rows of smaller batches.
+// The workspace for any number of tokens holds every smaller batch.
 TEST(ExpertPlan, WorkspaceHoldsEverySmallerBatch) {
   for_every_case([&](const std::string& label, ExpertsShape shape, const ProductChoices* measured,
                      const ExpertsFlags& flags) {
@@ -190,7 +189,7 @@ TEST(ExpertPlan, WorkspaceHoldsEverySmallerBatch) {
   });
 }
 
-// Regions of one plan do not overlap, and all of them end inside.
+// Regions of one plan do not overlap, and all of them end inside the workspace.
 TEST(ExpertPlan, RegionsOfTheWorkspaceAreApart) {
   for_every_case([&](const std::string& label, ExpertsShape shape, const ProductChoices* measured,
                      const ExpertsFlags& flags) {
@@ -271,7 +270,7 @@ TEST(ExpertPlan, SaysWhyEachKernelRuns) {
 }
 
 // A rank with an eighth of the experts gets an eighth of the rows, so it streams weights where one rank with
-// all experts would sort rows; but all tokens are routed over all experts.
+// all experts would sort rows. All tokens are nevertheless routed over all experts.
 TEST(ExpertPlan, ARankWithSomeExpertsPlansForItsShareOfTheRows) {
   ExpertsShape whole = shape_of("v3", {.tp = 8, .ep = 8}, WeightType::kFp8Block);
   ASSERT_EQ(whole.num_held, 32);
@@ -288,7 +287,7 @@ TEST(ExpertPlan, ARankWithSomeExpertsPlansForItsShareOfTheRows) {
   EXPECT_EQ(to_string(plan_experts(part, nullptr, {})), to_string(of_whole));
 }
 
-// The down projection is in another type than gate and up.
+// The down projection has another type than gate and up.
 TEST(ExpertPlan, MixedTypesRunSeparately) {
   ExpertsShape shape = shape_of("v2-lite", {}, WeightType::kBF16);
   shape.tokens = 4096;

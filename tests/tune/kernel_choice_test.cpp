@@ -1,4 +1,4 @@
-// Tests what the heuristics choose, against records of what they chose when the borders were measured, and
+// Compares the heuristics' choices with records that were made when the borders were measured, and tests
 // choices as text. measured_choice_test.cpp tests measured choices.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -179,7 +179,7 @@ TEST(KernelChoice, ValidChoicesSupportTheirShape) {
   }
 }
 
-// At the models' shapes, what is chosen without a measurement can be measured.
+// At the models' shapes, a choice that is made without a measurement is among those that can be measured.
 TEST(KernelChoice, HeuristicsAreAmongTheValidChoices) {
   for (const WeightType type : {WeightType::kBF16, WeightType::kFp8Block}) {
     for (const auto& [n, k] :
@@ -231,7 +231,7 @@ TEST(KernelChoice, EightBitTypesOfOtherScalesHaveKernels) {
 }
 
 // For rests of every size, each step of the tails belongs to one helper, and what owners and helpers derive
-// from a cut for themselves fits together.
+// independently from a cut fits together.
 TEST(KernelChoice, SharedRoundsGiveEachStepToOneBlock) {
   for (const int workers : {2, 66, 132}) {
     for (int tiles = 1; tiles < workers; ++tiles) {
@@ -271,10 +271,10 @@ TEST(KernelChoice, SharesLastRoundsThatAreWorthIt) {
   const auto rest = [](int64_t m, LinearTile tile) {
     return linear_rest(tile, WeightType::kFp8Block, m, 2112, 7168, 132);
   };
-  // 176 tiles: the second round has 44, and the other multiprocessors help with these.
+  // There are 176 tiles: the second round has 44, and the other multiprocessors help with these.
   EXPECT_EQ(rest(2048, LinearTile::k128x192).tiles, 44);
   EXPECT_EQ(rest(2048, LinearTile::k128x192).helpers, 88);
-  // 352 tiles: the last round has 88, which leaves too few idle multiprocessors.
+  // There are 352 tiles: the last round has 88, which leaves too few idle multiprocessors.
   EXPECT_EQ(rest(4096, LinearTile::k128x192).tiles, 0);
   // Batches that are padded to a graph keep their bits.
   EXPECT_EQ(rest(512, LinearTile::k128x192).tiles, 0);
@@ -329,8 +329,8 @@ TEST(KernelChoice, TextIsReadBackAsTheSameChoice) {
   EXPECT_THAT(parse_choice("skinny 8x64 pieces 4").status().message, HasSubstr("'pieces' is not part"));
 }
 
-// For the linears of the published models, the kernel and its cuts of k, which decide the bits, are those of
-// the graph's size that a batch is padded to.
+// For the linears of the published models, a batch has the same kernel and the same cuts of k, which decide
+// the bits, as the graph's size to which it is padded.
 TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
   const std::vector<std::string> presets = {"v2-lite", "v2", "v3", "r1-channel-int8", "r1-block-int8"};
   const auto products = preset_products(presets, kTunedTpSizes);
@@ -349,7 +349,7 @@ TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
         shape.rows_per_token = static_cast<int>(product.rows(1));
         return std::pair(heuristic(shape), wants_sorted(shape, nullptr));
       };
-      // A share of the experts of all GPUs gets no whole number of rows per token.
+      // An uneven share of the experts of all GPUs gets no whole number of rows per token.
       const bool whole = product.rows(2) == 2 * product.rows(1) && product.rows(16) == 16 * product.rows(1);
       if (whole) expect_no_change(product, of);
       continue;

@@ -172,8 +172,8 @@ TEST_F(KernelConfigs, AreWrittenWholeAndReadBack) {
               HasSubstr("cannot be written"));
 }
 
-// Other tools' data and entries, those of later versions and our own of other batch sizes stay; ours are
-// replaced.
+// Entries and data of other tools, entries of later versions and our own for other batch sizes stay. The
+// remaining entries of ours are replaced.
 TEST_F(KernelConfigs, WritingKeepsWhatIsNotReplaced) {
   write(kDense, R"({"triton_version": "3.5.1", "2048": {"BLOCK_SIZE_M": 64, "USE_TMA": true},
                     "8": {"kernel": "library", "colour": 3}, "4": {"kernel": "woven", "knots": [1, {"a": "b"}]},

@@ -1,5 +1,5 @@
-// Tests choices that were measured: which of them serves a number of rows, and what they have in common with
-// padded batches and with rows far from every measurement.
+// Tests choices that were measured: which of them serves a number of rows, also for padded batches and for
+// rows far from every measurement.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -77,7 +77,7 @@ TEST(MeasuredChoice, MeasuredChoicesDoNotDependOnPadding) {
   }
 }
 
-// A table of few sizes says nothing about sizes far from them.
+// A table of few sizes does not apply to sizes far from them.
 TEST(MeasuredChoice, WhatIsFarFromEveryMeasurementIsLeftToTheHeuristic) {
   LinearShape shape{.type = WeightType::kBF16, .n = 256, .k = 7168};
   const LinearChoice router{.kernel = ProductKernel::kRouter};

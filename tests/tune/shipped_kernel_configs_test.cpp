@@ -72,7 +72,8 @@ TEST(ShippedKernelConfigs, ContainEveryProductOfThePublishedModels) {
     for (const int64_t batch : kTunedBatches) {
       const TuneField field = tune_field(product, batch, kMultiprocessors);
       const auto at = chosen.find(batch);
-      // nothing to choose, as for its neighbours, or the search ran out of time
+      // This size has no choice if there was nothing to choose, as for its neighbours, or if the search ran
+      // out of time.
       if (at == chosen.end()) continue;
       const bool is_there =
           std::find(field.candidates.begin(), field.candidates.end(), at->second) != field.candidates.end();
@@ -95,7 +96,7 @@ TEST(ShippedKernelConfigs, AreLoadedWithoutWarnings) {
   EXPECT_EQ(log.find("without effect"), std::string::npos) << log;
 }
 
-// A batch that is padded to a graph has the same kernels, and therefore the same bits, as without.
+// A batch that is padded to a graph has the same kernels as without padding, and therefore the same bits.
 TEST(ShippedKernelConfigs, ChooseTheSameForABatchAndItsGraph) {
   const std::vector<std::filesystem::path> dirs = {folder()};
   const auto choices = load_kernel_configs(dirs, kDevice, kMultiprocessors);

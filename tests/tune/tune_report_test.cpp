@@ -75,7 +75,7 @@ TEST_F(Tuning, DryRunsReportTheDirectorysContents) {
   EXPECT_THAT(text(), HasSubstr("a run on NVIDIA_H100_PCIe would be refused: "));
 }
 
-// Its file ends with _down.json, which is not part of the card's name.
+// The file of expert down projections ends with _down.json, which is not part of the card's name.
 TEST_F(Tuning, DryRunsKnowTheCardOfExpertsDown) {
   const auto experts = expert_products(preset("v2-lite"), LoadQuantization::kNone, {});
   ASSERT_TRUE(experts.ok()) << experts.status().message;

@@ -92,7 +92,7 @@ TEST_F(Tuning, ComparesSizesBetweenDifferingChoices) {
   options_.compare_between = true;
   std::map<int64_t, std::vector<std::string>> measured;
   source_.on_measure = [&](int64_t batch, const cuda::Choice& c) { measured[batch].push_back(to_string(c)); };
-  // The best are tiles of 64 columns up to 4 tokens and of 128 for 8; the heuristic's differ.
+  // The best tiles have 64 columns up to 4 tokens and 128 columns for 8 tokens; the heuristic chooses others.
   source_.best = [](int64_t batch, const std::vector<cuda::Choice>& candidates) {
     const auto found = std::find_if(candidates.begin(), candidates.end(), [&](const cuda::Choice& c) {
       return c.kernel == cuda::ProductKernel::kSkinny && c.block_n == (batch <= 4 ? 64 : 128) &&
@@ -118,7 +118,7 @@ TEST_F(Tuning, ComparesSizesBetweenDifferingChoices) {
   EXPECT_LE(compared.size(), 3) << "those of both neighbours and the heuristic's";
   EXPECT_EQ(tune(product, {1, 4, 8}, source_, options_)->num_kept, 3);
 
-  // All sizes choose the heuristic's, so nothing is left to compare.
+  // The heuristic's choice is the best at all sizes, so nothing is left to compare.
   std::filesystem::remove_all(options_.output_dir);
   source_.best = [&](int64_t batch, const std::vector<cuda::Choice>&) {
     return tune_field(product[0], batch, 132).heuristic;

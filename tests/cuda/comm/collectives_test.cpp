@@ -1,4 +1,5 @@
-// The collectives of ranks on a GPU against sums and copies that the host computes from the ranks' parts.
+// Compares the collectives of ranks on a GPU with sums and copies that the host computes from the ranks'
+// parts.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -205,7 +206,7 @@ TEST(DeviceCollectives, AllToAllDeliversEveryPairsBytes) {
   }
 }
 
-// Logits: each rank has some columns of all rows, padded at the end, and gets whole rows that it owns.
+// Each rank has some columns of the logits of all rows, padded at the end, and gets whole rows that it owns.
 TEST(DeviceCollectives, GatherColumnsWritesWholeRowsToTheirOwners) {
   std::mt19937_64 random(testing::fresh_seed());
   SCOPED_TRACE("seed " + std::to_string(testing::fresh_seed()));
@@ -252,7 +253,7 @@ TEST(DeviceCollectives, GatherColumnsWritesWholeRowsToTheirOwners) {
   }
 }
 
-// Sampled tokens: every rank gets each row from its owner.
+// Every rank gets the sampled token of each row from the row's owner.
 TEST(DeviceCollectives, GatherRowsTakesEachRowFromItsOwner) {
   for (const int num_ranks : kRankCounts) {
     VirtualRanks ranks(num_ranks, 1 << 20);
@@ -269,7 +270,7 @@ TEST(DeviceCollectives, GatherRowsTakesEachRowFromItsOwner) {
         for (int64_t i = 0; i < kRows * row_bytes; ++i) bytes[i] = value(r, i / row_bytes);
         mine.emplace_back(bytes);
       }
-      // Results go elsewhere the first time, and replace the rank's own rows the second time.
+      // The first time, results go to separate memory. The second time, they replace the rank's own rows.
       auto out = results<uint8_t>(num_ranks, kRows * row_bytes);
       for (const bool in_place : {false, true}) {
         ranks.step([&](int rank, DeviceCommunicator& end, const cuda::Launch& launch) {
@@ -291,8 +292,8 @@ TEST(DeviceCollectives, GatherRowsTakesEachRowFromItsOwner) {
   }
 }
 
-// In turns, ranks have threads, and no kernel waits for another rank; so compute-sanitizer, which may run one
-// kernel at a time, can follow the kernels that read parts.
+// Ranks that take turns have threads, and no kernel waits for another rank. compute-sanitizer, which may run
+// one kernel at a time, can therefore follow the kernels that read parts.
 TEST(DeviceCollectives, SanitizeThatRanksInTurnsGetTheSameBits) {
   constexpr int kRanks = 4;
   constexpr PartialRows kRows{.m = 17, .n = 2048};

@@ -1,4 +1,5 @@
-// The exchange of flags: graphs that are replayed while ranks run apart, and ranks that do not come.
+// Tests the exchange of flags: graphs that are replayed while ranks are out of step, and ranks that never
+// arrive.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +19,7 @@ namespace {
 using testing::DeviceArray;
 using testing::VirtualRanks;
 
-// A rank's graphs of steps with different numbers of exchanges, and what they count on the device.
+// Holds a rank's graphs of steps with different numbers of exchanges, and what they count on the device.
 struct RankGraphs {
   DeviceArray<uint32_t> step{std::vector<uint32_t>{0}};
   DeviceArray<uint32_t> waits{std::vector<uint32_t>{0}};
@@ -29,8 +30,8 @@ struct RankGraphs {
 
 constexpr int kExchangesOf[] = {1, 2, 3, 5};  // of each graph
 
-// Captures a step: before each exchange the rank waits a random while and writes its part; after it, it waits
-// again and checks the parts of all ranks, or their sums.
+// Captures a step. Before each exchange the rank waits a random while and writes its part. After the exchange
+// it waits again and checks the parts of all ranks, or their sums.
 CudaGraph capture_step(VirtualRanks& ranks, int rank, RankGraphs& own, int num_exchanges, uint32_t seed) {
   const cuda::Launch launch = ranks.launch(rank);
   DeviceCommunicator& end = ranks.end(rank);
@@ -45,7 +46,7 @@ CudaGraph capture_step(VirtualRanks& ranks, int rank, RankGraphs& own, int num_e
       const auto parts = end.exchange(launch, 2 * count);
       testing::random_wait(own.waits.data(), seed, 10000, launch);
       testing::count_wrong(parts, count, salt, own.step.data(), false, own.num_wrong.data(), launch);
-      // Now and then a small part, whose kernel exchanges by itself.
+      // After every second exchange follows a small part, whose kernel exchanges by itself.
       if (i % 2 == 1) continue;
       const PartialRows rows{.m = i + 1, .n = 1024};
       auto* const small = static_cast<uint16_t*>(end.partial(2 * rows.m * rows.n));
@@ -90,7 +91,7 @@ TEST(Exchange, ReplayedGraphsReadTheLatestPartsOfRanksThatRunApart) {
   for (const int num_ranks : {2, 4, 8}) replay(num_ranks, 10000, testing::fresh_seed());
 }
 
-// One rank waits for nobody else, so compute-sanitizer may run one kernel at a time.
+// A single rank waits for no other rank, so compute-sanitizer may run one kernel at a time.
 TEST(Exchange, SanitizeReplaysOfOneRank) {
   replay(1, 4, 1);
 }

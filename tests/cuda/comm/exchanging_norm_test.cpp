@@ -1,5 +1,5 @@
-// The norm that exchanges small parts itself has the bits of an exchange of flags and a norm that reads the
-// parts, also where ranks run apart and graphs mix both kinds of exchange.
+// Tests the norm that exchanges small parts itself. It gives the bits of an exchange of flags followed by a
+// norm that reads the parts, even where ranks are out of step and graphs mix both kinds of exchange.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ struct Shape {
   int64_t m, n;
 };
 
-// A rank's inputs, which are equal on all ranks, and its outputs.
+// Holds a rank's inputs, which are equal on all ranks, and its outputs.
 struct Norm {
   explicit Norm(const Shape& size, const std::vector<float>& residual_values,
                 const std::vector<float>& weights)
@@ -33,7 +33,7 @@ struct Norm {
         scales(static_cast<size_t>(stride() * shape.n / 128)) {}
   int64_t stride() const { return (shape.m + 3) / 4 * 4; }
 
-  // Adds the parts that `input` names. With codes the rows are quantised, too.
+  // Adds the parts that `input` names. With codes, the rows are quantised too.
   void run(const cuda::NormInput& input, bool with_codes, const cuda::Launch& launch) {
     cuda::AddRmsNormParams params{.input = input,
                                   .residual = residual.data(),
@@ -54,7 +54,7 @@ struct Norm {
   DeviceArray<float> residual, weight;
   DeviceArray<uint16_t> rows;
   DeviceArray<uint8_t> codes;
-  DeviceArray<uint32_t> scales;  // bits of float32, because what is not written is NaN
+  DeviceArray<uint32_t> scales;  // bits of float32, because values that are not written are NaN
 };
 
 std::vector<float> values(int64_t count, uint32_t salt) {
@@ -123,7 +123,7 @@ TEST(ExchangingNorm, HasTheBitsOfANormAfterAnExchangeOfFlags) {
   EXPECT_GE(num_compared, 60) << "most shapes are exchanged in the norm";
 }
 
-// A rank's rows of experts, of which some pairs have none, and the rows that are added to them.
+// Holds a rank's rows of experts, where some pairs have no row, and the rows that are added to them.
 struct Experts {
   static constexpr int kTopK = 6;
   Experts(const Shape& shape, uint32_t salt, int rank)
@@ -210,8 +210,8 @@ TEST(ExchangingNorm, LargePartsAndOtherRowsAreNotExchangedInTheNorm) {
   EXPECT_FALSE(cuda::norm_exchanges(1, 7168, false, 2, {.reference = true}));
 }
 
-// Graphs of a rank in which norms that exchange follow each other and exchanges of flags, with random waits
-// between: every rank computes what ranks without waits compute.
+// Each rank replays graphs that mix exchanging norms with exchanges of flags, with random waits between them.
+// Every rank must compute what ranks without waits compute.
 TEST(ExchangingNorm, ReplayedGraphsAddTheLatestPartsOfRanksThatRunApart) {
   const auto seed = static_cast<uint32_t>(testing::fresh_seed());
   constexpr Shape kShape{2, 2048};
@@ -272,7 +272,7 @@ TEST(ExchangingNorm, ReplayedGraphsAddTheLatestPartsOfRanksThatRunApart) {
   }
 }
 
-// One rank waits for nobody else, so compute-sanitizer may run one kernel at a time.
+// A single rank waits for no other rank, so compute-sanitizer may run one kernel at a time.
 TEST(ExchangingNorm, SanitizeNormsOfOneRank) {
   constexpr Shape kShape{3, 2048};
   VirtualRanks ranks(1, 1 << 16);

@@ -1,5 +1,5 @@
-// What the tests of ranks on a GPU exchange: values that follow from (salt, rank, index) alone, so that host
-// and device compute them independently of what was exchanged.
+// Makes what the tests of ranks on a GPU exchange: values that follow from (salt, rank, index) alone, so that
+// host and device compute them independently of what was exchanged.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +32,13 @@ constexpr uint16_t part_bits(uint32_t salt, int rank, int64_t i, bool f16) {
 void fill_part(uint16_t* part, int64_t count, uint32_t salt, const uint32_t* step, int rank, bool f16,
                const cuda::Launch& launch);
 
-// Adds to *num_wrong how many of `count` elements of all parts are not what fill_part wrote.
+// Adds to *num_wrong the number of elements, among the first `count` of all parts, that differ from what
+// fill_part wrote.
 void count_wrong(const cuda::ExchangedParts& parts, int64_t count, uint32_t salt, const uint32_t* step,
                  bool f16, uint32_t* num_wrong, const cuda::Launch& launch);
 
-// Adds to *num_wrong how many of `count` bf16 values are not the sums over ranks, in float32 and in order of
-// rank, of what fill_part wrote.
+// Adds to *num_wrong the number of bf16 values, among `count`, that differ from the sums of what fill_part
+// wrote: sums over ranks, in float32 and in order of rank.
 void count_wrong_sums(const uint16_t* sums, int64_t count, int num_ranks, uint32_t salt, const uint32_t* step,
                       uint32_t* num_wrong, const cuda::Launch& launch);
 

@@ -1,4 +1,4 @@
-// Several ranks on one GPU, each on a stream of its own, which one thread launches.
+// Holds several ranks on one GPU, each on a stream of its own. One thread launches all of them.
 #pragma once
 
 #include <chrono>
@@ -13,8 +13,8 @@
 
 namespace hadal::testing {
 
-// The deadline where no rank is meant to be lost. compute-sanitizer can make a kernel a thousand times
-// slower.
+// This is the deadline where no rank is meant to be lost. compute-sanitizer can make a kernel a thousand
+// times slower.
 constexpr std::chrono::milliseconds kPatient = std::chrono::minutes(5);
 
 class VirtualRanks {

@@ -231,7 +231,7 @@ TEST_P(AddRmsNorm, AddsThePartsOfRanksInTheirOrder) {
   }
 }
 
-// A rank's part of the experts' sum: pairs of other ranks' experts have no row.
+// A rank has only a part of the experts' sum: pairs of other ranks' experts have no row.
 TEST_P(AddRmsNorm, CombineRowsSkipsPairsWithoutARow) {
   for (const auto& [m, n, top_k] :
        {std::tuple{1, 2048, 8}, {3, 7168, 6}, {70, 264, 32}, {2, 100, 3}, {2, 264, 40}, {300, 2048, 6}}) {

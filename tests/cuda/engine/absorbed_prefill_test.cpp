@@ -1,6 +1,6 @@
-// A few prompt tokens after a long cached prefix attend absorbed. Their logits are compared with those of the
-// same tokens as decode rows (the same arithmetic in other shapes) and with those of the whole prompt
-// computed un-absorbed.
+// Tests a few prompt tokens after a long cached prefix, which take the absorbed path of attention. Their
+// logits are compared with those of the same tokens as decode rows (the same arithmetic in other shapes) and
+// with those of the whole prompt computed un-absorbed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -91,7 +91,8 @@ TEST_P(AbsorbedPrefillFormats, LogitsAgreeWithBothOtherPaths) {
   const std::vector<int32_t> ids = testing::random_prompt(kPrefix + 64, 20261);
   const std::vector<int32_t> other = testing::random_prompt(kPrefix + 64, 20262);
   const KvFormat format = GetParam();
-  // e5m2 keeps two bits, so a last bit of bf16 in one layer moves records of the next by an eighth.
+  // e5m2 keeps two mantissa bits, so a change of bf16's last bit in one layer may move records of the next
+  // layer by an eighth.
   const double bound = format == KvFormat::kFp8E5M2 ? 5e-2 : 2e-2;
   const KvLayout layout{.format = format};
   const PrefillPaths paths{.num_heads = static_cast<int>(backend_->config().num_attention_heads),

@@ -1,6 +1,6 @@
-// Runs the engine over the GPU's executor, on the bundled model: equal batches give equal bits however they
-// are launched, and every kind of request completes under every schedule. tests/cuda/e2e_*.py checks whether
-// the numbers are right.
+// Runs the engine over the GPU's executor, on the bundled model. Equal batches must give equal bits however
+// they are launched, and every kind of request must complete under every schedule. tests/cuda/e2e_*.py checks
+// whether the numbers are right.
 #include <gtest/gtest.h>
 
 #include <cmath>

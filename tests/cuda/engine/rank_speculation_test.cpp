@@ -1,6 +1,6 @@
-// Ranks that share the bundled model, and take turns on one GPU, speculate like one rank. Every step also
-// compares what the ranks have sampled and how many drafts they verified (RankGroupExecutor), so a test that
-// completes shows that the states of all ranks were equal throughout.
+// Tests that ranks which share the bundled model, and take turns on one GPU, speculate like one rank. Every
+// step also compares what the ranks have sampled and how many drafts they verified (RankGroupExecutor), so a
+// test that completes shows that the states of all ranks were equal throughout.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -62,7 +62,7 @@ TEST_P(RankSpeculationTest, DraftsAreAcceptedAsOnOneRank) {
 }
 
 // The mix has grammars, penalties, biases, ends, stop conditions, log-probabilities and shared beginnings.
-// With few pages requests are retracted, and with the policy they rest.
+// With few pages, requests are retracted; under the policy, requests take steps without drafts.
 TEST_P(RankSpeculationTest, EveryKindOfRequestCompletesUnderEverySchedule) {
   for (const bool overlap : {false, true}) {
     for (const int64_t tokens : {int64_t{16384}, int64_t{64 * 9}}) {

@@ -1,6 +1,6 @@
-// Ranks that share the bundled model, and take turns on one GPU, answer like one rank. Every step also
-// compares what the ranks have sampled (RankGroupExecutor), so a test that completes shows that the states of
-// all ranks were equal throughout.
+// Tests that ranks which share the bundled model, and take turns on one GPU, answer like one rank. Every step
+// also compares what the ranks have sampled (RankGroupExecutor), so a test that completes shows that the
+// states of all ranks were equal throughout.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -26,7 +26,7 @@ constexpr ModelSplit kSplits[] = {{.tp = 2},          {.tp = 4},          {.tp =
 
 class RanksTest : public testing::TinyModelTest, public ::testing::WithParamInterface<ModelSplit> {
  protected:
-  // A prompt of `count` tokens whose last `num_decoded` ones are decode rows.
+  // Returns the batch of a prompt of `count` tokens, the last `num_decoded` of which are decode rows.
   static ForwardBatch batch_of(int64_t count, int64_t num_decoded) {
     const std::vector<int32_t> ids = random_prompt(count, 5);
     const int64_t num_prefill = count - num_decoded;

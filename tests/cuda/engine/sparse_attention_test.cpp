@@ -1,6 +1,7 @@
-// Runs a small V3.2 with random weights on the GPU, beside the CPU and beside itself in other batches. Its
-// layers are dense, so that no expert is chosen by the last bit of a router. Where two keys have almost the
-// same score, GPU and CPU may select different ones, so logits are compared by the median over tokens.
+// Runs a small V3.2 with random weights on the GPU, and compares it with the CPU and with itself in other
+// batches. Its layers are dense, so that no expert is chosen by the last bit of a router. Where two keys have
+// almost the same score, GPU and CPU may select different ones, so logits are compared by the median over
+// tokens.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -151,7 +152,7 @@ TEST_P(DeviceSparseAttention, PromptsAroundTheLimitAgreeWithTheCpu) {
   const std::vector<float> got = logits_of(*of_gpu, batch);
   EXPECT_EQ(got, logits_of(*of_gpu, batch)) << "other bits the second time";
   const double to_cpu = difference(got, logits_of(*runner(*cpu), batch));
-  // The last rows see 160 keys and more.
+  // The last rows have at least 160 visible keys.
   const auto last_rows = [&](const std::vector<float>& logits) {
     return std::vector<float>(logits.end() - 100 * gpu->config().vocab_size, logits.end());
   };
@@ -182,7 +183,7 @@ TEST_P(DeviceSparseAttention, ChunksAndDecodeRowsAgreeWithAWholePrompt) {
   }
   EXPECT_LE(difference(chunked, want), 5e-2) << "in chunks";
 
-  // Sequence 2 decodes beside sequence 3, which never sees more than the limit, and a prompt.
+  // Sequence 2 decodes beside sequence 3, which never has more keys than the limit, and a prompt.
   ForwardBatch prefix = empty_batch();
   add_segment(prefix, 2, ids, 0, 60);
   add_segment(prefix, 3, other, 0, 20);

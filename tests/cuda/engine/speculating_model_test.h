@@ -1,6 +1,6 @@
-// What tests of speculation on the GPU share: prompts of the bundled model, runs of them, and the rule for
-// greedy tokens. A row's bits depend on the number of rows beside it, so tokens with and without speculation
-// are compared by the rule of the two best logits.
+// Holds what tests of speculation on the GPU share: prompts of the bundled model, runs of them, and the rule
+// for greedy tokens. A row's bits depend on the number of rows beside it. Tokens with and without speculation
+// are therefore compared only where the two best logits are far enough apart.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,14 +17,14 @@
 
 namespace hadal::testing {
 
-// Prompts in the model's own language: an addition, a story and a list to sort.
+// These are prompts in the model's own language: an addition, a story and a list to sort.
 inline const std::vector<std::vector<int32_t>> kPrompts = {
     {0, 739, 1214, 223, 20, 19, 25, 20, 23, 22, 348, 223, 26, 21, 24, 24, 16},
     {0, 1525, 1524, 265, 1273, 643, 420, 265, 1685, 786, 569, 675, 265, 1192, 16, 223},
     {0,  747, 627, 2563, 28, 223, 19, 25, 14,  223, 22, 14, 223, 27, 27,
      14, 223, 20,  21,   14, 223, 26, 14, 223, 24,  19, 14, 223, 23, 16}};
 
-// Its backend_ is one GPU with the NextN layer.
+// The fixture's backend_ is one GPU with the NextN layer.
 class SpeculatingModelTest : public TinyModelTest {
  protected:
   static void SetUpTestSuite() {
@@ -46,8 +46,7 @@ class SpeculatingModelTest : public TinyModelTest {
   static CheckedEngine make_engine(Backend& backend, const EngineOptions& options) {
     return CheckedEngine(Engine::create(backend, options).value());
   }
-  // Runs requests that are all queued before the first step, and of which request i has been made by
-  // make(i).
+  // Runs requests make(0), make(1), …, all of which are queued before the first step.
   template <typename Make>
   static std::vector<Finished> run_all(Backend& backend, const EngineOptions& options, int count,
                                        const Make& make) {
@@ -71,7 +70,7 @@ class SpeculatingModelTest : public TinyModelTest {
   struct NextnLogits {
     std::vector<float> target, nextn;
   };
-  // Runs the last prompt as a prompt whose last `num_decoded` tokens are decode rows, and NextN over it.
+  // Runs the last prompt with its last `num_decoded` tokens as decode rows, and then NextN over it.
   static NextnLogits nextn_logits(Backend& backend, int64_t num_decoded) {
     const std::vector<int32_t>& ids = kPrompts[2];
     const int64_t num_rows = std::ssize(ids) - 1;

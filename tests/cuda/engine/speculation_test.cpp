@@ -101,8 +101,8 @@ TEST_F(SpeculationTest, AStepOfVerificationsIsAGraph) {
   }
 }
 
-// Nine requests are in one bucket with padding, three end earlier than the others, and widths change where
-// the policy chooses them.
+// Nine requests are in one bucket with padding, and three end earlier than the others. Widths change in the
+// runs in which the policy chooses them.
 TEST_F(SpeculationTest, GraphsGiveTheBitsOfKernelsOneByOne) {
   for (const int64_t width : {2, 4}) {
     for (const int count : {1, 3, 9}) {
@@ -180,8 +180,8 @@ TEST_F(SpeculationTest, AbortsAtAnyMomentLeaveTheOthersRunning) {
   }
 }
 
-// Token 7 would always be sampled, and min_new_tokens forbids it for the first ten, so the answer ends in the
-// middle of a step exactly there.
+// The bias makes every sampled token the stop token 7, which min_new_tokens forbids for the first ten tokens.
+// The answer must therefore end exactly there, in the middle of a step.
 TEST_F(SpeculationTest, RowsCountTheDraftsBeforeThem) {
   std::vector<int64_t> counts;
   for (const int64_t width : {0, 2, 4}) {
@@ -241,7 +241,7 @@ TEST_F(SpeculationTest, SimulatedAcceptanceIsThatOfTheCpu) {
   }
 }
 
-// What an executor that rests, or does not, samples for one request in steps of these widths.
+// Holds what an executor samples for one request in steps of these widths, where width 1 means no drafts.
 struct Walk {
   std::vector<int32_t> tokens;
   std::vector<int64_t> accepted;  // drafts of each step
@@ -284,7 +284,8 @@ Walk walk(StepExecutor& executor, const std::vector<int32_t>& prompt, const std:
   return walk;
 }
 
-// The records of 40 tokens are not made while the request rests; those of the last 32 are made up.
+// While the request has no drafts, up to 40 tokens get no records in the NextN layer. Those of the last 32
+// tokens are computed afterwards.
 TEST_F(SpeculationTest, ARequestThatRestedGetsDraftsAsGoodAsOneThatDidNot) {
   for (const int num_rests : {1, 5, 40}) {
     SCOPED_TRACE(num_rests);

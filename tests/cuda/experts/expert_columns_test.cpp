@@ -137,7 +137,7 @@ void expect_sums_of_the_host(bool activated) {
     };
     // Allows one step of the type; if activated, one for each of gate, up and the result.
     const double tolerance = kStep * (c.exact && !activated ? 0.0 : c.exact || !activated ? 8e-3 : 2.4e-2);
-    // For a plain product also allows what float32 loses in partial sums of about √k that end near 0.
+    // For a plain product, this also allows the error of float32 in partial sums of about √k that end near 0.
     const double least = activated || c.exact ? 0.05 * tolerance : 4e-4;
     const auto is_right = [&](float o, double r) {
       return std::abs(o - to_float(rounded_to<T>(static_cast<float>(r)))) <=
@@ -149,7 +149,7 @@ void expect_sums_of_the_host(bool activated) {
     const std::vector<T> again = y.download();
     EXPECT_EQ(std::memcmp(again.data(), out.data(), out.size() * sizeof(T)), 0) << "bits of a second run";
     if (!activated || c.shared > 0) continue;
-    // The same is computed by a product and an activation in separate kernels.
+    // The same values are computed by a product and an activation in separate kernels.
     const DeviceArray<T> gate_up(rows * w_rows);
     p.tokens = nullptr;
     p.activated = false;

@@ -36,7 +36,7 @@ const Shape kShapes[] = {
     {WeightType::kF16, GateKind::kSigmoidNoAuxTc, 200, 3, 4, 1, 1, 512, 128, 8},
 };
 
-// Ranks that hold some of the experts compute the shared ones apart.
+// Ranks that hold some of the experts compute the shared experts separately.
 const Shape kRoutedOnly[] = {
     {WeightType::kFp8Block, GateKind::kSigmoidNoAuxTc, 256, 0, 8, 8, 4, 896, 256, 7},
     {WeightType::kFp8Block, GateKind::kSoftmaxGreedy, 64, 0, 6, 1, 1, 1024, 384, 3},
@@ -147,8 +147,7 @@ class FewExperts {
     for (float& b : bias) b = std::round(b * 4.0F) * 0.25F;
     bias_.upload(bias);
   }
-  // Gives rows to routed experts [first, first + count) alone, of whose weights the first are expert
-  // `first`'s.
+  // Gives rows only to routed experts [first, first + count). The weights begin with those of expert `first`.
   void hold(int first, int count) {
     p_.route.first_held = first;
     p_.route.num_held = count;
@@ -187,7 +186,7 @@ class FewExperts {
   }
   std::vector<float> logits() const { return logits_of(scratch_.download()); }
 
-  // After run(): compares its routing with that of `route` for these logits.
+  // After run(): compares the routing of run() with that of `route` for these logits.
   void check_routing(const std::vector<float>& logits) const {
     const int experts = s_.num_experts + s_.num_shared;
     const DeviceArray<float> device_logits(logits);
@@ -215,7 +214,7 @@ class FewExperts {
     EXPECT_EQ(std::memcmp(weights_have.data(), weights_want.data(), weights_want.size() * 4), 0);
   }
 
-  // After run(): computes with the separate kernels, from the sums that it left in scratch, and compares.
+  // After run(): computes with the separate kernels, from the sums that run() left in scratch, and compares.
   void check(const std::vector<uint16_t>& y) {
     const int experts = s_.num_experts + s_.num_shared;
     const auto scratch = scratch_.download();
@@ -352,7 +351,7 @@ TEST_P(FewExpertsOf, HaveTheBitsOfTheSeparateKernels) {
       const auto again = experts.run();
       ASSERT_EQ(std::memcmp(again.data(), y.data(), y.size() * 2), 0);
     }
-    // Several calls in a row, each of which starts before the previous one has ended.
+    // Each of these calls starts before the previous one has ended.
     for (int i = 0; i < 50; ++i) cuda::few_experts(experts.params(), test_launch());
     const auto last = experts.download();
     ASSERT_EQ(std::memcmp(last.data(), y.data(), y.size() * 2), 0);
@@ -383,7 +382,8 @@ TEST_P(FewExpertsOf, SendTiesToTheLowerIndexAndNaNLast) {
 
 class SomeExpertsOf : public ::testing::TestWithParam<Shape> {};
 
-// A rank that holds some of the experts computes their rows with the bits that one rank with all has.
+// A rank that holds some of the experts computes their rows with the same bits as a rank that holds all
+// experts.
 TEST_P(SomeExpertsOf, HaveTheBitsOfAllExperts) {
   const uint64_t seed = fresh_seed();
   SCOPED_TRACE(::testing::Message() << "HADAL_TEST_SEED=" << seed);

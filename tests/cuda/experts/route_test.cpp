@@ -134,7 +134,7 @@ struct DeviceRouting {
   int32_t num_distinct = -1;
 };
 
-// Routed experts [first, first + count) have rows; count 0: all experts have.
+// Routed experts [first, first + count) have rows. If count is 0, all experts have rows.
 struct Held {
   int first = 0;
   int count = 0;
@@ -227,8 +227,8 @@ class Route : public ::testing::TestWithParam<bool> {
     ASSERT_EQ(out.num_distinct, distinct);
   }
 
-  // Compares `out` with the CPU's choice for the logits of each token. Where rounding could decide, they may
-  // differ; returns how often they do.
+  // Compares `out` with the CPU's choice for the logits of each token. Where rounding could decide, the
+  // choices may differ. Returns how often they do.
   static int64_t expect_choice(const Shape& s, const std::vector<float>& logits,
                                const std::vector<float>& bias, const DeviceRouting& out) {
     const Routing want = cpu_gate(s, logits, bias);

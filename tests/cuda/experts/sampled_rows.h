@@ -16,8 +16,8 @@
 namespace hadal::testing {
 
 // `out` has [offsets.back(), n] elements, then memory that must still be poisoned. Expert e has the rows
-// offsets[e] up to offsets[e + 1]. reference(expert, row, column) is the sum in float64; is_right(value, sum)
-// compares one element; max_error bounds relative_error of the sample. T: bf16 or f16.
+// offsets[e] up to offsets[e + 1]. reference(expert, row, column) is the sum in float64, is_right(value, sum)
+// compares one element, and max_error bounds relative_error of the sample. T is bf16 or f16.
 template <typename T, typename Reference, typename IsRight>
 void expect_sampled_rows(const std::vector<T>& out, const std::vector<int32_t>& offsets, int64_t n,
                          std::mt19937_64& random, const Reference& reference, const IsRight& is_right,

@@ -63,7 +63,7 @@ struct Weights {
 struct Absorb {
   bool rope = false;
   bool rows = false;     // through a map of rows, some of them empty
-  bool ordered = false;  // through one that keeps their order except for two rows, with the last row empty
+  bool ordered = false;  // through a map that keeps their order except for two rows, with the last row empty
   bool settled = false;
   int64_t every = 1;   // one of this many (token, head) pairs has its products checked
   bool tiled = false;  // the kernel for many tokens, whatever the op would choose

@@ -1,6 +1,6 @@
-// Compares linear on the device: the plain kernel with double precision; the tuned kernels with double
-// precision over every instantiation and schedule of the weight-streaming kernel, and with the plain kernel
-// at the models' own sizes.
+// Compares linear on the device with double precision: the plain kernel, and every instantiation and schedule
+// of the weight-streaming kernel. At the models' own sizes the tuned kernels are compared with the plain
+// kernel.
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/gemm/router/supports.h"
@@ -15,7 +15,7 @@ using cuda::GemmLibrary;
 
 constexpr double kBf16Tolerance = 4e-3;  // outputs are rounded to bf16: at most 2^-9 of each
 constexpr double kF16Tolerance = 5e-4;   // the same for float16: at most 2^-12
-constexpr double kFp8Tolerance = 4e-3;   // and tensor cores keep 14 bits inside of 128 of k
+constexpr double kFp8Tolerance = 4e-3;   // the tensor cores keep 14 bits within each 128 of k
 
 GemmLibrary& library() {
   static GemmLibrary shared;

@@ -1,6 +1,6 @@
 // Launches the tiled kernel many times in a row; every launch must give the bits of the first one. A build
-// with -DHADAL_SANITIZE_KERNELS=DELAYS makes it a search for races: there the producer and the consumers
-// sleep for random times between the steps of their protocol (kernels/cuda/common/sanitize.cuh).
+// with -DHADAL_SANITIZE_KERNELS=DELAYS makes it a search for races, because there the producer and the
+// consumers sleep for random times between the steps of their protocol (kernels/cuda/common/sanitize.cuh).
 //
 // HADAL_STRESS_LAUNCHES sets the launches of each tile, which are 2,000 by default; 100,000 take some
 // minutes.
@@ -69,8 +69,8 @@ void expect_equal_bits(WeightType type, cuda::LinearTile tile, int64_t m, int64_
 
 class TiledStress : public ::testing::TestWithParam<WeightType> {};
 
-// There are more tiles than blocks (n 4608), so that blocks go from tile to tile, more steps than stages, and
-// rows and columns that do not fill the last tiles.
+// There are more tiles than blocks (n is 4608), so that blocks go from tile to tile. There are also more
+// steps than stages, and the rows and columns do not fill the last tiles.
 TEST_P(TiledStress, EveryLaunchGivesTheSameBits) {
   for (const cuda::LinearTile tile : cuda::kLinearTiles) {
     for (const auto& [m, n, k] : {std::array<int64_t, 3>{600, 4600, 640}, {129, 264, 1920}})

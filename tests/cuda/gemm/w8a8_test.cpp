@@ -1,7 +1,7 @@
-// Tests INT8 linears, and FP8 ones with channel scales: the plain kernel against double precision; the
-// weight-streaming kernels over their instantiations and schedules; the tiled kernel tile by tile, exactly on
-// small integers and with a k as long as any model's; and cuda::linear at the models' own sizes. Everything
-// around the operands is poisoned (linear_case.h).
+// Tests INT8 linears, and FP8 ones with channel scales. The plain kernel is compared with double precision,
+// and the weight-streaming kernels are tested over their instantiations and schedules. The tiled kernel is
+// tested tile by tile, exactly on small integers and with a k as long as any model's, and cuda::linear at the
+// models' own sizes. Everything around the operands is poisoned (linear_case.h).
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/gemm/tiled/linear.h"
@@ -16,8 +16,8 @@ namespace {
 // This is the tolerance of results rounded to bf16, and, in FP8, of sums that the tensor cores keep in 14
 // bits over 128 or 512 of k.
 constexpr double kTolerance = 2.5e-3;
-// This is the tolerance of a single result: half a step of bf16, and the part of kTolerance that the sum's
-// error has.
+// This is the tolerance of a single result: half a step of bf16, and the part of kTolerance that is due to
+// the sum's error.
 constexpr double kOneRounding = 0x1p-8 + 1e-3;
 
 // Returns the tolerance. It is small for float32 results, because sums in int32 are exact, and those of

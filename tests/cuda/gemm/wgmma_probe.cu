@@ -1,7 +1,7 @@
-// Implements the kernel of wgmma_probe.h. Grid: it is one block of one warpgroup. Thread 0 loads both
-// operands whole through tensor maps (one barrier, one phase); all four warps issue the products of the form;
-// accumulators go to global memory as they lie, and once more through stmatrix, the 128-byte swizzle and a
-// tensor store. Shared memory holds A (16 or 32 KB), B (up to 64 KB) and D (up to 32 KB).
+// Implements the kernel of wgmma_probe.h. The grid is one block of one warpgroup. Thread 0 loads both
+// operands whole through tensor maps (one barrier, one phase), and all four warps issue the products of the
+// form. Accumulators go to global memory as they lie, and once more through stmatrix, the 128-byte swizzle
+// and a tensor store. Shared memory holds A (16 or 32 KB), B (up to 64 KB) and D (up to 32 KB).
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/matrix.cuh"
 #include "kernels/cuda/common/mbarrier.cuh"

@@ -1,5 +1,5 @@
 // Compares index keys and queries on the device with the CPU's scalar code. The plain kernels have the same
-// bits; the tuned one of keys sums its norm in float32, so a few codes are the next ones.
+// bits. The tuned kernel of keys sums its norm in float32, so a few of its codes are the neighbouring ones.
 #include <cstring>
 #include <string>
 #include <vector>
@@ -154,7 +154,7 @@ struct QueryCase {
     }
   }
 
-  // Rows of at most topk keys are to be left alone; topk 0 passes no lengths.
+  // Rows of at most topk keys must be left unchanged. If topk is 0, no lengths are passed.
   void check(bool reference, int topk) const {
     const DeviceArray<bf16> device_q(q);
     const DeviceArray<float> device_w(w), device_table(table);

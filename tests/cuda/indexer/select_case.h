@@ -19,7 +19,7 @@ struct SelectRun {
   bool reference = false;
   bool by_bits = false;
   bool share = false;     // IndexSelectShape::rows_share_keys
-  bool graphed = false;   // captured, replayed twice: the second one's result
+  bool graphed = false;   // captured and replayed twice; the result is that of the second replay
   int64_t more_keys = 0;  // added to the limit of lengths
   int num_sms = 0;        // 0: the device's
 };
@@ -48,7 +48,7 @@ struct SelectCase {
     for (size_t i = 0; i < lengths.size(); ++i)
       seq_idx[i] = lengths[i] > 0 ? static_cast<int32_t>(i) : std::numeric_limits<int32_t>::max();
   }
-  // The last q_len tokens of one sequence of `length` keys.
+  // Returns a case whose rows are the last q_len tokens of one sequence of `length` keys.
   static SelectCase prompt(int num_heads, int k, int length, int q_len, cpu::Random& random) {
     std::vector<int> visible;
     for (int i = 0; i < q_len; ++i) visible.push_back(length - q_len + i + 1);

@@ -1,5 +1,5 @@
-// Tests the choice of keys on the device: against scores in double precision on the same codes, against the
-// device's own scores, which decide it exactly, and, in the plain kernel, against the CPU, whose bits it has.
+// Compares the choice of keys on the device with scores in double precision on the same codes, and with the
+// device's own scores, which decide it exactly. The plain kernel must have the bits of the CPU.
 //
 // Products of codes are exact and sums are float32, in another order than on the CPU. The tolerance, in parts
 // of a row's largest score, leaves room for sums that the tensor cores cut off instead of rounding them.
@@ -14,7 +14,7 @@ namespace {
 constexpr double kTolerance = 1e-4;
 
 // Every key that is better than the border by more than the tolerance is chosen, and none that is worse by as
-// much; each score is within the tolerance. Only for results of one piece.
+// much; each score is within the tolerance. This supports only results of one piece.
 void expect_best(const SelectCase& c, const SelectResult& result) {
   for (int64_t row = 0; row < c.num_rows(); ++row) {
     if (c.kv_len[row] <= c.topk) continue;
@@ -126,7 +126,7 @@ TEST(IndexSelect, PromptRowsChooseAmongTheKeysThatTheySee) {
   }
 }
 
-// Clusters of 8, 4, 2 and 1 blocks per row, and more rows than one launch has.
+// The numbers of rows give clusters of 8, 4, 2 and 1 blocks per row, and more rows than one launch has.
 TEST(IndexSelect, AnyNumberOfRowsIsExact) {
   SCOPED_TRACE(fresh_seed());
   cpu::Random random(fresh_seed() + 5);

@@ -1,14 +1,15 @@
 // Holds the caches, bounds and comparisons that tests of decode kernels share.
 //
-// Tolerances. 16-bit caches: cosine difference (of a sequence's rows) at most 5e-6, each output
-// within 2.01/128 of its own size or 8e-4 for latents of deviation 0.1, LSE within 1.2e-4 of its size (or
-// 2e-5). Weights and outputs are rounded to the cache's 16-bit type: in bf16 a rounding is up to 2⁻⁹ =
-// 0.25/128 of a value, covered by the relative bound, and adds about 7e-7 to the cosine difference. FP8
-// caches, against the same math on the dequantised record with unquantised queries: where weights are alike,
-// cosine at least 0.9995 and LSE within 1e-3. 64-row FP8 products (kTilesFp8) quantise queries to one e4m3
-// per value, which is an error of the scores themselves: their LSE bound is 4e-3 instead; tests whose weights
-// differ widely give them bounds of their own, down to a cosine of 0.98 and an LSE off by 0.5.
-// decode_fp8_test.cpp compares them with the same math on the quantised queries.
+// These are the tolerances. For 16-bit caches, the cosine difference of a sequence's rows is at most 5e-6,
+// each output is within 2.01/128 of its own size (or 8e-4 for latents of standard deviation 0.1), and LSE is
+// within 1.2e-4 of its size (or 2e-5). Weights and outputs are rounded to the cache's 16-bit type. In bf16 a
+// rounding is up to 2⁻⁹ = 0.25/128 of a value, which the relative bound covers, and adds about 7e-7 to the
+// cosine difference. FP8 caches are compared with the same math on the dequantised record with unquantised
+// queries. Where weights are alike, the cosine is at least 0.9995 and LSE within 1e-3. 64-row FP8 products
+// (kTilesFp8) quantise queries to one e4m3 per value, which is an error of the scores themselves, so their
+// LSE bound is 4e-3 instead. Tests whose weights differ widely set bounds of their own, down to a cosine of
+// 0.98 and an LSE that is off by 0.5. decode_fp8_test.cpp compares them with the same math on the quantised
+// queries.
 #pragma once
 
 #include <gtest/gtest.h>

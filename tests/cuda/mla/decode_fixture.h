@@ -21,9 +21,9 @@ namespace hadal::testing {
 inline constexpr float kDecodeScale = 0.1147F;  // V3's, with its long-context factor
 
 struct CacheOptions {
-  // By default latents have a deviation of 1 … 4 by column (times 0.5 … 1.5 by record) and rope one of 1,
-  // which with queries of 0.3 gives weights of widely different size. If `flat`, all have flat_size, so that
-  // with queries of 0.01 / flat_size all weights are alike.
+  // By default latents have a standard deviation of 1 … 4 by column (times 0.5 … 1.5 by record) and rope
+  // values one of 1, which with queries of 0.3 gives weights of widely different size. If `flat`, all have
+  // flat_size, so that with queries of 0.01 / flat_size all weights are alike.
   bool flat = false;
   float flat_size = 0.1F;
   // This many caches are interleaved record by record, and the last one is read; pages lie 4 KB further apart
@@ -147,7 +147,7 @@ struct DecodeDoubles {
 struct DecodeRun {
   bool reference = false;
   int split_pages = 0;
-  bool graphed = false;  // captured, replayed twice: the second one's result
+  bool graphed = false;  // captured and replayed twice; the result is that of the second replay
   bool want_lse = true;
   bool causal = true;
   std::optional<cuda::DecodeSchedule> schedule = {};  // else the op's own choice

@@ -69,7 +69,7 @@ DecodeResult run_fp8(const DecodeCache& cache, const DecodeBatch& batch, const O
       .settled = options.settled,
   };
   cuda::mla_decode_plan(geometry, kv_len.data(), plan.data(), launch);
-  if (options.settled) test_stream().synchronize();  // the plan is part of what is settled
+  if (options.settled) test_stream().synchronize();  // the plan is one of the settled inputs
   const auto decode = kv.layout.format == KvFormat::kFp8E4M3
                           ? cuda::mla_decode_fp8_products<KvFormat::kFp8E4M3>
                           : cuda::mla_decode_fp8_products<KvFormat::kFp8E5M2>;

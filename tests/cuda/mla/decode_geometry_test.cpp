@@ -23,8 +23,8 @@ const std::vector<KvLayout> kLayouts = {
     {KvFormat::kFp8E4M3, KvScales::kPerToken}, {KvFormat::kFp8E4M3, KvScales::kPer128},
     {KvFormat::kFp8E5M2, KvScales::kPerToken},
 };
-// The devices are one where any multiprocessors make a cluster, one with processors cut off, one without
-// clusters, and a small one.
+// The devices are one where any multiprocessors make a cluster, one whose larger clusters leave some
+// multiprocessors unused, one without clusters, and a small one.
 const std::vector<ClusterCapacity> kCapacities = {cuda::full_capacity(132),
                                                   {{132, 66, 30, 15, 7}},
                                                   {{132, 0, 0, 0, 0}},
@@ -74,7 +74,7 @@ TEST(MlaDecodeGeometry, AllBlocksAreResidentAndTilesCoverTheRows) {
       ASSERT_GE(g.num_parts, 1);
       int i = 0;
       while ((1 << i) < g.cluster) ++i;
-      // A device with fewer multiprocessors than tiles gets one part that holds all of them.
+      // A device with fewer multiprocessors than tiles gets one part that holds all tiles.
       if (g.num_parts > 1 || g.cluster > 1) {
         ASSERT_LE(g.num_parts * g.num_tiles, capacity.clusters[i]);
         ASSERT_LE(g.num_parts * g.num_tiles * g.cluster, shape.num_sms);
@@ -86,9 +86,9 @@ TEST(MlaDecodeGeometry, AllBlocksAreResidentAndTilesCoverTheRows) {
   }
 }
 
-// The device bounds scratch, or the number of sequences does if split lengths are fixed; lengths do not,
-// because a geometry has none. There are two slots per part: for the end of one sequence and the beginning of
-// another.
+// Scratch is bounded by the device or, if split lengths are fixed, by the number of sequences. Lengths do not
+// bound it, because a geometry has none. There are two slots per part: for the end of one sequence and the
+// beginning of another.
 TEST(MlaDecodeGeometry, SlotsAreBounded) {
   const ClusterCapacity capacity = cuda::full_capacity(132);
   for_each_shape([&](const MlaPlanShape& shape) {
@@ -99,9 +99,9 @@ TEST(MlaDecodeGeometry, SlotsAreBounded) {
       ASSERT_EQ(g.max_slots, 2 * g.num_parts);
       ASSERT_LE(g.max_slots, 264);
     }
-    // A slot has float32 outputs of the sequence's rows. Where the swapped kernel merges, it has whole tiles
-    // of rows of 512 values in 4 bytes, a maximum and a sum, and wastes less than one row. There is also a
-    // sum for each row.
+    // A slot has float32 outputs of the sequence's rows. Where the swapped kernel merges, the slot has whole
+    // tiles of rows of 512 values in 4 bytes, a maximum and a sum, and wastes less than one row. There is
+    // also a sum for each row.
     const int64_t slot_bytes = int64_t{cuda::decode_slot_rows(g)} * 2048;
     if (g.kernel == DecodeKernel::kSwapped) {
       const int64_t tile_rows = int64_t{g.num_tiles} * g.tile_rows;

@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, MlaDecode,
                                                                                                  {16, 8}})),
                          case_name);
 
-// The same holds for the kernel that the op chooses, in each format.
+// For the kernel that the op chooses, in each format, fixed splits give the same bits in any batch.
 TEST(MlaDecodeSplits, FixedSplitsDoNotDependOnTheBatch) {
   for (int layout_idx = 0; layout_idx < static_cast<int>(kLayouts.size()); ++layout_idx) {
     const DecodeCache& cache = cache_of(layout_idx, kRagged, {.flat = true});
@@ -214,7 +214,7 @@ TEST(MlaDecodeSplits, ManySequencesMatchDoublePrecision) {
 }
 
 // The rows belong to one sequence at growing lengths, as in an extension of a long prefix; then there are
-// thousands.
+// thousands of rows.
 TEST(MlaDecodeSplits, ManyRowsOfOneSequenceMatchDoublePrecision) {
   const DecodeCache& cache = cache_of(0, {3000}, {.flat = true});
   for (const auto& [count, heads] : {std::pair{300, 16}, std::pair{200, 128}, std::pair{4096, 3}}) {
@@ -290,8 +290,8 @@ TEST(MlaDecodeScores, OneKeyOutweighsALongContext) {
     for (int heads : {16, 128}) {
       SCOPED_TRACE(kLayouts[layout_idx].first + ", heads " + std::to_string(heads));
       DecodeBatch batch(cache, {0}, heads, 1, kSeed);
-      // A score of about 21 stands against ±0.9 of the others: e²¹ outweighs 131,072 · e^0.4 a thousandfold
-      // and more.
+      // The key at which the query points has a score of about 21, and the other keys have scores within
+      // ±0.9: e²¹ outweighs 131,072 · e^0.4 a thousandfold and more.
       std::vector<bf16> q(batch.q.size());
       for (size_t i = 0; i < q.size(); ++i) {
         const size_t column = i % kKvRowDim;

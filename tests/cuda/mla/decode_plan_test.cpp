@@ -1,5 +1,6 @@
-// Tests the split-KV plan, which is made on the device and read back: every page of every sequence belongs to
-// exactly one piece, split sequences get separate slots in order, and the shares are balanced.
+// Tests the split-KV plan, which is made on the device and read back. Every page of every sequence must
+// belong to exactly one piece, split sequences must get separate slots in order, and the shares must be
+// balanced.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -198,7 +199,7 @@ TEST(MlaDecodePlan, CoversBatchesWithoutKeys) {
   }
 }
 
-// A sequence of a few pages for each of a part's blocks is not split; a long one is.
+// A sequence is not split if it has only a few pages for each of a part's blocks; a long sequence is split.
 TEST(MlaDecodePlan, SplitsOnlyALongSequence) {
   const DecodeGeometry geometry =
       geometry_of({.num_seqs = 1, .num_heads = 16}, {DecodeKernel::kSwapped, 16, 16});

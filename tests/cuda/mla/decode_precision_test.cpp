@@ -76,7 +76,7 @@ TEST_P(MlaDecodePrecision, OnePageIsRoundedTwice) {
   }
 }
 
-// Tests a batch in which sequences of at most one page, which one block computes, stand between longer ones,
+// Tests a batch in which sequences of at most one page, which one block computes, are between longer ones,
 // which the whole cluster computes.
 TEST_P(MlaDecodePrecision, OnePageBetweenLongerSequencesMatchesDoublePrecision) {
   if (!device_holds_cluster()) GTEST_SKIP() << "the device holds no cluster of this size";

@@ -67,7 +67,7 @@ TEST_P(MlaDecodeSchedules, SmallAndLargeBatchesMatchDoublePrecision) {
       const int tiles = (heads * q_len + schedule.tile_rows - 1) / schedule.tile_rows;
       int i = 0;
       while ((1 << i) < schedule.cluster) ++i;
-      if (tiles > capacity.clusters[i]) continue;  // not all tiles of a part at once
+      if (tiles > capacity.clusters[i]) continue;  // the device does not hold all tiles of a part at once
       const DecodeResult result = batch.run(DecodeRun{.schedule = schedule});
       expect_close(batch, result, expected, bounds_of(cache.layout, schedule.kernel));
       EXPECT_TRUE(same_bits(result, batch.run(DecodeRun{.graphed = true, .schedule = schedule})));
@@ -229,7 +229,8 @@ TEST_P(MlaDecodeSettled, WaitsForTheLastRecordsAndTheQueries) {
         const CudaGraph graph = CudaGraph::capture(test_stream(), [&] {
           cuda::mla_decode_plan(writer_geometry, writer_len.data(), writer_plan.data(), launch);
           cuda::mla_decode_plan(geometry, batch.params(shape).kv_len, plan.data(), launch);
-          // The plan is complete before the launch before decode begins, because another launch lies between.
+          // The plan is complete before the launch that precedes decode begins, because another launch lies
+          // between them.
           cuda::mla_decode(before, writer_geometry, launch);
           write();
           cuda::mla_decode(decode, geometry, launch);

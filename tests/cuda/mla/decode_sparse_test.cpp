@@ -1,7 +1,7 @@
 // Tests decode attention over selections. The oracle is the plain kernel in double precision, which is itself
-// compared with the CPU's operation. Rows whose lengths cross index_topk are mixed with rows that go by their
-// page table; slots and counts of the latter are absurd. Codes are multiplied without rounding and queries
-// are not rounded either, so FP8 caches have nearly the bounds of bf16.
+// compared with the CPU's operation. Rows whose lengths cross index_topk are mixed with rows that follow
+// their page table, whose slots and counts are absurd. Codes are multiplied without rounding and queries are
+// not rounded either, so FP8 caches have nearly the bounds of bf16.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -21,8 +21,8 @@ const std::vector<std::pair<std::string, KvLayout>> kSparseLayouts = {
     {"E4m3Per128", {KvFormat::kFp8E4M3, KvScales::kPer128}},
     {"E4m3PowersOfTwo", {KvFormat::kFp8E4M3, KvScales::kPer128PowersOfTwo}},
 };
-// A weight times a scale is rounded for each 128 latents anew, which changes the direction of a row, and an
-// output that nearly cancels.
+// The product of a weight and a scale is rounded anew for each 128 latents. This changes the direction of a
+// row, and any output whose terms nearly cancel.
 Bounds bounds_of(const DecodeBatch& batch) {
   Bounds bounds;
   if (is_fp8(batch.cache().layout)) {
@@ -40,7 +40,8 @@ struct SparseRun {
   bool all_rows = false;
 };
 
-// A batch over rows of a cache, in which every row of more than topk keys attends to random ones.
+// SparseBatch is a batch over rows of a cache, in which every row of more than topk keys attends to random
+// keys.
 class SparseBatch : public DecodeBatch {
  public:
   SparseBatch(const DecodeCache& cache, std::vector<int> rows, int num_heads, int index_topk, uint64_t seed,
@@ -64,7 +65,7 @@ class SparseBatch : public DecodeBatch {
     upload();
   }
 
-  // Shortens a row's selection; −1 stands after it.
+  // Shortens a row's selection, and writes −1 after it.
   void set_count(size_t row, int count) {
     counts[row] = count;
     std::fill(slots.begin() + row * topk + count, slots.begin() + (row + 1) * topk, -1);
@@ -121,8 +122,8 @@ class SparseBatch : public DecodeBatch {
   }
 
   // Returns run_selected_double(), except for rows of e4m3 that follow their page table: these get the
-  // result's own values, because the dense kernels quantise queries, and another test compares these rows
-  // with those kernels bit by bit.
+  // result's own values. The dense kernels quantise queries, and another test compares these rows with the
+  // dense kernels bit by bit.
   DecodeDoubles expected_of(const DecodeResult& result) const {
     DecodeDoubles expected = run_selected_double();
     if (!is_fp8(cache().layout)) return expected;
@@ -175,7 +176,7 @@ TEST_P(MlaSparse, PlainKernelsMatchTheCpu) {
   SparseBatch batch(cache, all_rows(cache), 3, 100, seed());
   std::vector<float> q, out(batch.num_rows() * kKvLatentDim);
   for (const bf16 value : batch.q) q.push_back(to_float(value));
-  // On the CPU a selection is of all rows.
+  // On the CPU every row has a selection, which for a short row is all of its keys.
   std::vector<int32_t> slots(batch.seq_idx.size() * 100), counts;
   for (size_t row = 0; row < batch.seq_idx.size(); ++row) {
     const int n = batch.kv_len[row];
@@ -229,7 +230,8 @@ TEST_P(MlaSparse, EverySizeOfSelectionMatchesDoublePrecision) {
   }
 }
 
-// One row is split over all chunks, hundreds are not split, and many take several items per block.
+// One row is split over all chunks, hundreds of rows are not split, and still more rows give a block several
+// items.
 TEST_P(MlaSparse, BatchesOfAnySizeMatchDoublePrecision) {
   SCOPED_TRACE(fresh_seed());
   const DecodeCache cache({3000, 2500, 70}, layout(), seed());
@@ -321,7 +323,7 @@ TEST_P(MlaSparse, PromptsOfSelectedRowsNeedNoPlan) {
   const SparseBatch batch(cache, rows, 128, 200, seed());
   DecodeResult result = batch.run_selected({.all_rows = true});
   DecodeDoubles expected = batch.run_selected_double();
-  // Padding is left alone here, because nothing goes by the page table.
+  // Padding is left unchanged here, because no row follows the page table.
   for (int64_t i = 150 * 128; i < 151 * 128; ++i) {
     result.lse[i] = -INFINITY;
     std::fill_n(result.out.begin() + i * kKvLatentDim, kKvLatentDim, bf16{0});

@@ -91,7 +91,7 @@ struct SwappedLaunch {
   }
 
   // Launches without waiting, so that calls may follow each other at once. Downloads wait, and the case must
-  // not be destroyed before one.
+  // not be destroyed before a download.
   void run() const {
     const cuda::Launch launch{.stream = test_stream().handle()};
     switch (format) {

@@ -15,8 +15,8 @@ namespace {
 constexpr cuda::DecodeSchedule kTall = {cuda::DecodeKernel::kTiles, 64, 1};
 constexpr uint64_t kTilesSeed = 20261122;
 
-// Settled inputs change when a kernel reads, not what it computes; and the counters of splits, which a plan
-// has only once, are unchanged after every call.
+// Settled inputs change when a kernel reads, not what it computes. The counters of splits, which a plan has
+// only once, are unchanged after every call.
 TEST(MlaDecodeTiles, SettledLayersInARowGiveEqualBits) {
   for (const KvFormat format : {KvFormat::kBF16, KvFormat::kF16, KvFormat::kFp8E4M3, KvFormat::kFp8E5M2}) {
     const DecodeCache cache({4097, 0, 63, 640, 1, 129, 2000}, {format}, kTilesSeed);

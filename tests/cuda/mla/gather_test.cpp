@@ -25,7 +25,7 @@ uint8_t random_code(std::mt19937_64& random, KvFormat format) {
   }
 }
 
-// Writes a record's bytes, and returns the 576 values that they stand for.
+// Writes a record's bytes, and returns the 576 values that they represent.
 std::vector<float> write_record(std::byte* record, const KvLayout& layout, std::mt19937_64& random) {
   std::vector<float> values(kKvRowDim);
   std::normal_distribution<float> normal;

@@ -22,7 +22,7 @@ namespace hadal::testing::prefill {
 inline constexpr int kQk = 192;
 inline constexpr int kNope = 128;
 inline constexpr int kValue = 128;
-inline constexpr float kScale = 0.1147F;  // of the model with its long-context factor: not a power of two
+inline constexpr float kScale = 0.1147F;  // the model's, with its long-context factor: not a power of two
 inline constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 

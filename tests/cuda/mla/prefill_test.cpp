@@ -91,7 +91,7 @@ TEST(MlaPrefill, EveryLengthMatchesDoublePrecision) {
 
 TEST(MlaPrefill, SeveralSegmentsMatchDoublePrecision) {
   check({{1, 0}, {63, 0}, {64, 0}, {65, 0}, {127, 0}, {128, 0}, {129, 0}, {1000, 0}}, {.heads = 2});
-  // Without gaps the rows of a neighbour follow directly.
+  // Without gaps the rows of the next segment follow directly.
   check({{129, 0}, {1, 0}, {300, 0}, {64, 0}, {40, 0}}, {.heads = 3}, 0);
 }
 
@@ -140,7 +140,7 @@ TEST(MlaPrefill, WithoutLseMatchesDoublePrecision) {
 }
 
 // Checks passes over [0, 192), [192, 320), [320, end) of each sequence's keys; later passes hold keys that
-// early queries do not see.
+// are not visible to early queries.
 void check_passes(bool is_f16, double tolerance) {
   const Layout layout = lay_out({{600, 0}, {130, 400}, {1, 330}, {250, 100}}, 4);
   const Problem problem = make_problem(layout, {.heads = 4, .is_f16 = is_f16});
@@ -170,7 +170,7 @@ TEST(MlaPrefill, QueriesThatSeeNothingGiveZeros) {
   Layout layout = lay_out({{300, 0}, {64, 10}, {20, 0}}, 4);
   const Problem problem = make_problem(layout, {.heads = 3});
   for (cuda::PrefillSegmentRun& run : layout.runs)
-    run.k_pos = 170;  // the first 170 queries, or all, see none
+    run.k_pos = 170;  // for the first 170 queries, or all, no key is visible
   layout.runs[2].k_len = 0;
   Device device(problem);
   for (const bool reference : {true, false}) {
@@ -179,7 +179,7 @@ TEST(MlaPrefill, QueriesThatSeeNothingGiveZeros) {
     device.run(layout.runs, false, test_launch(reference));
     const Output first = device.download();
     expect_attention(problem, layout.runs, first, kTolerance);
-    // In a later pass these keys change nothing for the queries that do not see them.
+    // In a later pass these keys change nothing for the queries to which they are not visible.
     device.run(layout.runs, true, test_launch(reference));
     const Output second = device.download();
     for (int32_t row = layout.runs[0].q_begin; row < layout.runs[0].q_begin + 170; ++row) {
@@ -196,8 +196,8 @@ TEST(MlaPrefill, QueriesThatSeeNothingGiveZeros) {
   }
 }
 
-// Checks that the bits depend neither on the order in which blocks get their work nor on the run. With one
-// multiprocessor there are many waves, and tiles are paired.
+// Checks that the bits are the same in every launch, whatever the order in which blocks get their work. With
+// one multiprocessor there are many waves, and tiles are paired.
 void check_same_bits(const std::vector<Segment>& segments, int heads, bool is_f16 = false) {
   const Layout layout = lay_out(segments, 4);
   const Problem problem = make_problem(layout, {.heads = heads, .is_f16 = is_f16});

@@ -8,7 +8,7 @@ using hadal::testing::SamplingCase;
 
 constexpr uint64_t kSeed = 20261121;
 
-// A million draws of each case, in launches whose rows share one row of logits but not a slot.
+// Makes a million draws of each case, in launches whose rows share one row of logits but not a slot.
 TEST(CudaSampling, DrawsFollowTheExactDistributionWithEveryTruncationAndPenalty) {
   constexpr int64_t kDraws = 1'000'000;
   constexpr int kRows = 5000;

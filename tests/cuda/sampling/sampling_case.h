@@ -1,5 +1,5 @@
-// Makes a batch of random sampling requests, on the host as the CPU's sampler describes them and on the
-// device as the op does.
+// Makes a batch of random sampling requests, on the host in the form of the CPU's sampler and on the device
+// in that of the op.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ struct Request : hadal::testing::SamplingCase {
   int num_top = -1;  // −1: no log-probabilities
 };
 
-// Returns a request's values as the device keeps them.
+// Returns a request's values in the form that the device stores.
 inline cuda::SlotSampling slot_of(const Request& request) {
   const SamplingParams& params = request.params;
   cuda::SlotSampling slot;

@@ -232,7 +232,7 @@ TEST(CudaSampling, EndsMasksAndExtremesAgreeWithTheCpu) {
     requests.push_back(only_ends);
     only_ends.params.logit_bias = {{7, -50.0F}, {8, 50.0F}};
     requests.push_back(only_ends);
-    // If nothing is allowed, the model's own choice is taken.
+    // If nothing is allowed, the token with the best original logit is chosen.
     Request none = base;
     none.mask = nothing;
     requests.push_back(none);

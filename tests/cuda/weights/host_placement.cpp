@@ -41,7 +41,7 @@ std::vector<std::byte> window_values(const WeightPlacement& placement) {
   return values;
 }
 
-// Quantises what determines the window's scales, and keeps the codes and scales of the window.
+// Quantises all values that determine the window's scales, and keeps the codes and scales of the window.
 void quantise_on_host(const WeightPlacement& to) {
   WeightPlacement all = to;
   all.rows = to.end_row() - to.row;

@@ -165,7 +165,7 @@ TEST(QuantizeWeight, GivesTheCodesAndScalesOfTheHost) {
   }
 }
 
-// INT8 and scales per row have the host's bits, INT8 also where values are infinite or NaN.
+// INT8 and scales per row have the host's bits, INT8 even where values are infinite or NaN.
 TEST(QuantizeWeight, GivesTheBitsOfTheHostForOtherTypes) {
   for (const WeightType weight :
        {WeightType::kInt8Block, WeightType::kFp8Channel, WeightType::kInt8Channel}) {

@@ -182,7 +182,7 @@ void expect_block_of_rank(const DeviceWeights& loaded, const ModelConfig& config
   ASSERT_EQ(differ.first - got.begin(), loaded.bytes) << "the first byte that differs";
 }
 
-// The ranks are on all GPUs of the machine in turn; on one GPU they share it.
+// The ranks are on all GPUs of the machine in turn. If there is only one GPU, they share it.
 TEST(LoadDeviceWeights, RanksGetTheBytesOfTheirPlans) {
   const int num_gpus = cuda::availability().num_devices;
   for (const char* family : {"v3", "v2-lite"}) {

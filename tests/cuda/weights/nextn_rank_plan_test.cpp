@@ -1,5 +1,5 @@
-// Tests what ranks hold of the NextN layer on GPUs: put together it is what one GPU holds. Small models are
-// placed in host memory, so no GPU is needed.
+// Tests what ranks hold of the NextN layer on GPUs: together, their parts are what one GPU holds. Small
+// models are placed in host memory, so no GPU is needed.
 #include "tests/cuda/weights/rank_weights.h"
 
 namespace hadal {
@@ -10,7 +10,7 @@ using testing::Format;
 using testing::Held;
 using testing::Json;
 
-// The NextN layer is cut as the target's layers are, and the rows of eh_proj are dealt to the ranks.
+// The NextN layer is cut as the target's layers are, and the rows of eh_proj are divided among the ranks.
 TEST(RankWeightPlan, TheNextnLayersOfRanksPutTogetherAreThatOfOneGpu) {
   for (const Format& format : testing::kFormats) {
     if (format.compute == DType::kF32) continue;  // not on a GPU

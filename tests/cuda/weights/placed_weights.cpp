@@ -114,8 +114,8 @@ void expect_floats(const float* placed, const float* stored, int64_t count, cons
   ASSERT_EQ(std::memcmp(placed, stored, static_cast<size_t>(count) * 4), 0) << what;
 }
 
-// Returns part `part` of `parts` of a stored MLP. scaled_apart: the loader has found row scales of `down` for
-// this part only.
+// Returns part `part` of `parts` of a stored MLP. If scaled_apart, the loader has found row scales of `down`
+// for this part only.
 void expect_mlp(const DeviceMlp& placed, const MlpWeights& stored, int64_t part, int64_t parts,
                 bool scaled_apart, const std::string& what) {
   const int64_t width = stored.gate.n / parts;
@@ -181,7 +181,7 @@ void expect_attention(const DeviceAttention& placed, const AttentionWeights& sto
   expect_floats(placed.kv_a_norm, stored.kv_a_norm, 512, what + " kv_a_norm");
   expect_keys(placed.w_uk, placed.kv_b, config.num_attention_heads, what + " w_uk");
   if (stored.kv_b.type ==
-      WeightType::kInt8Block) {  // bf16 on the device, made of the codes if these are stored
+      WeightType::kInt8Block) {  // bf16 on the device, made from the codes if these are stored
     ASSERT_EQ(placed.kv_b.type, WeightType::kBF16) << what;
     if (config.quantization) {
       expect_whole(placed.kv_b, stored.kv_b, what + " kv_b");

@@ -1,5 +1,5 @@
-// Supports tests: it executes a plan on host memory with the CPU's conversions, and compares placed weights
-// (which the host can read) with the host loader's ModelWeights, bit for bit.
+// Executes a plan on host memory with the CPU's conversions, and compares placed weights (which the host can
+// read) with the host loader's ModelWeights, bit for bit.
 #pragma once
 
 #include <gtest/gtest.h>

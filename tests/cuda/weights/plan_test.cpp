@@ -1,4 +1,4 @@
-// The plan of device weights is executed on host memory, so no GPU is needed.
+// Executes the plan of device weights on host memory, so no GPU is needed.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -266,7 +266,7 @@ uint64_t checksum(const DeviceWeightPlan& plan, const TensorSources& sources, co
   return sum;
 }
 
-// The kernels, their measured choices and published measurements belong to these places.
+// The kernels, their measured choices and published measurements depend on these places.
 TEST(DeviceWeightPlan, OneGpuHasThePlacesThatWereRecorded) {
   struct Recorded {
     const char* preset;

@@ -1,4 +1,4 @@
-// Tests what ranks hold on GPUs: put together it is what one GPU holds, codes and scales. Small models are
+// Tests what ranks hold on GPUs: together, their codes and scales are what one GPU holds. Small models are
 // placed in host memory, so no GPU is needed.
 #include <algorithm>
 #include <unordered_set>
@@ -35,7 +35,7 @@ TEST(RankWeightPlan, RanksPutTogetherAreWhatOneGpuHas) {
   }
 }
 
-// Small splits of a large vocabulary, and more ranks than an MLP has blocks.
+// These are small splits of a large vocabulary, and more ranks than an MLP has blocks.
 TEST(RankWeightPlan, ARankMayHoldNothingOfAnMlpOrOfTheHead) {
   Json json = testing::uneven_config("v3");
   json.update(Json::parse(R"({"moe_intermediate_size": 128, "intermediate_size": 256, "vocab_size": 150})"));
@@ -57,7 +57,7 @@ TEST(RankWeightPlan, ARankMayHoldNothingOfAnMlpOrOfTheHead) {
   EXPECT_EQ(moe.shared.intermediate, 0);
 }
 
-// Published models, with one layer of each kind.
+// The following tests use published models, with one layer of each kind.
 
 enum class Cut : uint8_t { kNot, kRows, kColumns };
 
@@ -68,8 +68,8 @@ Cut cut_of(std::string_view name) {
   return has("o_proj") || has("down_proj") ? Cut::kColumns : Cut::kNot;
 }
 
-// Expects the windows that ranks have of a source to be the source, each element once; only rows of queries
-// may be there twice, up to half a block of them.
+// Expects that the windows which ranks have of a source cover it, each element once. Only rows of queries may
+// be there twice, up to half a block of them.
 void expect_tiled(const std::string& name, const TensorSource& source,
                   std::vector<const WeightPlacement*> windows, int64_t num_ranks) {
   const bool is_scale = name.find("weight_scale") != std::string::npos;

@@ -203,7 +203,7 @@ class Comparison {
   void experts(size_t layer) const {
     const DeviceMoe& whole = whole_.layers[layer].moe;
     std::vector<int64_t> at(static_cast<size_t>(whole.num_experts + whole.num_shared), 0);
-    int64_t shared_at = 0;  // of a shared MLP that is a product of its own
+    int64_t shared_at = 0;  // position in a shared MLP that is a product of its own
     for (const DeviceWeights& rank : ranks_) {
       const DeviceMoe& part = rank.layers[layer].moe;
       expect_same(part.gate, whole.gate);
@@ -234,10 +234,10 @@ class Comparison {
     if (whole.num_shared == 0) return expect_mlp_part(part.shared, whole.shared, at);
     const int64_t size = config_.moe_intermediate_size;
     const int64_t end = std::min(at + part.shared.intermediate, size * whole.num_shared);
-    // One GPU has scales of its own for each of several shared experts, if each row has one.
+    // On one GPU each of several shared experts has scales of its own if each row has one scale.
     const bool other_scales = whole.num_shared > 1 && is_channel_scaled(part.shared.down.type) &&
                               options_.quantization != LoadQuantization::kNone;
-    // There the shared MLP is in one stack with the routed experts, which may prevent its codes.
+    // On one GPU the shared MLP is in one stack with the routed experts, which may prevent its codes.
     const bool other_type = part.shared.gate_up.type != whole.experts.gate_up.type;
     EXPECT_TRUE(!other_type || config_.quantization);
     for (int64_t i = at; i < end;) {

@@ -35,7 +35,7 @@ struct Ranks {
   }
 };
 
-// Expects the pieces of every source to be all of it, each row once, however many ranks want it.
+// Expects the pieces of every source to be all of it, each row once, however many ranks have it.
 void expect_read_once(const Ranks& ranks, const UploadPieces& pieces) {
   std::map<const TensorSource*, std::vector<Range>> rows;
   for (const UploadPiece& piece : pieces.pieces)
@@ -117,7 +117,8 @@ TEST(UploadPieces, LargeTensorsAreCutIntoAFewMegabytes) {
   EXPECT_GE(most, int64_t{2} << 20);
 }
 
-// With scales for whole rows a rank needs the rows of its columns, so a buffer for a piece of them.
+// With scales for whole rows, a rank needs whole rows to quantise its columns, and therefore a buffer for a
+// piece of these rows.
 TEST(UploadPieces, BuffersOnTheDeviceAreForWhatIsConverted) {
   const auto staging = [](LoadQuantization quantization, const char* dtype) {
     testing::Json json = testing::uneven_config("v3");

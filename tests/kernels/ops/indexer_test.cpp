@@ -41,7 +41,7 @@ class IndexerOps : public ::testing::Test {
   std::vector<int32_t> kv_len_ = {170, 171, 172};
 };
 
-// A step of a model: keys are written, queries made, keys selected, and attention reads the selection.
+// Runs a step of a model: keys are written, queries made, keys selected, and attention reads the selection.
 TEST_F(IndexerOps, AStepOfBothKernelSetsSelectsTheSameKeys) {
   cpu::PagedCache cache({172}, {KvFormat::kBF16, KvScales::kPerToken, KvIndex::kE4M3}, random_);
   const std::vector<float> k = random_.normals(172 * 128), weight(128, 1.0F), bias(128, 0.1F),

@@ -1,5 +1,5 @@
 // tokenize_stream DIR gives tests/text/reference_tokenizer_test.py access to the tokenizer through a pipe.
-// Each record on stdin is a uint32 length and that many bytes of text; each answer is a uint32 count and that
+// Each record on stdin is a uint32 length and that many bytes of text. Each answer is a uint32 count and that
 // many int32 ids, then a uint32 length and the text that the incremental detokenizer returns for them.
 // Special tokens are neither added nor skipped.
 #include <fmt/format.h>
