@@ -12,7 +12,7 @@ PROGRAM = "bench/gemm_report.py"
 FIELDS = {"kind": NAME, "groups": POSITIVE, "m": POSITIVE, "n": POSITIVE, "k": POSITIVE, "us": POSITIVE, "mhz": NUMBER,
           "bytes": POSITIVE, "flop": POSITIVE, "floor_us": POSITIVE, "stored_us": OPTIONAL, "peers": TIMES,
           "more": FIGURES, "library": FLAG, "value": NUMBER, "reach": NUMBER, "aim": NUMBER, "unit": NAME, "verdict": VERDICT}
-# These are the kinds of rows, with their headings. gemm_peers.py describes the peers.
+# The kinds of rows, with their headings. gemm_peers.py describes the peers.
 SECTIONS = {"fp8": "FP8, scales of 128 × 128 and 1 × 128", "bf16": "bf16", "int8": "INT8, scales of rows and channels (torch's product: int32 sums without scales)",
             "grouped_fp8": "Grouped experts, FP8",
             "absorb_query_bf16": "Absorbed: q · W_UK, bf16 weights", "absorb_query_fp8": "Absorbed: q · W_UK, FP8 weights",
@@ -31,8 +31,8 @@ def fastest(row, of):
 
 
 def deep_gemm_us(row):
-    """Returns DeepGEMM's time that a row is compared with: the best of the same run, with the transpose of the scales that its
-    users need; without one the stored time; None if there is neither."""
+    """Returns the time of DeepGEMM with which a row is compared: the best time of the same run, including the transpose of the
+    scales that its users need; if there is none, the stored time; if there is neither, None."""
     same_run = fastest(row, lambda name: name.startswith("deepgemm") and not name.endswith("_bare"))
     return row["stored_us"] if same_run is None else same_run
 
@@ -58,7 +58,7 @@ def coarse_us(row):
     return fastest(row, lambda name: name.startswith("scaled_mm"))
 
 
-# Rows are compared with these peers, with the fastest of each kind if a row has several.
+# Rows are compared with these peers. If a row has several of one kind, the fastest counts.
 RIVALS = {"DeepGEMM": deep_gemm_us, "DeepGEMM's kernel alone": bare_us, "a library's same product": library_us,
           "cuBLASLt called directly": direct_us, "torch's FP8 of coarser scales": coarse_us}
 
@@ -87,7 +87,7 @@ def verdict(row):
 
 
 def stages_of(row):
-    """Returns what each kernel adds to the chain's time; the last cell is the sum and norm."""
+    """Returns the time that each kernel adds to the chain; the last cell is that of the sum and norm."""
     cells, before = [], 0.0
     for name in STAGES:
         until = row["more"].get(f"us_to_{name}")
@@ -124,7 +124,7 @@ def section(kind, rows):
 
 
 def short_section(kind, rows):
-    """Returns the table of a page: the fastest peer of each sort."""
+    """Returns the table of a page, with the fastest peer of each kind."""
     is_moe = kind.startswith("moe_")
     rivals = {} if is_moe else {"DeepGEMM": deep_gemm_us, "its kernel alone": bare_us, "torch": torch_us,
                                 "cuBLASLt directly": direct_us, "torch, coarser scales": coarse_us}
@@ -145,8 +145,8 @@ def short_section(kind, rows):
 
 
 def short_absorbed(rows):
-    """Returns one table of all absorbed products: ours, and torch's bmm in bf16, both into rows like ours and head by head, in
-    the row of bf16 weights. Bold: bmm was faster than ours in that row."""
+    """Returns one table of all absorbed products: our times, and those of torch's bmm in bf16, both with output rows like ours
+    and head by head. bmm's times are taken from the row of bf16 weights. One of our times is bold if bmm was faster."""
     found = {}
     for row in rows:
         found.setdefault((row["groups"], row["m"]), {})[row["kind"]] = row
@@ -171,13 +171,13 @@ def short_absorbed(rows):
 
 
 def slower_of(rows, peer_us):
-    """Returns (slower rows, rows, geometric mean of ratios) beside a peer."""
+    """Returns (slower rows, rows, geometric mean of ratios) in comparison with a peer."""
     ratios = [peer_us(row) / row["us"] for row in rows if peer_us(row)]
     return sum(ratio < 1.0 for ratio in ratios), len(ratios), geometric_mean(ratios)
 
 
 def summary(rows):
-    """Returns one line per section: goals, and for each peer how many rows are slower, of how many, and the mean ratio."""
+    """Returns one line per section: goals, and for each peer the number of slower rows, the number of rows and the mean ratio."""
     rivals = [name for name, us in RIVALS.items() if any(us(row) for row in rows)]
     lines = []
     for kind, heading in SECTIONS.items():

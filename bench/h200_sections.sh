@@ -56,7 +56,7 @@ build_unless_told() {
   cmake --build "$build" "$@"
 }
 
-# one_batch NAME ARGS…: rows of $out/NAME.jsonl, which it begins anew.
+# one_batch NAME ARGS…: measures the rows of $out/NAME.jsonl, and replaces an earlier file.
 one_batch() {
   local name=$1
   shift
@@ -66,7 +66,7 @@ one_batch() {
     tee "$out/$name.txt" || failed+=("$name")
 }
 
-# Ends the script, with the names of what has failed if there are any.
+# Ends the script. If measurements have failed, it prints their names.
 finish() {
   [[ ${#failed[@]} -gt 0 ]] || return 0
   echo "failed: ${failed[*]}" >&2

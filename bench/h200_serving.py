@@ -89,9 +89,9 @@ def main():
     import serving  # finds the binary when it is imported
     try:
         (start if options.start else load)(options, serving)
-    except subprocess.CalledProcessError as error:  # it has said why
+    except subprocess.CalledProcessError as error:  # the program has printed the reason
         sys.exit(f"{pathlib.Path(error.cmd[0]).name} ended with {error.returncode}")
-    except RuntimeError as error:  # the server's own words
+    except RuntimeError as error:  # has the server's own message
         sys.exit(str(error))
 
 

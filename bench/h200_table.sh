@@ -8,7 +8,7 @@ stop() { echo "$script: $1" >&2; exit "${2:-1}"; }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=
-new=     # where results are written until all of them are there
+new=     # the directory to which results are written until they are complete
 failed=()
 
 check_programs() {

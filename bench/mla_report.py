@@ -10,7 +10,7 @@ from report_rows import (FLAG, NAME, NUMBER, OPTIONAL, POSITIVE, add_pages_optio
 
 PROGRAM = "bench/mla_report.py"
 
-# Each (heads, sequences, tokens) of un-absorbed prefill has the multiple of cuDNN's speed to reach, and the aim as
+# Each (heads, sequences, tokens) of un-absorbed prefill has the reach, as a multiple of cuDNN's speed, and the aim, as
 # (multiple of cuDNN's speed, TFLOP/s).
 PREFILL_GOALS = {(128, 1, 4096): (1.0, None, 680), (128, 1, 8192): (1.0, None, 680), (128, 8, 4096): (1.0, None, 680),
                  (16, 1, 1024): (1.1, 1.5, None), (16, 1, 4096): (1.1, 1.5, None)}
@@ -26,7 +26,7 @@ NOT_EVERYWHERE = ("mhz", "peer_us", "sequences", "implementation")
 
 
 def flash_us(row):
-    """Returns FlashMLA's time for a row's ratio: that of the same run if there is one."""
+    """Returns FlashMLA's time for a row's ratio: the time of the same run if there is one, else the stored one."""
     return row.get("peer_us") or row["flash_mla_us"]
 
 

@@ -32,7 +32,7 @@ def figure(cell):
 
 
 def floor_ms(row, ranks):
-    """Ranks read equal parts of the step's bytes, which the row counts for all of them."""
+    """Returns the floor of a row. The row's bytes are those of all ranks together, and the ranks read equal parts of them."""
     read = row["bandwidth_gb_s"] * 1e9 * row["median_decode_latency"] / ranks
     return 1e3 * (read / BANDWIDTH + row["decode_exchanges"] * EXCHANGE_S + row["decode_exchanged_bytes"] / LINK)
 
@@ -62,7 +62,7 @@ def lone_table(directory):
 
 
 def speculation_table(directory):
-    """A lone rank exchanges with nobody, so what that would take is added to its steps."""
+    """Returns the table of speculation. A lone rank has no exchanges, so their modelled time is added to its steps."""
     out = []
     for name, title in SPECULATIONS:
         steps = {}

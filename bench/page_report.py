@@ -49,7 +49,7 @@ ANSWERS = {
     "one paragraph after the other": lambda i: f"This is sentence {i} of a long text, and it says nothing new.\n\n",
 }
 
-# Streams `pieces` as the answer to the next question, `rate` of them in a second, and collects the long tasks.
+# Streams `pieces` as the answer to the next question, `rate` pieces per second, and collects the long tasks.
 STREAM = """
 window.long = [];
 window.frames = [];

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures what bench/cuda/comm_bench.cpp measures, with NCCL and with torch's symmetric memory: microseconds per call inside a
-CUDA graph of 20 calls, the median of nine replays of the slowest rank. "norm" is the fastest all-reduce of bf16 rows, followed by
-torch's own addition to a float32 residual and RMSNorm, compiled by nothing. Needs torch and a GPU for each rank.
+CUDA graph of 20 calls, as the median of nine replays on the rank that began last. "norm" is the fastest all-reduce of bf16 rows,
+followed by torch's own addition to a float32 residual and RMSNorm, compiled by nothing. Needs torch and a GPU for each rank.
 
     bench/peers_comm.py [--ranks 2] [--rows 1,8,64,128,1024,8192] [--width 7168]
 """
@@ -15,7 +15,7 @@ CALLS, REPLAYS = 20, 9
 
 
 def measure(torch, dist, call):
-    """Returns µs per call of the slowest rank, or None where the call is not possible."""
+    """Returns µs per call of the rank that began last, or None where the call is not possible."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -33,10 +33,10 @@ def measure(torch, dist, call):
         graph.replay()
         end.record()
         torch.cuda.synchronize()
-        slowest = torch.tensor([begin.elapsed_time(end)], device="cuda")
-        dist.all_reduce(slowest, op=dist.ReduceOp.MIN)  # the rank that began last has waited for nobody
+        last_to_begin = torch.tensor([begin.elapsed_time(end)], device="cuda")
+        dist.all_reduce(last_to_begin, op=dist.ReduceOp.MIN)  # the rank that began last did not wait for another
         if replay >= 2:
-            times.append(slowest.item() * 1e3 / CALLS)
+            times.append(last_to_begin.item() * 1e3 / CALLS)
     return statistics.median(times)
 
 

@@ -1,4 +1,4 @@
-"""Holds functions that the reports of one H200's tables share: they read JSON lines with checked fields, make Markdown, and write
+"""Provides functions for the reports of one H200's tables: they read JSON lines with checked fields, make Markdown, and write
 the parts of docs/measurements that --pages replaces."""
 import json
 import math
@@ -139,7 +139,7 @@ class Table:
 
 
 def machine_of(directory):
-    """Returns what machine.txt (a line "name, driver" for each GPU) says of the machine, in words; None if there is no such file."""
+    """Returns a description of the machine from machine.txt (a line "name, driver" for each GPU), or None if there is no such file."""
     path = directory / "machine.txt"
     if not path.is_file():
         return None

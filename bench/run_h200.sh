@@ -19,8 +19,8 @@ has_quick=1
 parse_options "$root/build/h200" "$@"
 cd "$root"
 
-# Checks that there is a GPU to measure before anything is built or written. A build gives the best answer; until there
-# is one, the driver's own tool is asked.
+# Checks that there is a GPU to measure before anything is built or written. The built program gives the best answer; before
+# it exists, the driver's own tool is used.
 if [[ -n $build ]]; then
   check_gpu "$build"
 else
@@ -30,7 +30,7 @@ else
     fail "a Hopper GPU (compute capability 9.0) is needed; nvidia-smi shows ${capabilities//$'\n'/, }"
   build=build/cuda-release
   if [[ ! -f $build/build.ninja ]]; then
-    # Only one of its messages matters here: that scripts/setup was not run.
+    # Only one message of cmake matters here: that scripts/setup was not run.
     cmake --preset cuda-release | { grep 'without grammars' || true; }
   fi
   cmake --build "$build"

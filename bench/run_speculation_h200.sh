@@ -24,14 +24,14 @@ nvidia-smi -i "${gpu%%,*}" --query-gpu=name,driver_version --format=csv,noheader
 nextn=(--json-model-override-args '{"num_nextn_predict_layers": 1}')
 lite=(--model-path bench/configs/v2-lite --load-format dummy --device cuda "${nextn[@]}")
 v3=(--model-path bench/configs/v3-6-layers --load-format dummy --device cuda "${nextn[@]}")
-chances=("" 0.92 0.92,0.72 0.92,0.72,0.36)  # by the number of drafts; what TensorRT-LLM publishes for R1
+chances=("" 0.92 0.92,0.72 0.92,0.72,0.36)  # by the number of drafts; TensorRT-LLM's published figures for R1
 batches=(1 4 16 64 128)
 drafts=(1 2 3)
 loads=(1 16 64 128)
 concurrencies=(1 64)
 if [[ -n $quick ]]; then batches=(1 64); drafts=(1); loads=(1 64); concurrencies=(64); fi
 
-# static NAME FLAGS…: the same batches without speculation and with each number of drafts.
+# static NAME FLAGS…: measures the same batches without speculation and with each number of drafts.
 static() {
   local name=$1 steps
   shift
@@ -42,7 +42,7 @@ static() {
   done
 }
 
-# load ACCEPTANCE REQUESTS FLAGS…: requests that begin together, four one after the other where there is one at a time.
+# load ACCEPTANCE REQUESTS FLAGS…: measures requests that begin together; with one request at a time, four in sequence.
 load() {
   local acceptance=$1 count=$2
   shift 2

@@ -1,6 +1,6 @@
-// Measures the time that the prefix cache adds to an admission: a 4,096-token prompt is matched, locked,
-// inserted and unlocked, in an almost empty tree and in one of 100,000 nodes, with nothing, half or all of it
-// cached.
+// Measures the time that the prefix cache adds to an admission. A 4,096-token prompt is matched, locked,
+// inserted and unlocked, in an almost empty tree and in a tree of 100,000 nodes, with none, half or all of
+// the prompt cached.
 #include <benchmark/benchmark.h>
 
 #include <random>
@@ -78,7 +78,8 @@ void serve_prompt(Fixture& fixture, const Tokens& prompt) {
   for (const PageId page : pages) pool.release(page);
 }
 
-// The arguments are nodes in the tree beforehand and tokens of the prompt that are cached.
+// The arguments are the number of nodes that the tree has beforehand and the number of prompt tokens that are
+// cached.
 void serve_prompts(benchmark::State& state) {
   Fixture fixture(state.range(0));
   const int64_t num_cached = state.range(1);
@@ -106,14 +107,14 @@ BENCHMARK(serve_prompts)
     ->ArgNames({"nodes", "cached"})
     ->ArgsProduct({{0, 100000}, {0, kPromptTokens / 2 + 10, kPromptTokens}});
 
-// One leaf is evicted and another inserted, as in a full pool.
+// Evicts one leaf and inserts another, as in a full pool.
 void evict_and_insert(benchmark::State& state) {
   Fixture fixture(state.range(0));
   std::vector<Tokens> prompts(4096);
   for (Tokens& prompt : prompts) prompt = fixture.random_tokens(96);
   size_t next = 0;
   for (auto _ : state) {
-    fixture.cache().evict(2);  // in pages: as many as a leaf needs
+    fixture.cache().evict(2);  // in pages: a leaf needs two
     fixture.keep(prompts[next++ % prompts.size()]);
   }
   state.counters["nodes"] = static_cast<double>(fixture.cache().num_nodes());

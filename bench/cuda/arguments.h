@@ -1,4 +1,4 @@
-// Parses command lines; the benches share this.
+// Parses command lines for the benches.
 #pragma once
 
 #include <charconv>
@@ -12,8 +12,8 @@
 
 namespace hadal::bench {
 
-// Parses "1,8,64", counts that fit an int. Ends the program with code 2 at anything else; `name` is that of
-// the argument.
+// Parses counts that fit an int, such as "1,8,64". Any other text ends the program with code 2. `name` is the
+// name of the argument.
 inline std::vector<int64_t> numbers(const char* name, const char* text) {
   std::vector<int64_t> values;
   const char* const end = text + std::strlen(text);
@@ -44,7 +44,7 @@ inline std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-// Calls run(argc, argv); an exception ends the program with code 1 and its text.
+// Calls run(argc, argv). After an exception it prints its text and ends the program with code 1.
 template <typename Run>
 int guarded(Run run, int argc, char** argv) {
   try {

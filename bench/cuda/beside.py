@@ -1,5 +1,5 @@
-"""Programs that measure a peer share this. They run alone, row by row, or beside one of the benches, which asks on its
-standard output for each row ("peer? ROW") and reads the answer, a line of text, on its standard input."""
+"""Holds what the programs that measure a peer share. They run alone, row by row, or beside one of the benches. Such a bench
+requests each row on its standard output ("peer? ROW") and reads the answer, a line of text, on its standard input."""
 import argparse
 import os
 import subprocess
@@ -33,7 +33,7 @@ def parsed(parser):
 
 
 def run_beside(command, answer):
-    """Runs the bench, answers what it asks by answer(row) and returns its exit code; its other lines are passed on."""
+    """Runs the bench, answers its requests with answer(row), passes its other lines on, and returns its exit code."""
     bench = subprocess.Popen([*command, "--peer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     for line in bench.stdout:
         if line.startswith("peer? "):

@@ -1,7 +1,8 @@
-// Measures the collectives of ranks on GPUs: microseconds per call inside CUDA graphs, beside the model by
-// which an algorithm is chosen. With fewer GPUs than ranks, all ranks share GPU 0; then the figures say what
-// the kernels cost, and nothing about links. The row "norm" is what follows each half of a layer: an exchange
-// and the kernel that adds the parts and the float32 residual, normalises, and writes FP8 codes.
+// Measures the collectives of ranks on GPUs in microseconds per call inside CUDA graphs, and prints beside
+// them the times of the model by which an algorithm is chosen. With fewer GPUs than ranks, all ranks share
+// GPU 0, and then the figures show the cost of the kernels but not that of the links. The row "norm" is what
+// follows each half of a layer: an exchange and the kernel that adds the parts and the float32 residual,
+// normalises, and writes FP8 codes.
 //
 //   cuda_comm_bench [ranks, 2,4,8 by default] [rows, 1,8,64,128,1024,8192 by default] [row width, 7168 by
 //   default]
@@ -26,10 +27,10 @@
 namespace hadal::bench {
 namespace {
 
-constexpr int kCalls = 20;  // in a graph
+constexpr int kCalls = 20;  // calls in a graph
 constexpr int kReplays = 9;
 
-// A rank's streams and buffers are on its device, which is current while it is used.
+// Holds a rank's streams and buffers on its device, which must be the current device while they are used.
 struct Rank {
   int device = 0;
   cuda::Launch launch;
@@ -59,8 +60,8 @@ class Ranks {
   int size() const { return static_cast<int>(ranks_.size()); }
   Rank& at(int i) { return ranks_[static_cast<size_t>(i)]; }
 
-  // Returns microseconds per call, the median of replays. All ranks start a graph of calls; the one that is
-  // launched last, for which the others wait, is measured.
+  // Returns microseconds per call, the median of replays. All ranks start a graph of calls. The graph that is
+  // launched last, for which all others wait, is measured.
   double time(const std::function<void(DeviceCommunicator&, Rank&)>& call) {
     std::vector<CudaGraph> graphs;
     for (int i = 0; i < size(); ++i) {
@@ -208,7 +209,8 @@ int run(int argc, char** argv) {
 }  // namespace hadal::bench
 
 int main(int argc, char** argv) {
-  // A kernel that waits for another rank must not be what that rank's launch waits for.
+  // All code is loaded now. Loading it at a kernel's first launch would wait for the running kernels, which
+  // may in turn wait for the rank that launches.
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
   return hadal::bench::guarded(hadal::bench::run, argc, argv);

@@ -1,6 +1,6 @@
-// Measures a call on a card that is not hot from earlier work. After a second of heavy decode an H200 is at
-// its 700 W and its multiprocessors at 1,515 MHz, and a kernel of 224 us takes 270. A rest of 50 ms restores
-// the clock, and bursts of 25 ms with equal rests between them never lower it.
+// Measures a call on a card that is not hot from earlier work. After a second of heavy decode an H200 reaches
+// its limit of 700 W, its multiprocessors run at 1,515 MHz, and a kernel of 224 us takes 270 us. A rest of
+// 50 ms restores the clock, and bursts of 25 ms with equal rests between them never lower it.
 #pragma once
 
 #include <algorithm>
@@ -20,18 +20,18 @@ struct CoolTime {
 };
 
 // Returns the calls per graph for a call that takes `once_us` and rotates over `sets` inputs.
-// mla_flash_mla.py does the same, with the same replays and rests.
+// mla_flash_mla.py uses the same number, with the same replays and rests.
 inline int cool_calls(double once_us, int sets) {
   return std::max(once_us < 300.0 ? 16 : 12, sets);
 }
 
-// It serves one thread and one device.
+// Measures calls for one thread and one device.
 class CoolTimer {
  public:
   // Returns the median over replays of a graph of `calls` calls, each of about once_us, after two replays
-  // that do not count. Before them the card rests three times as long as the longer of the previous and the
-  // coming busy time. The graph is queued after a kernel that blocks the stream, so the host's launch is not
-  // in the time.
+  // that do not count. Before the first replay the card rests three times as long as it was busy for the
+  // previous measurement or will be for this one, whichever is longer. The graph is queued after a kernel
+  // that blocks the stream, so the time does not include the host's launch.
   CoolTime time(CudaStream& stream, const std::function<void(int)>& call, int calls, double once_us) {
     const CudaGraph graph = graph_of_calls(stream, call, calls);
     const double busy_us = once_us * calls * (kReplays + 2);

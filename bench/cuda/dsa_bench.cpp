@@ -1,9 +1,9 @@
-// Measures V3.2's sparse attention on one H200 with its dimensions: the choice of keys (64 index heads, 2,048
-// of all keys; scores and selection together), and decode attention over the chosen records. A row is the
-// time of one call inside a CUDA graph; keys, records and page tables are rotated so that a graph touches
-// more than twice the L2. The floor is the time of the bytes that must be moved (each index key once for each
-// sequence, each chosen record once, queries and outputs) or of the products, whichever is longer, at the
-// best rates measured on one H200.
+// Measures V3.2's sparse attention, with its dimensions, on one H200. One part is the selection of keys (64
+// index heads, 2,048 of all keys; scores and selection together), the other is decode attention over the
+// selected records. A row is the time of one call inside a CUDA graph; keys, records and page tables are
+// rotated so that a graph touches more than twice the L2. The floor is the time of the bytes that must be
+// moved (each index key once for each sequence, each selected record once, queries and outputs) or of the
+// products, whichever is longer, at the best rates measured on one H200.
 //   cuda_dsa_bench                                 the table
 //   cuda_dsa_bench --select ROWS,KEYS              one row of the choice, one token for each sequence
 //   cuda_dsa_bench --prompt TOKENS,KEYS            the same for the last tokens of one sequence, by bits
@@ -69,7 +69,7 @@ void print_row(const std::string& what, double us, double bytes, double flop, do
   std::fflush(stdout);
 }
 
-// With `prompt`, the rows are the last tokens of one sequence, and the choice is written as bits.
+// If `prompt` is true, the rows are the last tokens of one sequence, and the selection is written as bits.
 void select(int rows, int keys, bool prompt) {
   const int64_t seqs = prompt ? 1 : rows;
   const int64_t pages_each = (keys + kPageSize - 1) / kPageSize;
@@ -148,7 +148,7 @@ void decode(int rows, int heads, const Format& format) {
   const int64_t num_pages = rows * kPagesEach;
   Pool pool(format.layout);
   const std::byte* pool_data = pool.of(num_pages);
-  // A set is another choice from the same sequences.
+  // Each set is a different selection of records from the same sequences.
   std::mt19937_64 random(11);
   std::vector<int32_t> slots(static_cast<size_t>(sets) * rows * kTopk);
   for (int64_t row = 0; row < int64_t{sets} * rows; ++row) {

@@ -22,7 +22,7 @@ namespace {
 struct Dims {
   const char* name;
   int64_t hidden, q_width, heads, dense, expert;
-  bool fp8;  // or int8_tokens
+  bool fp8;  // FP8 or, with int8_tokens, INT8
   int experts, shared, top_k, groups, topk_groups;
   GateKind gate;
 };
@@ -34,8 +34,8 @@ const Dims kModels[] = {
 // Holds device memory for one set of an op's arguments.
 class Memory {
  public:
-  // These return small normal numbers (0.01 as bf16 and float32, because zeros would send divisions down
-  // their slow path), or zeros for indices, or the given values.
+  // These return memory that holds small normal numbers (0.01 as bf16 and float32, because division by zeros
+  // would take its slow path), zeros for indices, or the given values.
   template <typename T>
   T* numbers(int64_t count) {
     return filled<T>(count, 0x3c);

@@ -1,6 +1,6 @@
 // Measures grouped_linear for the experts of DeepSeek-V2-Lite (64 routed, 2 shared, top 6) and DeepSeek-V3
-// (256, 1, top 8) under even random routing: microseconds per call in a graph, and the share of 4.3 TB/s for
-// the weights of the experts hit.
+// (256, 1, top 8) under even random routing. It prints microseconds per call in a graph, and the rate at
+// which the weights of the experts hit are read as a share of 4.3 TB/s.
 //
 //   cuda_experts_bench [--m 1,16,64] [--only v2|v3] [--sweep] [--tiled]
 #include <fmt/format.h>

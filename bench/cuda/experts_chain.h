@@ -156,10 +156,10 @@ class Chain {
     down_and_combine(set, activated, last);
   }
 
-  // Returns true if gate and up include their activation: for many rows in 16 bits.
+  // Returns true if gate_up includes the activation, as it does for many rows in 16 bits.
   bool activates() const { return runs(cuda::ExpertsOp::kGateUpActivated); }
 
-  // Returns how many routed experts a call hits, the mean over `calls` calls.
+  // Returns the mean number of routed experts that a call hits, over `calls` calls.
   double mean_hit(int calls, CudaStream& stream) const {
     const int counted = std::min(calls, kInputSets);
     for (int i = 0; i < counted; ++i) run(i, Stage::kRoute, distinct_.as<int32_t>() + i);
@@ -231,7 +231,7 @@ class Chain {
                        [&](const cuda::ExpertsKernel& kernel) { return kernel.op == op; });
   }
 
-  // Runs the chain from the sorting of rows on.
+  // Runs the chain on the columns kernel, starting with the sorting of rows.
   void run_in_columns(int call, Stage last) const {
     const int64_t hidden = model_.hidden;
     const size_t set = call % kWeightSets;

@@ -1,8 +1,8 @@
 // Measures experts for many tokens, kernel by kernel and as chains: V2-Lite's layer in bf16 (64 experts of
 // 1408 × 2048, top 6, two shared) from the router to the next norm, in several variants.
 //   cuda_experts_large_bench [TOKENS [PASSES]]
-// "kernel" rows are one kernel alone, on a cool card, and "chain" rows are everything of a layer. They have
-// us and TFLOP/s of each pass, and the clock of the last one. Weights rotate over three sets.
+// "kernel" rows are one kernel alone, on a cool card, and "chain" rows are all kernels of a layer. Both have
+// the microseconds and TFLOP/s of each pass, and the clock of the last pass. Weights rotate over three sets.
 #include <cmath>
 #include <cstdlib>
 #include <functional>

@@ -21,7 +21,7 @@ struct Model {
   bool renormalize;
   float scaling_factor;
   std::vector<int64_t> rows;  // the numbers of tokens that are measured
-  bool in_table = true;       // false: only with --models
+  bool in_table = true;       // false: measured only if --models names it
   bool is_f16 = false;
 
   int experts() const { return routed + shared; }
@@ -54,7 +54,7 @@ struct Weights {
   Weights(const Model& model, CudaStream& stream) {
     const size_t per_product =
         static_cast<size_t>(model.experts() * kWeightSets) * model.hidden * model.intermediate;
-    // Logits are N(0, 1), so that experts' scores differ and none saturates.
+    // Logits are N(0, 1), so that the experts' scores differ and no score saturates.
     const float sigma = 1.0F / std::sqrt(static_cast<float>(model.hidden));
     const auto random_16_bit = [&](size_t count, float deviation) {
       return model.is_f16 ? random_f16(count, stream, deviation) : random_bf16(count, stream, deviation);

@@ -4,16 +4,17 @@
 // one shared; FP8) and V2-Lite (64 of 1408, top 6, two shared; bf16, or float16 on request).
 //   cuda_experts_table_bench [--models v3_fp8,v2_bf16] [--m 1,64] [--no-stages] [--separate] [--splits N]
 //       [--check] [--gate-up CHOICE] [--down CHOICE] [--kernel-config-dir DIR] [--json FILE]
-// For few tokens, where few_experts is faster, its two kernels run: the router, then all of the experts.
-// --separate runs the kernels for many tokens there too; --splits sets the splits of few tokens' gate_up;
-// --check compares few tokens' rows with those of the separate kernels instead of measuring; a CHOICE is like
-// "tiled 64x256 stages 5".
+// For few tokens, where few_experts is faster, its two kernels run: the router, then all of the experts. With
+// --separate the separate kernels run for few tokens, too. --splits sets the number of splits of gate_up for
+// few tokens. --check does not measure, but compares few tokens' rows with those of the separate kernels. A
+// CHOICE is, for example, "tiled 64x256 stages 5".
 //
-// The floor counts the weights of the distinct experts hit (`hit`, the mean over the calls of a graph, and
-// the shared ones), router, inputs and residual, each read or written once. Router weights make tokens
-// spread; each call of a graph has its own tokens and rotates over three sets of weights, so that no call
-// finds data of another in the L2. A stage is the same chain cut off after one of its kernels;
-// `us_to_gate_up` is the time from the beginning to the end of gate_up.
+// The floor counts the weights of the distinct experts that are hit (`hit`, the mean over the calls of a
+// graph) and of the shared experts, the router, the inputs and the residual, each read or written once. The
+// router's weights are such that tokens spread over the experts. Each call of a graph has its own tokens and
+// rotates over three sets of weights, so that no call finds data of another call in the L2. A stage is the
+// same chain cut off after one of its kernels; `us_to_gate_up` is the time from the beginning to the end of
+// gate_up.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -34,10 +35,10 @@ struct Choice {
   std::vector<int64_t> rows;  // empty: all
   bool stages = true;
   std::string json;
-  std::filesystem::path kernel_configs;  // empty: there is none
+  std::filesystem::path kernel_configs;  // directory of measured choices; empty: none
   bool few = true;                       // run few tokens in two kernels (few_experts)
   int splits = 0;                        // splits of these kernels; 0: by shape
-  std::string gate_up, down;             // forced choices; empty: there is none
+  std::string gate_up, down;             // forced choices; empty: none
   bool check = false;
 };
 
@@ -55,7 +56,8 @@ double relative_error(const std::vector<uint16_t>& out, const std::vector<uint16
   return std::sqrt(difference / norm);
 }
 
-// This bounds two orders of float32 sums and one rounding to 16 bits, as in the products' tests.
+// This bounds the difference between two orders of float32 sums with one rounding to 16 bits, as in the
+// products' tests.
 constexpr double kMostDifference = 2.5e-3;
 
 // Compares few tokens' rows with those of the separate kernels over some calls; returns false if they differ

@@ -1,13 +1,14 @@
-// Measures the absorbed products of MLA: the kernel for few tokens beside the tiled one, and which of them
-// the op chooses. Each figure is microseconds per call in a graph of equal calls joined by programmatic
-// launches, with weights rotated past the L2; the median of three rounds with rests between them.
+// Measures the absorbed products of MLA with the kernel for few tokens and with the tiled kernel, and marks
+// which of them the op chooses. Each figure is in microseconds per call, in a graph of equal calls joined by
+// programmatic launches, with weights rotated past the L2. It is the median of three rounds with rests
+// between them.
 //
 //   cuda_gemm_absorbed_bench [--heads 8,16,32,64,128] [--m 1,16,64,…] [--weights bf16,fp8]
 //
-// absorb_query: with RoPE; the tiled kernel also through a map of rows (here the identity) and without RoPE.
-// expand_value: to rows of the weights' type (FP8: quantised groups), and the tiled kernel also to the other
-// type. bytes: the time for all of them at 4.3 TB/s; the smaller outputs never leave the L2. * marks the op's
-// choice.
+// absorb_query is measured with RoPE, and on the tiled kernel also through a map of rows (here the identity)
+// and without RoPE. expand_value is measured to rows of the weights' type (FP8: quantised groups), and on the
+// tiled kernel also to the other type. The column "bytes" is the time to move all bytes at 4.3 TB/s; smaller
+// outputs never leave the L2. * marks the op's choice.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@ namespace {
 using namespace hadal::cuda;
 
 constexpr double kBytesAMicrosecond = 4.3e6;
-constexpr int64_t kFewIsSlow = 1024;  // the kernel for few tokens is not measured beyond this
+constexpr int64_t kFewIsSlow = 1024;  // the kernel for few tokens is not measured with more tokens
 constexpr int64_t kPositions = 4096;
 
 class Products {

@@ -11,8 +11,8 @@ inline constexpr double kBf16Teraflops = 805.0;
 inline constexpr double kFp8Teraflops = 1529.0;
 inline constexpr double kInt8Teraops = 1633.0;
 
-// groups is 1 for a dense product; otherwise it is the number of experts, of m rows each, all of which are
-// hit.
+// Describes a product. groups is 1 if it is dense; otherwise it is the number of experts, each of which has m
+// rows.
 struct ProductShape {
   int64_t m = 0, n = 0, k = 0;
   int groups = 1;
@@ -23,9 +23,9 @@ struct DeepGemmTime {
   ProductShape shape;
   double us;
 };
-// These are DeepGEMM @54e2261 on one H200 (driver 580.159, CUDA 13.0): one call inside a CUDA graph of 12 to
-// 20, median of 5 replays, inputs rotated past the L2, including its transpose of the activations' scales.
-// Groups are masked.
+// These are times of DeepGEMM @54e2261 on one H200 (driver 580.159, CUDA 13.0): one call inside a CUDA graph
+// of 12 to 20 calls, as the median of 5 replays, with inputs rotated past the L2. They include its transpose
+// of the activations' scales. Groups are masked.
 inline constexpr DeepGemmTime kDeepGemm[] = {
     {{1, 2112, 7168}, 15.7},      {{64, 2112, 7168}, 12.2},      {{128, 2112, 7168}, 13.0},
     {{4096, 2112, 7168}, 97.0},   {{1, 24576, 1536}, 16.5},      {{64, 24576, 1536}, 16.1},
@@ -47,8 +47,8 @@ inline double deep_gemm_us(const ProductShape& shape) {
 
 enum class Measure { kNone, kMicroseconds, kTeraflops, kTimesDeepGemm, kTimesLibrary, kTimesFloor };
 
-// A goal is the required value of a row, and the desired one. Lower is better for microseconds and multiples
-// of the floor, higher for the rest.
+// Holds the required and the desired value of a row. Lower is better for microseconds and multiples of the
+// floor, higher for all other measures.
 struct Goal {
   Measure measure = Measure::kNone;
   double reach = 0.0;
@@ -117,8 +117,8 @@ inline Goal bf16_goal(const ProductShape& s) {
   return is_small ? Goal{Measure::kMicroseconds, 4.0, 3.0} : Goal{};
 }
 
-// This goal is for INT8, compared with the library's product in the same run, which computes int32 sums
-// without scales.
+// This goal of INT8 products compares them with the library's product in the same run, which computes int32
+// sums without scales.
 inline constexpr Goal kInt8Goal = {Measure::kTimesLibrary, 1.2, 1.5};
 
 // Returns the goal for router, routed and shared experts and their sum, with m tokens.

@@ -1,4 +1,4 @@
-// Makes operands of the products of cuda_gemm_table_bench, with values as trained models have them.
+// Makes operands of the products of cuda_gemm_table_bench, with values like those of trained models.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,8 @@ inline int64_t num_scales(WeightType type, int64_t n, int64_t k) {
   return is_channel_scaled(type) ? n : cuda::round_up((n + 127) / 128 * ((k + 127) / 128), 4);
 }
 
-// Holds operands of a product, dense or grouped, in so many sets that no data of a set is left in the L2 when
-// it is used again.
+// Holds operands of a product, dense or grouped, in enough sets that no data of a set is left in the L2 when
+// the set is used again.
 struct Operands {
   ProductShape s;
   WeightType type;

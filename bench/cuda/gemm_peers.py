@@ -71,9 +71,9 @@ class DeepGemmModule:
 
 
 class DeepGemmLibrary:
-    """Calls C functions around DeepGEMM's kernels: dg_transpose_scales, dg_dense, dg_masked, dg_contiguous (all return 0, or
-    what is wrong) and dg_set_pdl. They expect the scales of activations as [k / 128, rows rounded up to 4],
-    and those of weights as torch has them."""
+    """Calls C functions around DeepGEMM's kernels: dg_transpose_scales, dg_dense, dg_masked, dg_contiguous (all return 0 or an
+    error) and dg_set_pdl. They expect the scales of activations as [k / 128, rows rounded up to 4], and the scales of weights
+    in torch's layout."""
 
     def __init__(self, torch, path):
         self.torch = torch
@@ -163,8 +163,8 @@ class Peers:
         return self.normal(*shape).to(self.torch.bfloat16)
 
     def measure(self, row):
-        """Returns {name: microseconds} of a row, given in words, from one round. Its operands stay until another row is
-        measured."""
+        """Returns {name: microseconds} of a row, given in words, from one round. The row's operands are kept until another row
+        is measured."""
         if row != self.row:
             self.row, self.contenders = row, []
             self.torch.cuda.empty_cache()
@@ -320,7 +320,7 @@ class Peers:
         def dense(i):
             return torch.bmm(left, w[i % sets].transpose(1, 2))
 
-        # Writes into the records themselves: results are the dense ones, and the bytes between them do not
+        # This writes into the records themselves. The results equal the dense ones, and the bytes between them do not
         # change.
         torch.bmm(left, w[0].transpose(1, 2), out=into)
         wanted = dense(0).float()

@@ -1,7 +1,7 @@
-// Measures matrix products as an engine calls them, every row with its floor, its goal (gemm_goals.h) and,
-// with --peer, its peers in the same run (gemm_peers.py): FP8 with block scales at DeepSeek-V3's shapes, bf16
-// at V2-Lite's, INT8 with scales of rows and channels at both, grouped experts, and MLA's absorbed products
-// with their error.
+// Measures matrix products as an engine calls them. Every row has its floor, its goal (gemm_goals.h) and,
+// with --peer, its peers in the same run (gemm_peers.py). The products are FP8 with block scales at
+// DeepSeek-V3's shapes, bf16 at V2-Lite's shapes, INT8 with scales of rows and channels at both, grouped
+// experts, and MLA's absorbed products with their error.
 //   cuda_gemm_table_bench [--sections fp8,bf16,int8,grouped,absorbed] [--m 1,64] [--kernel-config-dir DIR]
 //   [--json FILE] [--peer]
 // --m: only rows of these numbers of tokens (grouped: per expert). --kernel-config-dir: measured choices of
@@ -13,8 +13,8 @@
 // section is a separate function. INT8 products are compared with direct calls of cuBLASLt, too
 // (library_int8.h).
 //
-// cosine: between sampled outputs and float64 sums over the same weights; cosine_of_original: over the
-// weights before they were rounded to the row's type.
+// `cosine` compares sampled outputs with float64 sums over the same weights, and cosine_of_original with sums
+// over the weights before they were rounded to the row's type.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -44,7 +44,7 @@ struct Choice {
   std::vector<std::string> sections = {"fp8", "bf16", "int8", "grouped", "absorbed"};
   std::vector<int64_t> rows;  // empty: all
   std::string json;
-  std::filesystem::path kernel_configs;  // empty: there is none
+  std::filesystem::path kernel_configs;  // directory of measured choices; empty: none
   bool peer = false;
 
   bool has(const std::string& section) const {
@@ -142,8 +142,8 @@ class Bench {
       dense("int8", {m, n, k}, WeightType::kInt8Channel, kInt8Teraops, kInt8Goal);
   }
 
-  // Measures 32 experts with m rows each, in order of expert, as in a step whose tokens were exchanged
-  // between ranks.
+  // Measures 32 experts with m rows each, sorted by expert, as in a step whose tokens were exchanged between
+  // ranks.
   void grouped(int64_t m) {
     if (!choice_.wants(m)) return;
     constexpr int kExperts = 32;
@@ -188,9 +188,9 @@ class Bench {
     }
   }
 
-  // Holds random matrices of some heads, which the other heads repeat: original, rounded to the row's type,
-  // and in the device's form. A head is [rows, columns]: absorb_query's [512, 128], and [256, 512] of kv_b,
-  // whose second half is expand_value's.
+  // Holds the random matrices of some heads, which the other heads repeat, in three forms: original, rounded
+  // to the row's type, and as the device holds them. A head is [rows, columns]: [512, 128] for absorb_query,
+  // or [256, 512] of kv_b, whose second half is used for expand_value.
   struct HeadWeights {
     static constexpr int kDistinct = 4;
     int64_t rows, columns;
@@ -294,13 +294,13 @@ class Bench {
                           stream_, timer_, [&](int i) { run(i, is_fp8); }, sets),
                       .bytes = read_bytes + pairs * (in_bytes + out_bytes),
                       .flop = 2.0 * pairs * static_cast<double>(kLatent * kNope),
-                      .teraflops = kBf16Teraflops,  // codes are widened
+                      .teraflops = kBf16Teraflops,  // codes are widened to bf16
                       .goal = {},
                       .more = std::move(cosines)};
     });
   }
 
-  // Compares some rows and heads of y in bf16.
+  // Returns the cosines of some rows and heads of y, which is bf16.
   Figures sampled_cosines(const HeadWeights& head, const DeviceBuffer& x, const DeviceBuffer& y, int64_t m,
                           int heads, bool is_expand) {
     const int64_t in = is_expand ? kLatent : kNope;

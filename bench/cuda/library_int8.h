@@ -11,7 +11,7 @@ namespace hadal::bench {
 
 class LibraryInt8 {
  public:
-  // Makes operands, in so many sets that no data of a set is left in the L2 when it is used again, and
+  // Makes enough sets of operands that no data of a set is left in the L2 when the set is used again, and
   // measures the algorithms.
   LibraryInt8(const ProductShape& shape, CudaStream& stream);
   ~LibraryInt8();

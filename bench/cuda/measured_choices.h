@@ -9,7 +9,7 @@
 
 namespace hadal::bench {
 
-// An empty `dir` means that there are none.
+// If `dir` is empty, there are no measured choices.
 inline cuda::ProductChoices measured_choices(const std::filesystem::path& dir, const CudaDeviceInfo& device) {
   if (dir.empty()) return {};
   const std::array<std::filesystem::path, 1> dirs{dir};

@@ -1,20 +1,21 @@
 // Measures MLA decode on one H200: every row of FlashMLA's table and of the goals (mla_goals.h), FP8 and
 // float16 caches, several query tokens and ragged batches. A row is the time of one call inside a CUDA graph,
-// including splits and their merge; pages, queries and page tables are rotated so that a graph touches more
-// than twice the L2; records are random. The plan, made once per step, has its own column.
+// including splits and their merge. Pages, queries and page tables are rotated so that a graph touches more
+// than twice the L2, and records are random. The plan, made once per step, has its own column.
 //   cuda_mla_bench [table] [bf16|f16|e4m3|e4m3/128|e5m2] [8|16|32|64|128] [--row BATCH,Q,KEYS,HEADS]…
 //   [--unsettled] [--most-keys N] [--json FILE] [--peer]
-// Without `table` it measures a few rows of 16 and 128 heads. `us` is a layer after the first of a step,
-// whose plan, lengths and older records are settled (mla.h); `first` is the same without that promise, and
-// --unsettled applies that to `us` too. Plans get the longest length of their batch; --most-keys gives them
-// another, as in an engine that has only the limit of sequence lengths.
+// Without `table` it measures a few rows of 16 and 128 heads. `us` is the time of a layer after the first one
+// of a step, whose plan, lengths and older records are settled (mla.h). `first` is the time without settled
+// inputs, and with --unsettled `us` is measured without them, too. Plans receive the longest length of their
+// batch, or the number of --most-keys, as in an engine that has only the limit of sequence lengths.
 //
 // Before each measurement the card rests, so that it is cool in every row (cool_timer.h). Then a graph of 12
 // or more calls is replayed seven times, and the median of the last five counts; SM MHz is the
 // multiprocessors' clock during that time. FlashMLA's stored figures were measured in the same way, on
-// another day and card. --peer measures it in this run (mla_flash_mla.py): for rows of its table `peer? BATCH
-// Q KEYS HEADS` is written to standard output and microseconds are read from standard input, before our own
-// measurement in one row and after it in the next. Ratios and goals then use the figures of this run.
+// another day and card. With --peer, FlashMLA is measured in this run (mla_flash_mla.py). For each row of its
+// table `peer? BATCH Q KEYS HEADS` is written to standard output and microseconds are read from standard
+// input, before our own measurement in one row and after it in the next. Ratios and goals then use these
+// figures.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,7 +43,7 @@ constexpr double kFp8Teraflops = 1529.0;
 struct Choice {
   bool table = false;
   bool settled = true;
-  int64_t most_keys = 0;  // the longest length that the plan is given; 0: the true one
+  int64_t most_keys = 0;  // the longest length that the plan receives; 0: the true longest length
   std::string format;     // empty: all formats
   int heads = 0;          // 0: all
   std::vector<MlaShape> rows;
@@ -155,7 +156,8 @@ class Bench {
     print(format, shape, t, mla_goal(format.layout, shape), "", peer_us);
   }
 
-  // Measures lengths of 64 to 32k with uniform logarithms, compared with as many bytes in equal lengths.
+  // Measures lengths of 64 to 32k with uniform logarithms, and compares them with the same bytes in equal
+  // lengths.
   void ragged(const Format& format, Pool& pool, int heads) {
     if (choice_.heads != 0 && choice_.heads != heads) return;
     constexpr int kBatch = 64;

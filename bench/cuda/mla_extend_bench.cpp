@@ -1,6 +1,7 @@
-// Measures a few new tokens after a cached prefix, from q to heads' outputs, both ways: un-absorbed
-// (gather_keys, kv_b, mla_prefill) and absorbed (absorb_query, mla_decode, expand_value), in a graph.
-// prefill_absorbed (model/cuda/prefill_plan.h) is fitted to these times; its choice is marked.
+// Measures attention of a few new tokens after a cached prefix, from q to the heads' outputs, in a graph. It
+// runs in two ways: un-absorbed (gather_keys, kv_b, mla_prefill) and absorbed (absorb_query, mla_decode,
+// expand_value). prefill_absorbed (model/cuda/prefill_plan.h) is fitted to these times, and its choice is
+// marked.
 //   cuda_mla_extend_bench [heads,…] [prefixes,…] [tokens,…]
 //   cuda_mla_extend_bench query    decode's query: RoPE before the absorbed product, and inside it
 #include <fmt/core.h>
@@ -29,7 +30,7 @@ CudaStream& stream() {
   return s;
 }
 
-// Returns random bf16: one block, repeated.
+// Returns random bf16 values: one random block, repeated.
 DeviceBuffer random_buffer(size_t bytes) {
   static const std::vector<bf16> block = [] {
     std::mt19937_64 random(11);
@@ -169,7 +170,7 @@ void measure(const Case& c, cuda::GemmLibrary& gemm) {
              c.fp8 ? "fp8 " : "bf16", c.heads, c.prefix, c.tokens, unabsorbed, chosen ? ' ' : '*');
   std::fflush(stdout);
 
-  // These are the same tokens in groups, as plan_prefill makes them.
+  // The absorbed path processes the same tokens in groups, as plan_prefill makes them.
   const int group = absorbed_group_rows(c.heads);
   const int64_t groups = (c.tokens + group - 1) / group;
   std::vector<int32_t> rows(groups * group - c.tokens, -1);
@@ -231,8 +232,8 @@ void measure(const Case& c, cuda::GemmLibrary& gemm) {
   std::fflush(stdout);
 }
 
-// Measures decode's query from q: RoPE and the absorbed product as two kernels, as one kernel, and as one
-// kernel with settled positions.
+// Measures how decode's query is computed from q: with RoPE and the absorbed product as two kernels, as one
+// kernel, and as one kernel with settled positions.
 void query(int heads, int64_t m, bool fp8) {
   const cuda::Launch launch{.stream = stream().handle(), .num_sms = cuda_device_info(0).num_sms};
   const DeviceBuffer q = random_buffer(static_cast<size_t>(m * heads) * 192 * 2);

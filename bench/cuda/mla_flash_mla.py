@@ -28,12 +28,12 @@ from torch_timing import GraphTimer, imported
 PROGRAM = "bench/cuda/mla_flash_mla.py"
 torch = None  # set by imported()
 PAGE, ROW, OUT = 64, 576, 512
-ROTATED_BYTES = 128 << 20  # as in mla_measure.h
+ROTATED_BYTES = 128 << 20  # equals kRotatedBytes of mla_measure.h
 SCALE = 0.1147
 
 
 def flash_mla_module():
-    """Returns FlashMLA's own module, and imports torch for all that follows."""
+    """Imports torch into this module and returns FlashMLA's own module."""
     global torch
     torch = imported(PROGRAM, "torch", "install torch with CUDA")
     module = imported(PROGRAM, "flash_mla", "install FlashMLA, github.com/deepseek-ai/FlashMLA")

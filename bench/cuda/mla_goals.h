@@ -16,8 +16,9 @@ struct FlashMlaTime {
   MlaShape shape;
   double us;
 };
-// These are FlashMLA @9241ae3 in bf16 on one H200 (driver 580.159, CUDA 13.0): one call inside a CUDA graph
-// of 12 to 20, median of 5 replays, inputs rotated past the L2, including splits and combine.
+// These are times of FlashMLA @9241ae3 in bf16 on one H200 (driver 580.159, CUDA 13.0): one call inside a
+// CUDA graph of 12 to 20 calls, as the median of 5 replays, with inputs rotated past the L2. They include
+// splits and combine.
 inline constexpr FlashMlaTime kFlashMla[] = {
     {{1, 1, 1024, 128}, 13.4},    {{1, 1, 4096, 128}, 19.7},     {{1, 1, 16384, 128}, 38.0},
     {{1, 1, 65536, 128}, 51.4},   {{8, 1, 1024, 128}, 18.8},     {{8, 1, 4096, 128}, 33.0},
@@ -63,8 +64,8 @@ enum class Measure {
   kTimesUniform
 };
 
-// A goal is the required value of a row, and the desired one (0: none). Lower is better for microseconds,
-// higher for the rest.
+// Holds the required and the desired value of a row (0: none). Lower is better for microseconds, higher for
+// all other measures.
 struct Goal {
   Measure measure = Measure::kNone;
   double reach = 0.0;

@@ -99,7 +99,7 @@ inline const std::vector<std::byte>& queries(KvFormat format) {
   return format == KvFormat::kF16 ? f16_values : bf16_values;
 }
 
-// Holds the pages of a format: one pool, as large as the largest row so far needed.
+// Holds the pages of a format in one pool, which grows to the size that the largest row needs.
 struct Pool {
   explicit Pool(const KvLayout& kv) : layout(kv), records(random_records(kv)) {}
   const std::byte* of(int64_t pages) {
@@ -122,9 +122,10 @@ struct Times {
   double bytes = 0.0, flop = 0.0;
 };
 
-// `settled` measures a layer after the first of a step (mla.h); first_us is always without that. With a
-// schedule by hand instead of the op's own choice, first_us is not measured. `most_keys` is the longest
-// length that the plan is given; 0 stands for the width of the page table, which is the longest of them.
+// If `settled` is true, `us` is measured for a layer after the first one of a step (mla.h); first_us is
+// always measured without settled inputs. If a schedule is given instead of the op's own choice, first_us is
+// not measured. `most_keys` is the longest length that the plan receives; 0 stands for the width of
+// the page table, which is the longest of `lengths`, rounded up to whole pages.
 inline Times measure(Pool& pool, int q_len, int heads, const std::vector<int32_t>& lengths, bool settled,
                      const std::optional<cuda::DecodeGeometry>& by_hand = {}, int64_t most_keys = 0) {
   const auto batch = static_cast<int64_t>(lengths.size());

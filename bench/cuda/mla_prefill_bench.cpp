@@ -1,7 +1,7 @@
-// Measures un-absorbed prefill attention and the gathering of its keys: a table of times in a graph. FLOPs
-// are those of visible (query, key) pairs; inputs are in the L2 as far as they fit, as earlier kernels leave
-// them. Beside them is cuDNN 9.19's causal attention (TFLOP/s, one H200, another run); prefill_cudnn.py
-// measures both in one run.
+// Measures un-absorbed prefill attention and the gathering of its keys, and prints a table of times in a
+// graph. FLOPs are those of visible (query, key) pairs. Inputs are in the L2 as far as they fit, as earlier
+// kernels leave them. Beside the times are those of cuDNN 9.19's causal attention (TFLOP/s, one H200, another
+// run); prefill_cudnn.py measures both in one run.
 //   cuda_mla_prefill_bench                                the table
 //   cuda_mla_prefill_bench --row heads,sequences,q_len,prefix    one row, as a JSON line
 #include <fmt/core.h>
@@ -26,7 +26,7 @@ constexpr int kQk = 192;
 constexpr int kKvRow = 256;
 constexpr int kValue = 128;
 
-// Returns random bf16: one block, repeated.
+// Returns random bf16 values: one random block, repeated.
 DeviceBuffer random_buffer(size_t count, CudaStream& stream) {
   static const std::vector<bf16> block = [] {
     std::mt19937_64 random(11);

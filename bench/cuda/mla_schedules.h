@@ -1,4 +1,4 @@
-// Says for the benches of decode's schedules what a schedule is called, and which are worth measuring.
+// Names the schedules of decode for the benches, and decides which schedules are worth measuring.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,14 +1,14 @@
-// Measures every schedule of MLA decode (kernel, rows per tile, blocks per cluster) on rows of the table; the
-// op's own choice relies on times that are fitted to these (mla/plan/fitted.h). It prints one line per row:
-// µs per call as cuda_mla_bench measures them, with settled inputs. * marks the op's choice, ! a schedule
-// that is 5 % faster.
+// Measures every schedule of MLA decode (kernel, rows per tile, blocks per cluster) on rows of the table. The
+// op's own choice relies on times that are fitted to these (mla/plan/fitted.h). The program prints one line
+// per row: µs per call, measured as by cuda_mla_bench, with settled inputs. * marks the op's choice, and ! a
+// schedule that is 5 % faster.
 //   cuda_mla_schedules_bench [bf16|f16|e4m3|e4m3/128|e5m2] [--splits|--cuts] [--row BATCH,Q,KEYS,HEADS]…
 // --splits measures each schedule with the plan's own splits, with as many as possible, with none, and with
-// the plan's own joined by the merge kernel. Keys 0 means lengths with uniform logarithms from 64 to 32k.
-// --cuts measures the op's choice and the schedule of single blocks, each with every sequence in 1, 2, 3 …
-// splits of one length (a number and its µs), and with the batch laid end to end and cut into equal shares,
-// where a sequence is assumed to cost NS ns besides its pages (bNS and its µs); = is the plan's own. The
-// plan's times are fitted to these.
+// the plan's own splits joined by the merge kernel. Keys 0 means lengths with uniform logarithms from 64 to
+// 32k. --cuts measures the op's choice and the schedule of single blocks in two ways. First, every sequence
+// is cut into 1, 2, 3 … splits of one length (printed as the number and its µs). Second, the batch is laid
+// end to end and cut into equal shares, where a sequence is assumed to cost NS ns besides its pages (printed
+// as bNS and its µs). = marks the plan's own cut. The plan's times are fitted to these.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -133,7 +133,8 @@ void sweep_cuts(const Format& format, Pool& pool, const Row& row) {
         (shape.most_keys + kPageSize * schedule.cluster - 1) / (kPageSize * schedule.cluster);
     int64_t last_share = 0;
     for (int number = 0; number < 12 && most_splits > 0; ++number) {
-      // All numbers are measured if they are few, otherwise twelve, starting at a sixth of the largest.
+      // All numbers of splits are measured if there are at most twelve. Otherwise twelve numbers are
+      // measured, evenly spaced from about a fifth of the largest number up to the largest.
       const int wanted = most_splits <= 12 ? number + 1 : most_splits - number * most_splits / 14;
       if (wanted > most_splits) break;
       const int64_t share = (strides + wanted - 1) / wanted;
@@ -143,7 +144,7 @@ void sweep_cuts(const Format& format, Pool& pool, const Row& row) {
       g.num_parts = wanted * row.batch;
       g.max_slots = int64_t{2} * g.num_parts;
       g.merge_ns = g.split_ns = 0;
-      g.sequence_ns = 200'000;  // which equal shares would count twice
+      g.sequence_ns = 200'000;  // so high that equal shares would count it twice
       line += fmt::format(" {} {:.2f}", wanted, us_of(g));
     }
     for (const int sequence_ns : {100, 3000, 6000, 10000, 14000}) {

@@ -1,15 +1,14 @@
 // Measures every schedule of MLA decode as it runs in an engine: after the product of the queries and
-// absorb_query, before expand_value and the product of the outputs. When decode follows decode
-// (cuda_mla_schedules_bench), it starts while an equal kernel ends; here other kernels occupy the
-// multiprocessors when it could begin, and others begin while it ends. The times behind the op's choices with
-// in_step (mla/plan/fitted.h) are fitted to this.
+// absorb_query, before expand_value and the product of the outputs. In cuda_mla_schedules_bench decode
+// follows decode, so it starts while an equal kernel ends. Here other kernels occupy the multiprocessors when
+// decode could begin, and others begin while it ends. The times by which the op chooses with in_step
+// (mla/plan/fitted.h) are fitted to this bench.
 //   cuda_mla_step_bench [bf16|f16|e4m3|e4m3/128|e5m2] [--splits] [--row BATCH,KEYS,HEADS]…
-// Each layer has its own weights and pages: 27 layers of V2-Lite's dimensions (bf16 weights; up to 32 heads),
-// six of V3's (FP8; more heads). It prints one line per row: µs per layer without decode, then what each
-// schedule adds;
-// * marks the op's choice, ! a schedule that adds 5 % less. Rows are measured twice, the second time in the
-// other order, and the smaller time counts. --splits adds in brackets the whole batch in as many splits as
-// possible, and in none.
+// Each layer has its own weights and pages. There are 27 layers of V2-Lite's dimensions (bf16 weights; up to
+// 32 heads), or six layers of V3's (FP8; more heads). The program prints one line per row: µs per layer
+// without decode, then the µs that each schedule adds. * marks the op's choice, and ! a schedule that adds 5
+// % less. Rows are measured twice, the second time in reverse order, and the smaller time counts. With
+// --splits, brackets hold the times of the whole batch in as many splits as possible, and without splits.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +29,7 @@ struct Row {
   int batch = 0, keys = 0, heads = 0;
 };
 
-// These are lengths of real steps: an answer has begun, so they are not multiples of a page.
+// Returns rows with lengths as in real steps: an answer has begun, so they are not multiples of a page.
 std::vector<Row> default_rows() {
   std::vector<Row> rows;
   for (const int heads : {16, 128}) {

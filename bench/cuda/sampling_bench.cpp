@@ -1,4 +1,4 @@
-// Measures sampling: microseconds per call in a graph, compared with reading the logits once.
+// Measures sampling in microseconds per call in a graph, and compares it with reading the logits once.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,9 +1,10 @@
 // Writes rows of the tables of products and experts, each with its floor, its goal and its peers, to standard
 // output and as JSON lines (which bench/gemm_report.py reads).
 //
-// A row with peers is measured in rounds. Each round has one time of every contender in turn, ours first in
-// one round and last in the next, each after the rest that its own length requires. A contender's figure is
-// the median of its rounds, so that none has the advantage of more tries or of a cooler card.
+// A row with peers is measured in rounds. Each round measures every contender once, in turn; our kernel is
+// the first in one round and the last in the next. Before each measurement the card rests for a time that
+// depends on its length. A contender's figure is the median of its rounds, so that no contender has the
+// advantage of more tries or of a cooler card.
 #pragma once
 
 #include <fmt/format.h>
@@ -33,14 +34,15 @@ struct TableRow {
   std::string kind;
   ProductShape shape;  // absorbed: groups counts heads; experts: n is hidden, k an expert's intermediate size
   CoolTime time;
-  double bytes = 0.0;  // the fewest that must be moved: each input read once, each output written once
+  double bytes = 0.0;  // the fewest bytes to move: each input read once, each output written once
   double flop = 0.0;
-  double teraflops = kBf16Teraflops;  // ceiling of its products
+  double teraflops = kBf16Teraflops;  // best measured rate of such products
   Goal goal;
   Figures more;             // other figures of the row
   bool is_library = false;  // the measured kernel is the library's own
 
-  // Returns the microseconds that memory or arithmetic need at their ceilings, whichever is longer.
+  // Returns the microseconds that memory or arithmetic take at their best measured rates, whichever is
+  // longer.
   double floor_us() const { return std::max(bytes / kReadTerabytes, flop / teraflops) * 1e-6; }
 };
 
@@ -58,7 +60,7 @@ inline CoolTime time_call(CudaStream& stream, CoolTimer& timer, const std::funct
   return timer.time(stream, call, cool_calls(once_us, sets), once_us);
 }
 
-// The bench itself measures a contender beside a row.
+// Describes a contender that the bench itself measures beside a row.
 struct Contender {
   std::string name;  // without spaces
   std::function<void(int)> call;
@@ -70,7 +72,7 @@ inline constexpr const char* kDirectLibrary = "cublaslt";
 
 class Table {
  public:
-  // An empty json_path writes no file; `asks` tells whether peers are measured too (see ask()).
+  // If json_path is empty, no file is written. If `asks` is true, peers are measured too (see ask()).
   Table(const std::string& json_path, bool asks) : asks_(asks) {
     if (json_path.empty()) return;
     json_.open(json_path);
@@ -88,8 +90,8 @@ class Table {
                "peers' us; verdict: measured (reach, aim)");
   }
 
-  // Adds a row: `measure` returns it, using time() if it has peers. `question` is in words that the peers
-  // understand; if it is empty, none is asked.
+  // Adds the row that `measure` returns; `measure` calls time() if the row has peers. `question` describes
+  // the row to the peers; if it is empty, no peer is measured.
   template <typename MeasureRow>
   void add(const std::string& question, const MeasureRow& measure) {
     question_ = question;
@@ -101,7 +103,7 @@ class Table {
     ++num_rows_;
   }
 
-  // Within add(): measures call(i), and with it the peers and `beside`.
+  // Measures call(i), the peers and `beside`. It must be called within add().
   CoolTime time(CudaStream& stream, CoolTimer& timer, const std::function<void(int)>& call, int sets,
                 const std::vector<Contender>& beside = {}) {
     std::vector<CoolTime> own;
@@ -145,8 +147,8 @@ class Table {
     }
   }
 
-  // Writes "peer? QUESTION" to standard output; the answer on standard input is "name microseconds name …",
-  // or an empty line.
+  // Writes "peer? QUESTION" to standard output and reads the answer from standard input, which is "name
+  // microseconds name …" or an empty line.
   Figures ask(const std::string& question) const {
     if (!asks_ || question.empty()) return {};
     fmt::print("peer? {}\n", question);
@@ -165,8 +167,9 @@ class Table {
     return answer;
   }
 
-  // Returns DeepGEMM's time with the transpose that its users need; or a library's as torch calls it, except
-  // torch's FP8 products, whose coarser scales need less work; 0 if there is none.
+  // Returns DeepGEMM's time, including the transpose that its users need, or a library's time as called by
+  // torch. torch's FP8 products do not count, because their coarser scales need less work. Returns 0 if there
+  // is no time.
   static double fastest(const Figures& peers, bool deep_gemm) {
     double least = 0.0;
     for (const auto& [name, us] : peers) {
@@ -254,9 +257,9 @@ class Table {
   bool asks_;
   std::ofstream json_;
   int num_rows_ = 0;
-  std::string question_;  // the question of the row that add() measures,
+  std::string question_;  // the question of the row that add() measures
   std::vector<std::pair<std::string, std::vector<double>>>
-      others_;  // and the times of its peers, one per round
+      others_;  // the times of that row's peers, one per round
   int num_goals_ = 0, num_reached_ = 0, num_aims_ = 0;
   int slower_[2] = {}, beside_[2] = {};  // DeepGEMM, libraries
 };

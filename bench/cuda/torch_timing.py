@@ -1,6 +1,6 @@
-"""Measures the time of a call of torch or of a library beside it, as the benches here measure theirs (cool_timer.h): a call
-inside a CUDA graph of many, a rest for the card before it, two replays unmeasured, and the median of five. The host's speed is
-not in it: a graph is queued after a kernel that holds the stream."""
+"""Measures the time of a call of torch or of another library in the same way as the benches here (cool_timer.h): a call in a
+CUDA graph of many calls, after a rest of the card and two unmeasured replays, as the median of five replays. The time does not
+depend on the host's speed, because the graph is queued after a kernel that holds the stream."""
 import importlib
 import statistics
 import sys
@@ -19,7 +19,7 @@ def imported(program, name, remedy):
 
 
 class GraphTimer:
-    """`torch` is the module. It serves one device and one thread."""
+    """Serves one device and one thread. `torch` is the module."""
 
     def __init__(self, torch):
         self.torch = torch

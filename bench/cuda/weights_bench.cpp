@@ -1,6 +1,6 @@
-// Measures seconds and GB/s of loading a checkpoint directory to the device, several times; the first time
-// also warms the page cache and the runtime. The arguments are a directory, or dummy:PRESET (generated on the
-// device); then repetitions (default 3), threads (default: one per core), and "fp8" to quantise while
+// Measures the seconds and GB/s of loading a checkpoint directory to the device, several times. The first
+// load also warms the page cache and the runtime. The arguments are a directory, or dummy:PRESET (generated
+// on the device), then repetitions (default 3), threads (default: one per core), and "fp8" to quantise while
 // loading.
 #include <fmt/format.h>
 

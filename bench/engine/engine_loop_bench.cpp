@@ -1,6 +1,6 @@
-// Measures the engine thread's cost per token: inbox, plan, stage, collect and deliver over an executor that
-// answers at once. Everything except launch and wait is the engine's own work; of those two only the copies
-// count.
+// Measures the engine thread's cost per token: inbox, plan, stage, collect and deliver, with an executor that
+// answers at once. Everything except launch and wait is the engine's own work; of launch and wait only the
+// copies are measured.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -58,8 +58,8 @@ class CountingSink final : public ChunkSink {
   int64_t finished_ = 0;
 };
 
-// range(0) requests of 100 prompt and 500 generated tokens run together; range(1) means one sink per request
-// instead of one for all; range(2) means the overlapped loop.
+// range(0) requests of 100 prompt and 500 generated tokens run together. If range(1) is set, each request has
+// a sink of its own instead of one for all. If range(2) is set, the overlapped loop runs.
 void BM_EngineThread(benchmark::State& state) {
   const int64_t num_requests = state.range(0);
   constexpr int64_t kPrompt = 100;

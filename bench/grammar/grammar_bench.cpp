@@ -1,5 +1,6 @@
-// Measures a mask per step of a request, and compiling for a request with a new schema, over a vocabulary of
-// the published models' size: 129,280 tokens, which are pairs of the bundled model's.
+// Measures the time of a mask in each step of a request, and of compiling a grammar for a request with a new
+// schema. The vocabulary has the published models' size: 129,280 tokens, which are pairs of the bundled
+// model's tokens.
 #include <benchmark/benchmark.h>
 
 #include <random>

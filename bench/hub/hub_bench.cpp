@@ -1,5 +1,5 @@
-// Measures checking and fetching of a file in large file storage. The server is a forked process on loopback
-// that sends a file of zeros with sendfile, from memory. bytes_per_second of both rows is the rate.
+// Measures checking and fetching a file in large file storage. The server is a forked process on loopback
+// that sends a file of zeros from memory with sendfile. In both rows bytes_per_second is the rate.
 #include <arpa/inet.h>
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -104,8 +104,8 @@ void hub_checksum(benchmark::State& state) {
 }
 BENCHMARK(hub_checksum)->Arg(0)->Arg(1)->Unit(benchmark::kMillisecond);
 
-// Four files, whose blobs have names of their own although their content is the same: the checksum of the
-// first is right, so the files are fetched one repository after the other at the same time.
+// Fetches as many files as the argument says at the same time. Each belongs to a repository of its own, so
+// none of them is found in the cache of another.
 void hub_fetch(benchmark::State& state) {
   set_log_level(LogLevel::kError);
   const ZeroServer server;

@@ -1,6 +1,6 @@
 // Measures attention and the row-wise ops at the dimensions of the models. Decode cycles through the caches
 // of as many layers as the model has, so that records come from memory as in a real step. The counted
-// operations are the products of attention (in prefill including the expansion of keys and values), the
+// operations are the products of attention, which in prefill include the expansion of keys and values. The
 // counted bytes are those of the records.
 #include <benchmark/benchmark.h>
 
@@ -122,7 +122,7 @@ BENCHMARK(BM_MlaDecode)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
-// Measures the same with 2048 of `context` keys selected at random. The arguments are heads, layers,
+// Measures the same when 2048 of `context` keys are selected at random. The arguments are heads, layers,
 // sequences, context and format.
 void BM_MlaDecodeSelected(benchmark::State& state) {
   constexpr int64_t kSelected = 2048;

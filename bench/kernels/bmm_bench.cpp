@@ -1,10 +1,10 @@
-// Measures MLA's absorbed products, all heads in one call, by the formats of their operands: time on this
+// Measures MLA's absorbed products, all heads in one call, by the formats of their operands: the time on this
 // machine, and the cosine between the result and float64 sums over operands that were never rounded. Weights
-// have one scale per block of 128 × 128, activations one per 128 values of a row (bf16: none). Times on a GPU
-// are in cuda_gemm_table_bench's rows absorb_query and expand_value, for the formats that have kernels there.
-// --benchmark_filter=bmm/ selects them. Names are bmm/product/format of x/format of the weights/m. No kernel
-// reads e5m2 weights: those rows use their values in float32 (`e5m2_in_f32`), only for the cosine.
-// Activations are float32 here, whatever they were rounded to.
+// have one scale per block of 128 × 128, activations one per 128 values of a row (bf16: none). For the
+// formats that have GPU kernels, the times on a GPU are in cuda_gemm_table_bench's rows absorb_query and
+// expand_value. --benchmark_filter=bmm/ selects these benches, whose names are bmm/product/format of x/format
+// of the weights/m. No kernel reads e5m2 weights, so those rows (`e5m2_in_f32`) use the values in float32 and
+// only show the cosine. Activations are float32 here, whatever format they were rounded to.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ const char* format_name(Format format) {
   return format == Format::kBf16 ? "bf16" : format == Format::kE4m3 ? "e4m3" : "e5m2";
 }
 
-// Returns the divisor of a group with the largest value `most` before it is rounded.
+// Returns the scale by which a group is divided before rounding, given the group's largest value, `most`.
 float scale_of(Format format, float most) {
   if (format == Format::kBf16 || most == 0.0F) return 1.0F;
   return most / (format == Format::kE4m3 ? 448.0F : 57344.0F);

@@ -1,5 +1,5 @@
-// Measures the ceilings of this machine, in the run that reports a share of them, and has scratch memory for
-// the benches. Each ceiling is measured on first use and kept.
+// Measures the ceilings of this machine in the same run that reports a share of them, and provides scratch
+// memory for the benches. Each ceiling is measured on first use and kept.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -28,7 +28,8 @@ void report(benchmark::State& state, double bytes, double flops);
 // Returns the type's part of a bench's name: "bf16", "fp8", "int8_channel", ….
 const char* type_name(WeightType type);
 
-// The memory is kept between calls and reset by the bench loop, so that a warm call allocates nothing.
+// Provides scratch memory that is kept between calls and reset by the bench loop, so that a warm call
+// allocates nothing.
 class ArenaScratch : public cpu::Scratch {
  public:
   explicit ArenaScratch(size_t bytes) : memory_(new std::byte[bytes + 64]), size_(bytes) {

@@ -29,7 +29,7 @@ std::byte* map_memory(size_t bytes) {
   return static_cast<std::byte*>(p);
 }
 
-// Returns one gigabyte, which several measurements share.
+// Returns one gigabyte of memory, which several measurements share.
 const uint64_t* probe_memory(size_t& count) {
   constexpr size_t kBytes = size_t{1} << 30;
   static std::byte* memory = [] {

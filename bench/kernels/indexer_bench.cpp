@@ -1,6 +1,6 @@
-// Measures V3.2's indexer: scores and selection together as a step runs them, with the products of the scores
-// as a share of the peak of fused multiply-adds; and the selection of one token alone, from scores that are
-// ready.
+// Measures V3.2's indexer in two ways: scores and selection together as a step runs them, with the products
+// of the scores as a share of the peak of fused multiply-adds; and the selection of one token alone, from
+// scores that are already computed.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>

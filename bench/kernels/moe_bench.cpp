@@ -1,6 +1,6 @@
-// Measures a mixture layer of DeepSeek-V2-Lite (64 experts top-6 of 1408, shared 2816) and of a small model
-// (16 experts top-4 of 256, hidden 512) with random routing. The floor counts the bytes of the experts that
-// were hit, once each.
+// Measures a mixture-of-experts layer of DeepSeek-V2-Lite (64 experts of 1408, top 6, shared 2816) and of a
+// small model (16 experts of 256, top 4, hidden 512) with random routing. The floor counts the bytes of the
+// experts that were hit, once each.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ void run_moe(benchmark::State& state, Mixture mix, WeightType type, int64_t m) {
     for (int e = 0; e < mix.num_experts; ++e) layers[l].push_back(mlp(mix.intermediate));
     if (mix.shared > 0) shared[l] = mlp(mix.shared);
   }
-  // The bench uses a few routings in turn.
+  // The bench cycles through a few routings.
   constexpr int kNumRoutings = 16;
   std::mt19937 rng(1);
   std::vector<std::vector<int32_t>> ids(kNumRoutings);

@@ -51,8 +51,8 @@ void start_decoding(Scheduler& scheduler, int64_t num_running, std::mt19937_64& 
   while (scheduler.stats().num_queued > 0) run_step(scheduler);
 }
 
-// Measures one decode step of the given number of running requests, without building the outcomes' vector:
-// plan() and complete().
+// Measures plan() and complete() of one decode step with the given number of running requests. Building the
+// vector of outcomes is not measured.
 void BM_DecodeStep(benchmark::State& state) {
   const int64_t num_running = state.range(0);
   const int64_t num_queued = state.range(1);
@@ -95,7 +95,7 @@ BENCHMARK(BM_DecodeStep)
     ->Args({256, 1000})
     ->Unit(benchmark::kMicrosecond);
 
-// Plans one step ahead, so that the input of a step comes from the previous one.
+// Plans each step before the previous one has completed, so that its input tokens come from that step.
 void BM_OverlappedDecodeStep(benchmark::State& state) {
   const int64_t num_running = state.range(0);
   std::mt19937_64 rng(1);

@@ -1,12 +1,14 @@
 // Measures the whole host path: HTTP, routes, JSON, tokenising, scheduling, the engine's loop, detokenising
-// and events on loopback sockets. Only the model is replaced: it chooses words of the bundled model's
-// vocabulary at once, or, with step_ms, after sleeping for a step's time, during which the host is idle as
-// with a device. The client is a forked process that reads every stream with one epoll and counts, without
+// and events on loopback sockets. Only the model is replaced. The replacement chooses words of the bundled
+// model's vocabulary at once or, with step_ms, after sleeping for a step's time, during which the host is
+// idle as it is with a device. The client is a forked process that reads every stream with one epoll and
+// counts, without parsing JSON.
 // parsing JSON.
 //
-// The counters are tokens_per_s from the first request sent to the last stream's end; events_per_token (one
-// per token, and the few that begin and end a stream); itl_*_ms, the time between two events of a stream at
-// its reader; server_us and client_us, processor time per token of either process; ttft_p50_ms.
+// The counters are tokens_per_s, from the first request sent to the last stream's end; events_per_token,
+// which is one per token and the few that begin and end a stream; itl_*_ms, the time between two events of a
+// stream at its reader; server_us and client_us, the processor time per token of each process; and
+// ttft_p50_ms.
 #include <arpa/inet.h>
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>

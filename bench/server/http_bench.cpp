@@ -26,7 +26,7 @@
 namespace hadal::server {
 namespace {
 
-// This is the form of one streamed token of /v1/completions.
+// Has the form of one streamed token of /v1/completions.
 constexpr std::string_view kEvent =
     "data: {\"id\":\"cmpl-0123456789abcdef\",\"object\":\"text_completion\",\"created\":1700000000,"
     "\"model\":\"hadal-tiny\",\"choices\":[{\"index\":0,\"text\":\" token\",\"logprobs\":null,"
@@ -96,7 +96,7 @@ void BM_TokenStreams(benchmark::State& state) {
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
 
-  // The index is the I/O thread; each thread uses only its own entry.
+  // The index is that of the I/O thread; each thread uses only its own entry.
   std::vector<std::vector<std::shared_ptr<HttpExchange>>> threads(static_cast<size_t>(num_threads));
   std::atomic<int> num_open{0};
   HttpServerOptions options;
@@ -112,7 +112,7 @@ void BM_TokenStreams(benchmark::State& state) {
   });
   if (!server.ok()) return state.SkipWithError(server.status().message.c_str());
 
-  // A task runs per thread and step; without lock-step each task posts the next.
+  // One task runs per thread and step. Without lock-step each task posts the next one.
   const std::function<void(size_t, int)> step = [&](size_t index, int left) {
     for (const auto& exchange : threads[index]) {
       exchange->write(kEvent);

@@ -26,7 +26,7 @@ double best_of(int runs, const std::function<void()>& work) {
   return best;
 }
 
-// Cuts a text into pieces of about `bytes` after line breaks, which are like a server's requests.
+// Cuts a text after line breaks into pieces of about `bytes` bytes, which are similar to a server's requests.
 std::vector<std::string_view> cut(std::string_view text, size_t bytes) {
   std::vector<std::string_view> pieces;
   while (!text.empty()) {

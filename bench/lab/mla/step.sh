@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds MLA decode as it was at a commit, with today's bench (or the commit's own), and measures some rows.
+# Builds MLA decode as it was at a commit, with today's bench or with the commit's own bench, and measures some rows.
 #   bench/lab/mla/step.sh COMMIT [--own-bench] [ARGUMENTS of cuda_mla_bench …]
 #   bench/lab/mla/step.sh HEAD bf16 --row 1,1,4096,16 --row 128,1,4096,16
-# Sources and build stay in build/lab/<commit>. Two steps are compared by running them in the same minutes.
+# Sources and build stay in build/lab/<commit>. To compare two steps, run them within a few minutes of each other.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 [[ $# -gt 0 && $1 != -* ]] || { sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 2; }
