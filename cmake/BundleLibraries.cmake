@@ -1,5 +1,6 @@
-# When the portable preset is installed, this copies the shared libraries that the binary needs, except glibc's,
-# into lib/, and the notices of everything third-party that the tarball holds. A missing notice ends the install.
+# When the portable preset is installed, this copies the shared libraries that the binary needs, except
+# glibc's, into lib/, together with the notices of all third-party code in the tarball. If a notice is
+# missing, the install fails.
 file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${HADAL_BINARY} PRE_EXCLUDE_REGEXES ${HADAL_GLIBC}
      RESOLVED_DEPENDENCIES_VAR libraries UNRESOLVED_DEPENDENCIES_VAR missing)
 if(missing)

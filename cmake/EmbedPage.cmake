@@ -19,7 +19,7 @@ function(embed path file)
   file(SIZE ${file} size)
   file(SHA256 ${file} hash)
   string(SUBSTRING ${hash} 0 20 hash)
-  # The assembler reads the bytes itself, because a compiler takes long for a million of them as numbers.
+  # The assembler reads the bytes itself, because a compiler needs long for a million numbers.
   set(symbol hadal_page_file_${index})
   string(APPEND bytes "    \".globl ${symbol}\\n.hidden ${symbol}\\n${symbol}:\\n.incbin \\\"${file}\\\"\\n.byte 0\\n\"\n")
   string(APPEND symbols "extern const char ${symbol}[];\n")

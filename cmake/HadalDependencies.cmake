@@ -1,5 +1,5 @@
-# Every third-party library is found here. Header-only targets are preferred, because Debian has no static ones of
-# these.
+# Every third-party library is found here. Header-only targets are preferred, because Debian has no static
+# libraries of these.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)

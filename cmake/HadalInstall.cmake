@@ -1,6 +1,6 @@
-# `cmake --install` and a relocatable tarball (`cpack`) have bin/hadal, lib/ (portable only), share/hadal/models/…,
-# share/hadal/kernel-configs/…, manual pages and completions for shells. The binary finds its data relative to itself
-# (base/install_paths.h), so the tree may be moved.
+# `cmake --install` and a relocatable tarball (`cpack`) have bin/hadal, lib/ (portable only),
+# share/hadal/models/…, share/hadal/kernel-configs/…, manual pages and completions for shells. The binary
+# finds its data relative to its own path (base/install_paths.h), so the tree may be moved.
 include(GNUInstallDirs)
 install(TARGETS hadal RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/hadal-tiny DESTINATION ${CMAKE_INSTALL_DATADIR}/hadal/models OPTIONAL)
@@ -12,9 +12,9 @@ install(CODE "set(HADAL_BINARY [[$<TARGET_FILE:hadal>]])
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/InstallDocs.cmake)
 
 if(HADAL_PORTABLE)
-  # Every shared library except glibc's own goes into lib/: glibc must be the host's, which therefore needs at least the
-  # build machine's version. RPATH is used and not RUNPATH, because it also applies to what the libraries themselves
-  # need.
+  # Every shared library except glibc's own goes into lib/. glibc must be that of the host, and not older than
+  # the build machine's. RPATH is used and not RUNPATH, because RPATH also applies to the libraries that the
+  # bundled libraries need.
   set_target_properties(hadal PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
   target_link_options(hadal PRIVATE -Wl,--disable-new-dtags)
   set(glibc "^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|mvec|anl))\\.so.*")

@@ -14,13 +14,15 @@ function(hadal_precompiled_header name)
   endif()
   target_compile_options(hadal_precompiled_${name} PRIVATE ${HADAL_WARNINGS})
   target_link_libraries(hadal_precompiled_${name} PRIVATE ${ARG_DEPS})
-  # It is found by the include path, because ccache would see another file in each clone if its path stood in it.
+  # The header is found by the include path. If its absolute path were used, ccache would see another file in
+  # each clone.
   target_include_directories(hadal_precompiled_${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake)
   target_precompile_headers(hadal_precompiled_${name} PRIVATE
     "$<$<COMPILE_LANGUAGE:CXX>:<precompiled/${name}.h$<ANGLE-R>>")
 endfunction()
 
-# hadal_precompile(<target> <name>): the sources of `target` see cmake/precompiled/<name>.h before their first line.
+# hadal_precompile(<target> <name>): includes cmake/precompiled/<name>.h before the first line of the sources
+# of `target`.
 function(hadal_precompile target name)
   if(NOT HADAL_FUZZ)
     target_precompile_headers(${target} REUSE_FROM hadal_precompiled_${name})

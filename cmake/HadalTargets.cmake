@@ -22,16 +22,19 @@ function(hadal_library name)
   hadal_precompile(hadal_${name} ${ARG_PRECOMPILED})
 endfunction()
 
-# This is tests/source_dir.h, for tests and benches. Only its source is compiled with the path of the repository.
+# Makes the library of tests/source_dir.h, for tests and benches. Only its source is compiled with the path of
+# the repository.
 add_library(hadal_source_dir STATIC EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/source_dir.cpp)
 target_include_directories(hadal_source_dir PUBLIC ${PROJECT_SOURCE_DIR})
 target_compile_definitions(hadal_source_dir PRIVATE HADAL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 
-# Tests are optimised less than what they test, because compiling them is a third of a build and running them is not slow.
+# Tests are optimised less than the code that they test, because compiling them is a third of a build and they
+# run fast enough.
 set(HADAL_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
 
-# hadal_tests(<folder> DEPS … [SHARDS n]): makes one GoogleTest binary `<folder>_test` from the folder's *_test.cpp files. It is
-# one ctest test `<folder>`, or n of them, `<folder>_0` and so on, which each run a part of its cases.
+# hadal_tests(<folder> DEPS … [SHARDS n]): makes one GoogleTest binary `<folder>_test` from the folder's
+# *_test.cpp files. It is one ctest test `<folder>`, or n tests `<folder>_0` and so on, each of which runs a
+# part of its cases.
 function(hadal_tests name)
   cmake_parse_arguments(ARG "" "SHARDS" "DEPS;SOURCES" ${ARGN})
   if(NOT ARG_SOURCES)
@@ -44,7 +47,7 @@ function(hadal_tests name)
   target_compile_options(${name}_test PRIVATE ${HADAL_WARNINGS} ${HADAL_TEST_OPTIONS})
   target_link_libraries(${name}_test PRIVATE ${ARG_DEPS} hadal_source_dir GTest::gmock GTest::gtest_main)
   hadal_precompile(${name}_test tests)
-  # Tests provoke failing allocations on purpose: the address sanitizer should report them to the program.
+  # Tests provoke failing allocations on purpose, so the address sanitizer must report them to the program.
   set(environment "ASAN_OPTIONS=allocator_may_return_null=1")
   if(NOT ARG_SHARDS)
     hadal_unit_test(${name} ${name}_test "${environment}")
@@ -56,8 +59,8 @@ function(hadal_tests name)
   endforeach()
 endfunction()
 
-# hadal_unit_test(<name> <binary> <environment> [ARG…]): a ctest test. scripts/run_tests.py reads its report where its environment
-# says that it is written.
+# hadal_unit_test(<name> <binary> <environment> [ARG…]): makes a ctest test. Its environment names the file of
+# its report, which scripts/run_tests.py reads.
 function(hadal_unit_test name binary environment)
   add_test(NAME ${name} COMMAND ${binary} ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 1800

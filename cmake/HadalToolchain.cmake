@@ -1,5 +1,5 @@
-# This sets the language level, build type, ccache, warnings, sanitizers and CUDA: everything that changes how every
-# file is compiled.
+# Sets everything that changes how every file is compiled: the language level, build type, ccache, warnings,
+# sanitizers and CUDA.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -9,15 +9,17 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
-# -O2 is used and not -O3, because hot loops have explicit SIMD, and elsewhere -O3 only costs build time.
+# -O2 is used and not -O3, because hot loops have explicit SIMD and elsewhere -O3 only makes the build slower.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 find_program(HADAL_CCACHE ccache)
 if(HADAL_CCACHE)
-  # A clone at another path finds in the cache what the first one compiled: paths below the source directory are
-  # compared relative to the directory of the build (base_dir), which itself is not compared (no hash_dir).
+  # A clone at another path finds the objects that the first clone compiled: ccache compares paths below the
+  # source directory relative to the build directory (base_dir), and does not compare the build directory
+  # itself (no hash_dir).
   set(launcher env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1)
-  # Without this sloppiness nothing that uses a precompiled header is found; DEPEND avoids preprocessing files twice.
+  # Without this sloppiness ccache finds nothing that uses a precompiled header. DEPEND avoids preprocessing
+  # files twice.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher} CCACHE_DEPEND=1
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${HADAL_CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${launcher} ${HADAL_CCACHE})
@@ -49,7 +51,7 @@ if(HADAL_CUDA)
   endif()
 endif()
 
-# Warnings belong to our own targets (see HadalTargets.cmake), never to what we include.
+# Warnings are set for our own targets only (see HadalTargets.cmake), never for the code that we include.
 set(HADAL_WARNINGS "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wno-missing-field-initializers>"
                    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
 if(HADAL_WERROR)
@@ -57,7 +59,8 @@ if(HADAL_WERROR)
                              "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Werror>")
 endif()
 
-# a*b+c must round once or twice as the source says: reproducibility is a contract, so contraction is explicit.
+# Whether a*b+c rounds once or twice must be what the source says. Reproducibility is a contract, so
+# contraction is explicit.
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 
 if(HADAL_SANITIZE)
@@ -66,13 +69,15 @@ if(HADAL_SANITIZE)
   if(HADAL_SANITIZE MATCHES "undefined")
     add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=undefined>)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # These three check every access and double the time of compilation. AddressSanitizer ends at a null pointer and
-      # at a wrong size as well, and the fuzzers, which clang compiles, check alignment.
+      # These three sanitizers check every access and double the time of compilation. AddressSanitizer also
+      # ends the program at a null pointer and at a wrong size, and the fuzzers, which clang compiles, check
+      # alignment.
       add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,alignment,object-size>)
     endif()
   endif()
   if(HADAL_SANITIZE STREQUAL "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # Asio's fences are not followed; its locks are. One warning for each of them would hide all others.
+    # The thread sanitizer does not follow Asio's fences, but it follows its locks. One warning for each fence
+    # would hide all other warnings.
     add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-tsan>)
   endif()
 endif()

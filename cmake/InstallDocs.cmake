@@ -1,5 +1,6 @@
-# When the program is installed, this writes its manual pages and completions, which it makes itself from its table of
-# flags. HADAL_BINARY is the program, HADAL_MANDIR and HADAL_DATADIR are folders below the prefix.
+# When the program is installed, this writes its manual pages and completions, which the program makes from
+# its table of flags. HADAL_BINARY is the program; HADAL_MANDIR and HADAL_DATADIR are folders below the
+# prefix.
 set(prefix $ENV{DESTDIR}${CMAKE_INSTALL_PREFIX})
 
 function(write_output file)

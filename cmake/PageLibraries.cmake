@@ -1,5 +1,5 @@
-# Finds the JavaScript libraries of the chat page, which packages of the system hold (scripts/setup installs them), and
-# sets HADAL_PAGE_LIBRARIES to a list of "NAME=FILE": the page loads FILE from /page/lib/NAME.
+# Finds the JavaScript libraries of the chat page, which are packages of the system (scripts/setup installs
+# them), and sets HADAL_PAGE_LIBRARIES to a list of "NAME=FILE". The page loads FILE from /page/lib/NAME.
 set(HADAL_PAGE_LIBRARIES "")
 
 function(hadal_page_library name package)
@@ -18,7 +18,7 @@ hadal_page_library(purify.js node-dompurify dompurify/dist/purify.min.js)
 hadal_page_library(highlight.js libjs-highlight.js highlight.js/highlight.min.js)
 hadal_page_library(katex.js libjs-katex katex/katex.min.js)
 hadal_page_library(katex.css libjs-katex katex/katex.min.css)
-# The style sheet names three formats of each font and every browser takes the first, which is woff2.
+# The style sheet names three formats of each font, and every browser uses the first, which is woff2.
 foreach(font AMS-Regular Caligraphic-Bold Caligraphic-Regular Fraktur-Bold Fraktur-Regular Main-Bold Main-BoldItalic
              Main-Italic Main-Regular Math-BoldItalic Math-Italic SansSerif-Bold SansSerif-Italic SansSerif-Regular
              Script-Regular Size1-Regular Size2-Regular Size3-Regular Size4-Regular Typewriter-Regular)

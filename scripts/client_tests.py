@@ -17,7 +17,7 @@ from tally import Tally
 CLIENTS = ROOT / "tests/clients"
 VENV = ROOT / "build/clients-venv"
 LOCK = CLIENTS / "requirements.lock"  # every package with version and hash; scripts/pin_clients writes it
-# pip says this when nothing answers, as opposed to an answer that the package is not there.
+# pip's error matches this if the registry cannot be reached. It does not match if the registry answers that it lacks a package.
 UNREACHABLE = re.compile(r"NewConnectionError|NameResolutionError|ConnectTimeoutError|ReadTimeoutError|ProxyError|"
                          r"ConnectionResetError|Connection (?:refused|broken|timed out)|Network is unreachable|"
                          r"No route to host|Temporary failure in name resolution|SSLError|\b50[234] (?:Server )?Error")
@@ -28,8 +28,8 @@ class RegistryUnreachable(Exception):
 
 
 def prepare(directory):
-    """Returns the interpreter of an environment with the pinned packages, which is made anew when a pin or the Python
-    changes."""
+    """Returns the interpreter of an environment with the pinned packages. The environment is made anew when a pin or the
+    Python version changes."""
     python = directory / "bin/python"
     wanted = hashlib.sha256(sys.version.encode() + LOCK.read_bytes())
     stamp = directory / "complete"

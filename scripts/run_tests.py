@@ -16,12 +16,12 @@ from pathlib import Path
 from tally import Tally
 
 ROOT = Path(__file__).resolve().parent.parent
-# This compares delays with those of an undisturbed run, so no other test runs beside it.
+# This test compares delays with those of an undisturbed run, so no other test may run beside it.
 ALONE = {"server_large_bodies_test.py"}
 
 
 def count_report(report):
-    """Returns the Tally of a GoogleTest report (a JSON file); names the cases that were skipped."""
+    """Returns the Tally of a GoogleTest report (a JSON file), and prints the cases that were skipped."""
     tally = Tally()
     for suite in json.loads(report.read_text(encoding="utf-8"))["testsuites"]:
         for case in suite["testsuite"]:
@@ -62,7 +62,7 @@ def run_ctest(build_dir, filter_text, labels, jobs):
         else:  # it crashed, ran out of time or was not built
             print(f"{name} ended without a report", flush=True)
             tally.failed += 1
-    if exit_code != 0 and tally.failed == 0:  # every case passed, but a binary did not end well: a leak, say
+    if exit_code != 0 and tally.failed == 0:  # every case passed, but a binary failed at its end, for example by a leak
         print("a test binary failed after its cases", flush=True)
         tally.failed = 1
     return tally
@@ -113,7 +113,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
     build_dir = Path(options.build_dir).resolve()
-    # Only the CPU is tested here, even if the build and the machine have a GPU (scripts/gpu_tests tests that).
+    # Only the CPU is tested here, even if the build supports GPUs and the machine has one (scripts/gpu_tests tests GPUs).
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
     labels = ["-R", options.only] if options.only else []

@@ -22,7 +22,7 @@ class Tally:
         self.skipped += other.skipped
 
     def check(self, name, good, detail=""):
-        """Counts one check, and prints its detail if it failed; returns whether it is good."""
+        """Counts one check, and prints its detail if it failed; returns whether it has passed."""
         if good:
             self.passed += 1
         else:

@@ -55,7 +55,7 @@ hadal::Result<std::string> make_config(const Options& options) {
   }
   if (options.quantization != "config") {
     const hadal::PublishedFormat* format = hadal::find_published_format(options.quantization);
-    // A config with fp8 may contain more than the format does, such as scale_fmt.
+    // A config with fp8 may have more fields than the format defines, such as scale_fmt.
     const Json stated = config.value("quantization_config", Json::object());
     const bool keeps = options.quantization == "fp8" && stated.is_object() &&
                        stated.contains("weight_block_size") && stated.value("quant_method", Json()) == "fp8";

@@ -34,7 +34,8 @@ std::vector<std::string> format_names() {
   return names;
 }
 
-// Checks that --ignore can be meant as given: no module's name contains a comma, but patterns may.
+// Checks that each entry of --ignore is plausible: no module's name contains a comma, but a pattern may
+// contain one.
 hadal::Result<void> check_ignored(const std::vector<std::string>& entries) {
   for (const std::string& entry : entries) {
     if (!entry.starts_with("re:") && entry.find(',') != entry.npos)

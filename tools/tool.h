@@ -1,5 +1,5 @@
-// The tools in this folder share this: handling of interruptions, progress lines, validation of values, and
-// exit codes. Each tool's single source file includes it once.
+// Provides what the tools in this folder share: handling of interruptions, progress lines, validation of
+// values, and exit codes. Each tool's single source file includes it once.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,8 +23,8 @@ inline constexpr int kFailure = 1;
 inline constexpr int kUsage = 2;
 inline constexpr int kInterrupted = 130;
 
-// This is set by SIGINT and SIGTERM once catch_signals() was called. Signals belong to the process, so this
-// is the one piece of state that belongs to no object. It is lock-free on every platform for which we build.
+// SIGINT and SIGTERM set this once catch_signals() was called. Signals belong to the process, so this is the
+// one piece of state that belongs to no object. It is lock-free on every platform for which we build.
 inline std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
@@ -72,7 +72,8 @@ inline bool parse(CLI::App& app, int argc, char** argv, int& exit_code) {
   }
 }
 
-// Runs the body of main; an exception ends the tool with one line too. Partly written files are gone by then.
+// Runs the body of main. An exception ends the tool with one line, too; partly written files have been
+// removed by then.
 inline int run_main(const char* tool, int argc, char** argv, int (*run)(int argc, char** argv)) {
   try {
     return run(argc, argv);

@@ -1,7 +1,8 @@
 // Makes the files of share/kernel-configs/<card>/ that the program ships: the fastest kernels for the
-// products of every published model at every split, as `hadal tune` finds them for one. One process does all
-// of it, because opening a device and filling its memory takes longer than many of the searches. A run
-// continues where the last one ended. The exit code is 0, 1 (failure), 2 (usage) or 130 (interrupted).
+// products of every published model at every split, found as `hadal tune` finds them for one model. One
+// process does all of it, because opening a device and filling its memory takes longer than many of the
+// searches. A run continues where the last one ended. The exit code is 0, 1 (failure), 2 (usage) or 130
+// (interrupted).
 #include <fmt/format.h>
 
 #include <algorithm>

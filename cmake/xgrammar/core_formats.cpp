@@ -1,5 +1,5 @@
-// This translation unit joins sources of xgrammar: other families' tool-call formats, which the converter of
-// schemas refers to. Lark grammars are left out: nothing here reads them.
+// This translation unit joins sources of xgrammar: other families' tool-call formats, to which the converter
+// of schemas refers. Lark grammars are left out, because nothing here reads them.
 #include "cpp/converter_ext/cohere.cc"
 #include "cpp/converter_ext/deepseek.cc"
 #include "cpp/converter_ext/glm.cc"

@@ -7,5 +7,5 @@
 #include "cpp/grammar_compiler.cc"
 #include "cpp/grammar_matcher.cc"
 #include "cpp/support/recursion_guard.cc"
-#include "cpp/testing.cc"  // what its debug output is made of
+#include "cpp/testing.cc"  // needed by the matcher's debug output
 #include "cpp/tokenizer_info.cc"

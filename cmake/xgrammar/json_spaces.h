@@ -1,6 +1,7 @@
-// Decides the white space between the tokens of JSON in grammars made of JSON schemas. The library repeats
-// any white space up to a number; here JsonSchemaConverter's function for it (see CMakeLists.txt) and the
-// converter of structural tags call these functions instead. A setting belongs to one thread.
+// Decides the white space between the tokens of JSON in grammars made from JSON schemas. The library allows
+// any white space up to a number of characters. Here JsonSchemaConverter's function for white space (see
+// CMakeLists.txt) and the converter of structural tags call these functions instead. A setting belongs to
+// one thread.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ struct JsonSpaces {
   std::string pattern;      // regular expression of what may stand between tokens; empty: the rule below
 };
 
-// While an object lives, grammars that this thread makes of schemas have these spaces.
+// While an object lives, grammars that this thread makes from schemas have these spaces.
 class JsonSpacesScope {
  public:
   explicit JsonSpacesScope(const JsonSpaces& spaces);
@@ -29,9 +30,9 @@ bool json_is_compact();
 // Returns the pattern of the thread's setting.
 const std::string& json_spaces_pattern();
 
-// Returns the levels of indentation that a line may have inside of an object or array whose members a text
-// indents by `blanks`, kIndent for each level. With 0 the level is not known (inside of values of any type),
-// and beside a colon, where it is -1, no line ends: the result is 0.
+// Returns the number of levels of indentation that a line may have inside an object or array whose members
+// are indented by `blanks`, with kIndent blanks for each level. `blanks` is 0 if the level is not known
+// (inside values of any type), and -1 beside a colon, where no line ends and the result is 0.
 int32_t json_levels(int64_t blanks);
 
 }  // namespace hadal_xgrammar

@@ -29,12 +29,12 @@ void look_at_clock() {
   looks_left = kLooks;
   if (check_also != nullptr) check_also();
   if (limit_s == 0.0 || thread_seconds() < limit_s) return;
-  limit_s = 0.0;  // once: what is thrown may be caught by code that looks again
+  limit_s = 0.0;  // throws only once, because the code that catches it may call look() again
   throw TimeLimitError("it takes too long to work with");
 }
 
 void leave_deep_stack() {
-  throw StackLimitError();  // it allocates nothing, because an allocation looks at the stack as well
+  throw StackLimitError();  // it allocates nothing, because an allocation checks the stack as well
 }
 
 TimeLimit::TimeLimit(double seconds, void (*check)()) {

@@ -1,10 +1,10 @@
-// Lets the work of xgrammar be given up after a while, and before a function that calls itself has used up
-// the stack. The library calls no function of its caller, but has debugging checks everywhere, also in its
-// inner loops. Here each of them looks at the time and at the stack instead. Such a check may throw, so this
-// may too.
+// Ends the work of xgrammar when it has used too much processor time, or before a recursive function has used
+// up the stack. The library calls no function of its caller, but it has debugging checks everywhere, also in
+// its inner loops. Here each debugging check is replaced by a check of the time and of the stack. The
+// original checks may throw, so the replacement may throw, too.
 //
-// The library's warnings are changed as well: its own class allocates memory in a destructor that must not
-// throw, so that running out of memory there would end the process.
+// The library's warnings are changed as well, because its own class allocates memory in a destructor that
+// must not throw. If memory ran out there, the process would end.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class TimeLimit {
 class Warning {
  public:
   ~Warning() noexcept(false) {
-    if (std::uncaught_exceptions() > num_exceptions_) return;  // making it has failed
+    if (std::uncaught_exceptions() > num_exceptions_) return;  // the warning could not be made
     xgrammar::LogMessageImpl(std::string(), 0, XGRAMMAR_LOG_LEVEL_WARNING, stream_.str());
   }
   std::ostringstream& stream() { return stream_; }
@@ -53,7 +53,7 @@ class Warning {
 
 void look_at_clock();
 [[noreturn]] void leave_deep_stack();
-extern __thread uint32_t looks_left;          // until the clock is looked at
+extern __thread uint32_t looks_left;          // calls of look() until the clock is read
 extern __thread const void* deepest_allowed;  // address on the stack, which grows towards lower ones
 
 inline void look() {

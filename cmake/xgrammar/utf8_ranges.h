@@ -1,6 +1,6 @@
 // Says which byte sequences encode a character in UTF-8 (RFC 3629, section 4). The library's ranges also hold
-// surrogates (ED A0 80 to ED BF BF) and overlong forms (C0 80, E0 80 80, F0 80 80 80), so that an answer
-// within a grammar could be no UTF-8.
+// surrogates (ED A0 80 to ED BF BF) and overlong forms (C0 80, E0 80 80, F0 80 80 80), with which an answer
+// that a grammar allows might not be valid UTF-8.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-# Makes the Debian package of what scripts/package has laid out:
+# Makes the Debian package from the files that scripts/package has laid out:
 #   cpack --config packaging/debian/CPackConfig.cmake -D CPACK_PACKAGE_VERSION=X -D "CPACK_INSTALLED_DIRECTORIES=DIR;/" -B OUT
-# DIR holds the files as they are installed, from / on. Shared libraries other than glibc's are in the package, so it
-# depends on little and fits every Debian and Ubuntu whose glibc is new enough.
+# DIR has the files as they are installed, from / on. The package includes all shared libraries but glibc's,
+# so it depends on little and fits every Debian and Ubuntu whose glibc is new enough.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME hadal)
 set(CPACK_PACKAGE_FILE_NAME hadal)  # of a folder; the package is named as Debian names it

@@ -3,5 +3,5 @@ from importlib.metadata import PackageNotFoundError, version
 
 try:
     __version__ = version("hadal-flash-mla")
-except PackageNotFoundError:  # used from a directory that was not installed
+except PackageNotFoundError:  # the package is used from a directory and was not installed
     __version__ = "unknown"

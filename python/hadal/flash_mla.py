@@ -1,8 +1,8 @@
-"""Provides FlashMLA's functions, carried out by Hadal's decode attention for NVIDIA Hopper GPUs.
+"""Provides FlashMLA's functions, which run Hadal's decode attention on NVIDIA Hopper GPUs.
 
-get_mla_metadata() and flash_mla_with_kvcache() take and return what FlashMLA's do for dense decoding; docs/flash-mla.md
-lists the differences. Tensors are torch's, on one GPU; launches go to torch's current stream and can be captured in a
-CUDA graph.
+get_mla_metadata() and flash_mla_with_kvcache() have the arguments and results of FlashMLA's functions for dense
+decoding; docs/flash-mla.md lists the differences. Tensors are torch's, on one GPU. Kernels are launched on torch's
+current stream and can be captured in a CUDA graph.
 """
 import dataclasses
 import operator
@@ -22,19 +22,19 @@ from hadal import _flash_mla as _native
 __all__ = ["FlashMLASchedMeta", "flash_mla_with_kvcache", "get_mla_metadata"]
 
 _ROW_DIM, _OUT_DIM = 576, 512
-_E4M3_PER_TOKEN = 3  # of the cache kinds in a config
+_E4M3_PER_TOKEN = 3  # one of the cache kinds in a config
 _CONFIG_FIELDS = ("the batch of q", "s_q", "h_q", "h_kv", "the format of k_cache", "causal", "the device")
 _FP8_SCALES = ("per_128", "per_token")
-_multiprocessors = {}  # of a device, which must be able to run the kernels
+_multiprocessors = {}  # by device; only devices that can run the kernels
 
 
 @dataclasses.dataclass
 class FlashMLASchedMeta:
-    """Says how the work of a batch is cut. It is empty when made; the first call that gets it reads cache_seqlens and fills
-    it, and calls after that (the layers of one step) reuse it. They must have the same lengths, shapes and stream."""
+    """Says how the work of a batch is divided. It is empty when made. The first call with it reads cache_seqlens and fills
+    it in, and later calls (the layers of one step) reuse it. They must have the same lengths, shapes and stream."""
 
-    # This says what the four scales of a 656-byte record are: "per_128" (of 128 values each) or "per_token" (all equal,
-    # which some kernels use). It is set before the first call.
+    # The meaning of the four scales of a 656-byte record: "per_128" (each scales 128 values) or "per_token" (all are equal;
+    # some kernels use that). Set it before the first call.
     fp8_scales: str = "per_128"
     # The first call must agree with these (name, value) pairs of get_mla_metadata's older arguments.
     expected: Tuple[Tuple[str, int], ...] = ()
@@ -42,7 +42,7 @@ class FlashMLASchedMeta:
     config: Optional[tuple] = None
     tile_scheduler_metadata: Optional["torch.Tensor"] = None  # the plan
     scratch: Optional["torch.Tensor"] = None
-    most_keys: int = 0  # that the first call's table has room for; decides between kernels
+    most_keys: int = 0  # keys that the first call's table has room for; the choice of kernel depends on it
 
     def __post_init__(self):
         _check_fp8_scales(self.fp8_scales)
@@ -50,9 +50,9 @@ class FlashMLASchedMeta:
 
 def get_mla_metadata(cache_seqlens=None, num_q_tokens_per_head_k=None, num_heads_k=None, num_heads_q=None,
                      is_fp8_kvcache=False, topk=None) -> Tuple[FlashMLASchedMeta, None]:
-    """Returns (metadata, None), both to be passed on to flash_mla_with_kvcache. No argument is needed; those of older
-    callers are compared with what the first call gets."""
-    del is_fp8_kvcache  # the call says so again
+    """Returns (metadata, None), both to be passed on to flash_mla_with_kvcache. No argument is needed. If an older caller
+    passes arguments, they are compared with those of the first call."""
+    del is_fp8_kvcache  # flash_mla_with_kvcache has the same argument
     if topk is not None:
         raise NotImplementedError(f"topk: is {topk}; allowed: None (there is no sparse attention)")
     expected = []
@@ -97,12 +97,12 @@ def flash_mla_with_kvcache(
     512 columns are also the values; both are bfloat16 or both float16.
 
     block_table [batch, max_blocks] and cache_seqlens [batch] are int32; entries past a length are not read. With `causal`,
-    token t of a sequence sees its first cache_seqlens - s_q + 1 + t keys, without it all of them. softmax_scale is
-    576 ** -0.5 unless given. With is_fp8_kvcache, k_cache is bytes [num_blocks, 64, 1, 656]: 512 e4m3 codes, 4 float32
+    token t of a sequence attends to its first cache_seqlens - s_q + 1 + t keys, without it to all of them. softmax_scale
+    is 576 ** -0.5 unless given. With is_fp8_kvcache, k_cache is bytes [num_blocks, 64, 1, 656]: 512 e4m3 codes, 4 float32
     scales and 64 bfloat16 per token (or [num_blocks, 64, 1, 576]: e5m2).
 
-    Returns out [batch, s_q, h_q, 512] of q's dtype, and softmax_lse [batch, h_q, s_q], float32, natural logarithm. A token
-    that sees no key gets zeros and +inf.
+    Returns out [batch, s_q, h_q, 512] of q's dtype, and softmax_lse [batch, h_q, s_q], float32, natural logarithm. For a
+    token without keys, out is zero and softmax_lse is +inf.
     """
     if not (indices is attn_sink is extra_k_cache is extra_indices_in_kvcache is topk_length is extra_topk_length is None):
         _refuse_sparse(indices=indices, attn_sink=attn_sink, extra_k_cache=extra_k_cache,
@@ -194,7 +194,7 @@ def _decode(q, meta, call, config, lengths, stream, most_keys):
     if h_kv == 1:
         dense_q = q.contiguous()
         out = torch.empty((batch, s_q, h_q, _OUT_DIM), dtype=q.dtype, device=q.device)
-    else:  # each KV head with its query heads is a problem of its own
+    else:  # each KV head is computed separately, with its query heads
         dense_q = q.reshape(batch, s_q, h_kv, group, q.shape[-1]).permute(2, 0, 1, 3, 4).contiguous()
         out = torch.empty((h_kv, batch, s_q, group, _OUT_DIM), dtype=q.dtype, device=q.device)
     if dense_q.data_ptr() % 16 != 0:

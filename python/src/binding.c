@@ -1,19 +1,20 @@
 /* hadal._flash_mla: reads tensors through DLPack, checks them, and calls libhadal_flash_mla. All calls
- * keep the GIL: they take microseconds. Compiled against the limited API, so that one file serves every
- * CPython from 3.9 on. */
+ * keep the GIL, because they take microseconds. The file is compiled against the limited API, so that one
+ * binary serves every CPython from 3.9 on. */
 #include <stdio.h>
 #include <string.h>
 
 #include "flash_mla.h"
 #include "tensors.h"
 
-/* Raises what a status of the library says; returns null. */
+/* Raises the exception that belongs to a status of the library, and returns null. */
 static PyObject* raise_status(int status, const char* message) {
   PyErr_SetString(status == HADAL_MLA_INVALID ? PyExc_ValueError : PyExc_RuntimeError, message);
   return NULL;
 }
 
-/* The cache's strides in bytes, as the library takes them. Dimensions of one element may say anything. */
+/* Sets the cache's format, address and strides in bytes. The stride of a dimension of size 1 may have any
+ * value in the tensor, so it is replaced. */
 static int read_cache(const dlpack_tensor* cache, int fp8, int per_token, hadal_mla_decode_args* args) {
   const int64_t width = cache->shape[3];
   if (fp8) {
@@ -61,8 +62,7 @@ static int read_cache(const dlpack_tensor* cache, int fp8, int per_token, hadal_
 
 enum { Q, CACHE, TABLE, LENGTHS, NUM_TENSORS };
 
-/* Checks everything that can be told without looking at the tensors' values, and fills what the library
- * takes. */
+/* Checks everything that does not depend on the tensors' values, and fills in the library's arguments. */
 static int check_call(const dlpack_tensor* q, const dlpack_tensor* cache, const dlpack_tensor* table,
                       const dlpack_tensor* lengths, long head_dim_v, double scale, int causal, int fp8,
                       int per_token, hadal_mla_decode_args* args) {
@@ -126,7 +126,7 @@ static int check_call(const dlpack_tensor* q, const dlpack_tensor* cache, const 
   return read_cache(cache, fp8, per_token, args);
 }
 
-/* The two numbers of a call. */
+/* Reads the two numbers of a call. */
 static int read_numbers(PyObject* head_dim, PyObject* softmax_scale, long* head_dim_v, double* scale) {
   *head_dim_v = PyLong_AsLong(head_dim);
   if (PyErr_Occurred()) {
@@ -144,8 +144,8 @@ static int read_numbers(PyObject* head_dim, PyObject* softmax_scale, long* head_
 
 /* prepare(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal, is_fp8, per_token)
  * -> (arguments of the library as bytes, (batch, s_q, h_q, h_kv, cache kind, causal, device), address of the
- * lengths, current stream or None where only the tensors' library has it, keys that the table has room
- * for). */
+ * lengths, current stream (None if only the tensors' library can tell it), number of keys that the table has
+ * room for). */
 static PyObject* prepare(PyObject* self, PyObject* positional) {
   (void)self;
   static const char* const names[NUM_TENSORS] = {"q", "k_cache", "block_table", "cache_seqlens"};
@@ -179,13 +179,13 @@ static PyObject* prepare(PyObject* self, PyObject* positional) {
                              (long long)readers[TABLE].tensor->shape[1] * HADAL_MLA_PAGE);
     }
   }
-  /* The one that failed to open may have left a capsule, too. */
+  /* A tensor that failed to open may have left a capsule, too. */
   for (int i = 0; i < NUM_TENSORS && i <= opened; ++i) Py_XDECREF(readers[i].capsule);
   return result;
 }
 
-/* The library's arguments that prepare() made; their buffers, the device's size and the plan's most_keys
- * follow. */
+/* Reads the library's arguments that prepare() made, and sets the device's number of multiprocessors and the
+ * plan's most_keys. The caller sets the buffers. */
 static int take_args(const char* bytes, Py_ssize_t size, int num_sms, long long most_keys,
                      hadal_mla_decode_args* args) {
   if (size != (Py_ssize_t)sizeof *args) {
@@ -264,7 +264,7 @@ static PyObject* decode(PyObject* self, PyObject* positional) {
   Py_RETURN_NONE;
 }
 
-/* multiprocessors(device) -> int; raises where the device cannot run the kernels */
+/* multiprocessors(device) -> int; raises an exception if the device cannot run the kernels */
 static PyObject* multiprocessors(PyObject* self, PyObject* positional) {
   (void)self;
   int device;

@@ -1,5 +1,5 @@
-/* This is the part of the DLPack interface that a reader of tensors needs: capsules named "dltensor", and the
- * table of C functions that newer libraries show as __dlpack_c_exchange_api__ (since version 1.3). */
+/* Declares the part of the DLPack interface that a reader of tensors needs: capsules named "dltensor", and
+ * the table of C functions that newer libraries offer as __dlpack_c_exchange_api__ (since version 1.3). */
 #ifndef HADAL_DLPACK_H
 #define HADAL_DLPACK_H
 
@@ -20,7 +20,7 @@ typedef struct {
 } dlpack_type;
 
 typedef struct {
-  void* data; /* of the first element minus byte_offset */
+  void* data; /* address of the first element minus byte_offset */
   dlpack_device device;
   int32_t ndim;
   dlpack_type dtype;
@@ -29,7 +29,7 @@ typedef struct {
   uint64_t byte_offset;
 } dlpack_tensor;
 
-/* This is what a capsule points to. A capsule that nobody consumed frees it by itself. */
+/* A capsule points to this. A capsule that was not consumed frees it when it is destroyed. */
 typedef struct dlpack_managed_tensor {
   dlpack_tensor tensor;
   void* manager;
@@ -39,7 +39,7 @@ typedef struct dlpack_managed_tensor {
 /* The table is in a capsule named "dlpack_exchange_api" on the tensors' type. */
 enum { DLPACK_EXCHANGE_MAJOR = 1 };
 typedef struct dlpack_exchange_header {
-  uint32_t major, minor; /* what follows is known for our major alone */
+  uint32_t major, minor; /* the layout of the rest is known only for DLPACK_EXCHANGE_MAJOR */
   struct dlpack_exchange_header* older;
 } dlpack_exchange_header;
 typedef struct {

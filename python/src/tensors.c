@@ -33,7 +33,8 @@ const dlpack_exchange* exchange_of(PyObject* object) {
   return found;
 }
 
-/* Where a tensor is, as its library writes it, or null: not known, or a CUDA device. */
+/* Returns the name of the tensor's device as its library writes it, or null if the device is not known or is
+ * a CUDA device. */
 static PyObject* device_elsewhere(PyObject* object) {
   PyObject* device = PyObject_GetAttrString(object, "device");
   PyObject* text = device != NULL ? PyObject_Str(device) : NULL;
@@ -101,7 +102,7 @@ int64_t stride_of(const dlpack_tensor* tensor, int dimension) {
   return stride;
 }
 
-/* "[2, 1, 16, 576]" */
+/* Writes the shape into `text`, for example "[2, 1, 16, 576]", and returns it. */
 static const char* shape_text(const dlpack_tensor* tensor, char* text, size_t size) {
   size_t used = (size_t)snprintf(text, size, "[");
   for (int d = 0; d < tensor->ndim && used < size; ++d) {

@@ -21,10 +21,10 @@ typedef struct {
   PyObject* capsule; /* null when borrowed */
 } reader;
 
-/* Returns the exchange table of the object's type, or null; the last type is remembered. */
+/* Returns the exchange table of the object's type, or null. The table of the last type is cached. */
 const dlpack_exchange* exchange_of(PyObject* object);
-/* Uses the exchange table where there is one, else __dlpack__; waits for no stream. The caller releases
- * r->capsule, also after an error. */
+/* Opens the tensor with the exchange table if there is one, otherwise with __dlpack__; it waits for no
+ * stream. The caller releases r->capsule, also after an error. */
 int open_tensor(PyObject* object, const char* name, reader* r);
 
 /* Returns the address of the first element; null for a tensor without elements. */
@@ -37,8 +37,8 @@ int has_type(const dlpack_tensor* tensor, int code, int bits);
 /* Writes the type's name into `text`, for example "bfloat16", and returns it. */
 const char* type_text(dlpack_type type, char* text, size_t size);
 
-/* Checks the rank, the device and that the stride of the last dimension is 1. `dimensions` says in words what
- * shape is allowed; a device below 0 stands for any CUDA device. */
+/* Checks the rank, the device and that the stride of the last dimension is 1. `dimensions` is the text of the
+ * allowed shape; a device below 0 stands for any CUDA device. */
 int check_tensor(const dlpack_tensor* tensor, const char* name, int ndim, const char* dimensions,
                  int32_t device);
 int check_size(const dlpack_tensor* tensor, const char* name, int dimension, int64_t size, const char* why);

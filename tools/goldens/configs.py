@@ -1,5 +1,5 @@
-"""Lists the small models of the goldens, which cover every head size, gate and rope variant of the family; everything else
-in them is small."""
+"""Lists the small models of the goldens. They have every head size, gate and rope variant of the family, and are small in
+everything else."""
 
 MODEL_TYPES = {"DeepseekV2ForCausalLM": "deepseek_v2", "DeepseekV3ForCausalLM": "deepseek_v3",
                "DeepseekV32ForCausalLM": "deepseek_v32"}

@@ -22,17 +22,17 @@ import reference
 
 PROMPT_LENGTHS = [5, 70, 135, 260]
 NEW_TOKENS = 32
-NEW_TOKENS_WITH_INDEXER = 16  # because every token needs one more margin in every layer
+NEW_TOKENS_WITH_INDEXER = 16  # fewer, because every token needs one more margin in every layer
 CANDIDATES = 48  # last tokens tried for one prompt
 MAX_ATTEMPTS = 500
-REDRAWN_TOKENS = 16  # at the end of a prompt of which no candidate was good
+REDRAWN_TOKENS = 16  # at the end of a prompt for which no candidate was good
 MIN_GREEDY_GAP = 0.04  # between the two best logits at each generated token; logits have a deviation of 1
 # The choice of experts must survive bf16's errors: in gate logits for softmax, in scores for sigmoid.
 MIN_ROUTING_MARGIN = {"softmax": 4e-3, "sigmoid": 1e-3}
-# This is the least margin of V3.2's choice of keys, as a share of the row's spread of scores, so that float32 does not
-# change the choice.
+# The least margin of V3.2's choice of keys, as a share of the row's spread of scores. Errors of float32 do not change a
+# choice with this margin.
 MIN_SELECTION_MARGIN = 1e-4
-MIN_DISTINCT_SHARE = 1 / 4  # of a continuation, because models this small often repeat short loops
+MIN_DISTINCT_SHARE = 1 / 4  # of a continuation's tokens, because models this small often repeat short loops
 MAX_DISAGREEMENT = 1e-5  # relative error of transformers against the float64 reference
 
 
@@ -68,8 +68,8 @@ def load_model(config, weights):
 
 
 class Margins:
-    """Keeps the smallest margins of the choice of experts, and of V3.2's choice of keys, over layers and positions of each
-    sequence, since reset(), as multiples of what is asked for."""
+    """Keeps the smallest margins, since reset(), of the choice of experts and of V3.2's choice of keys over all layers and
+    positions of each sequence. A margin is a multiple of the required one."""
 
     def __init__(self, config, model):
         self.config, self.worst = config, None
@@ -95,7 +95,7 @@ class Margins:
         cache, topk = kwargs["past_key_values"], self.config["index_topk"]
         hidden, q_latent, (cos, sin) = inputs[:3]
         if cache is None or hidden.shape[1] != 1:
-            return  # a whole prompt, whose tokens have been looked at one by one
+            return  # a whole prompt, whose tokens have been checked one by one
         keys = cache.layers[module.layer_idx].indexer_keys
         if keys.shape[1] <= topk:
             return
@@ -132,8 +132,8 @@ def routing_margins(config, logits, bias):
 
 @torch.no_grad()
 def grow_prompt(config, model, margins, length, rng, ids, cache):
-    """Extends random ids and their cache to a length: every position has the margins of routing and selection; a token that lacks them is
-    drawn again."""
+    """Extends random ids and their cache to a length. Every position has the required margins of routing and selection; a
+    token without them is drawn again."""
     while len(ids) < length:
         token = int(rng.integers(2, config["vocab_size"]))
         margins.reset(1)
@@ -146,8 +146,8 @@ def grow_prompt(config, model, margins, length, rng, ids, cache):
 
 @torch.no_grad()
 def continue_greedily(config, model, cache, last_tokens, margins):
-    """Continues one cached sequence by each of last_tokens, then greedily; candidates that break a bound are dropped
-    on the way. Returns [(last token, continuation, smallest gap of the two best logits)]."""
+    """Continues one cached sequence by each of last_tokens, then greedily. Candidates that violate a bound are dropped on
+    the way. Returns [(last token, continuation, smallest gap of the two best logits)]."""
     cache.batch_repeat_interleave(len(last_tokens))
     history, gaps = last_tokens[:, None], np.full(len(last_tokens), np.inf)
     while len(history) and history.shape[1] <= num_new_tokens(config):

@@ -16,7 +16,7 @@ import random_weights
 import reference
 
 NAMES = ["v2_lite", "v3", "v3_fp8", "v32"]
-PROMPT_LENGTH = 150  # over two page borders
+PROMPT_LENGTH = 150  # tokens; crosses two page borders
 # The choice of experts and of keys must survive float32.
 MIN_ROUTING_MARGIN = 2e-4
 MIN_SELECTION_MARGIN = 1e-4
@@ -63,7 +63,7 @@ def make_golden(name, seed, output):
         bad = bad_tokens(trace, selections)
         if not bad:
             break
-        # A token influences later ones only, so the first bad one is drawn again.
+        # A token influences only itself and later ones, so the first bad token is drawn again.
         ids[min(bad)] = rng.integers(2, config["vocab_size"])
     else:
         raise AssertionError(f"{name}: no prompt of {PROMPT_LENGTH} tokens satisfies the bounds")

@@ -1,4 +1,4 @@
-"""Makes random weights in numpy, bit for bit what src/model/random_weights.h defines (read that header first).
+"""Makes random weights in numpy with exactly the bits that src/model/random_weights.h defines (read that header first).
 
 Stored types are kept as raw bits: BF16 as uint16, F8_E4M3 as uint8, and F32 as float32; `to_float32` decodes them.
 """

@@ -1,8 +1,8 @@
 """Computes the DeepSeek V2, V3 and V3.2 forward pass in float64 numpy, written from the papers' formulas and nothing else.
 
 The papers are DeepSeek-V2 (arXiv 2405.04434, section 2.1 MLA and 2.2 DeepSeekMoE), DeepSeek-V3 (arXiv 2412.19437, section
-2.1), DeepSeek-V3.2-Exp (its sparse attention) and YaRN (arXiv 2309.00071). It checks that the library which makes the goldens means the same thing. It is slow and
-plain: it has one sequence, no cache and no batching.
+2.1), DeepSeek-V3.2-Exp (its sparse attention) and YaRN (arXiv 2309.00071). The results of the library that makes the goldens
+are compared with this reference. It is slow and plain: it has one sequence, no cache and no batching.
 """
 
 import math
@@ -147,7 +147,7 @@ def layer_norm(x, weight, bias, eps):
 
 def select_keys(config, w, prefix, x, q_latent, cos, sin, selections):
     """Returns bool [tokens, tokens]: which keys each token attends to by V3.2's indexer. A row of at most index_topk keys
-    attends to all of them. To `selections` it appends (prefix, token, margin) of every other row; the margin is the
+    attends to all of them. For every other row (prefix, token, margin) is appended to `selections`; the margin is the
     difference between the worst chosen score and the best other one, as a share of the row's spread of scores.
 
     The Hadamard transform of queries and keys is left out, because it keeps their products."""
@@ -208,8 +208,9 @@ def largest(values, count):
 
 
 def select_experts(config, logits, bias):
-    """Returns (experts, weights, margin) of one token. The margin is how far the choice is from another one, in gate logits
-    for softmax gates and in biased sigmoid scores for sigmoid gates; the smaller of groups' and experts'."""
+    """Returns (experts, weights, margin) of one token. The margin is the difference by which the choice was made, in gate
+    logits for softmax gates and in biased sigmoid scores for sigmoid gates. It is the smaller of the margins of groups and
+    of experts."""
     groups, top_k = config["n_group"], config["num_experts_per_tok"]
     sigmoid = config["scoring_func"] == "sigmoid"
     scores = 1.0 / (1.0 + np.exp(-logits)) if sigmoid else softmax(logits)
@@ -271,8 +272,8 @@ def forward(config, w, ids, trace=None, selections=None):
 
 
 def forward_nextn(config, w, ids, trace, selections):
-    """Returns NextN's logits [tokens - 1, vocab]: row t has seen token t + 1 and predicts token t + 2 (DeepSeek-V3, section
-    2.2). `trace` and `selections` get the margins of all layers, the NextN layer included."""
+    """Returns NextN's logits [tokens - 1, vocab]: row t depends on tokens up to t + 1 and predicts token t + 2 (DeepSeek-V3,
+    section 2.2). The margins of all layers, the NextN layer included, are added to `trace` and `selections`."""
     base, eps = f"model.layers.{config['num_hidden_layers']}", config["rms_norm_eps"]
     h = hidden_states(config, w, ids, trace, selections)[:-1]
     following = w["model.embed_tokens.weight"][np.asarray(ids)[1:]]

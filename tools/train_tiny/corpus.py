@@ -50,7 +50,7 @@ _SHORT_THOUGHTS = {"copy": "I copy the text.", "json": "I fill in the fields.", 
 
 
 def vary(example, rng):
-    """Sometimes uses the other thinking mode or a system prompt, so that the model has seen both."""
+    """Sometimes uses the other thinking mode or a system prompt, so that both occur in training."""
     if example.system is None and rng.random() < 0.08:
         example.system = rng.choice(_SYSTEMS)
     if rng.random() < 0.12:
@@ -75,7 +75,7 @@ def document(split):
 
 
 def encode(tokenizer, documents):
-    """Returns [(ids, is_target)] as int lists; segments border only at special tokens, so they are encoded one by one."""
+    """Returns [(ids, is_target)] as int lists. Segments meet only at special tokens, so they can be encoded one by one."""
     flat = [text for segments in documents for text, _ in segments]
     encoded = iter(tokenizer.encode_batch(flat, add_special_tokens=False))
     result = []

@@ -1,7 +1,7 @@
 """Decodes an exported checkpoint greedily in float32, batched, with a latent KV cache. It is the scoring reference.
 
-The cache holds the normalised latent (512) and the rotated key part (64) of every token, as an engine would; `kv`
-chooses whether those are rounded to bfloat16 or kept in float32. Attention is the absorbed form.
+The cache holds the normalised latent (512 values) and the rotated key part (64 values) of every token, as an engine's cache
+does. `kv` chooses whether they are rounded to bfloat16 or kept in float32. Attention is absorbed.
 """
 import torch
 import torch.nn.functional as F

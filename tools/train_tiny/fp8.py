@@ -1,7 +1,7 @@
 """Quantises to float8 e4m3 with one scale per 128 x 128 block.
 
-Scales are powers of two: code times scale is then exact in bfloat16, so training on the rounded weights in bfloat16
-and running them in any wider type see the very same numbers.
+Scales are powers of two, so code times scale is exact in bfloat16. Therefore training with the rounded weights in bfloat16
+uses exactly the same numbers as inference in any wider type.
 """
 import torch
 import torch.nn.functional as F

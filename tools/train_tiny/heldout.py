@@ -1,8 +1,8 @@
 """Splits training from held-out material by one hash.
 
 Every operand pair, name, code string and sentence skeleton is a text key of some kind. A key is held out when its
-hash falls in one bucket of twenty. Training generators refuse held-out keys, evaluation generators refuse all
-others, so the two can never meet, whatever the seeds.
+hash falls in one bucket of twenty. Training generators refuse held-out keys and evaluation generators refuse all
+others, so no key occurs in both, whatever the seeds.
 """
 import hashlib
 
@@ -15,7 +15,7 @@ def is_held_out(kind: str, key: str) -> bool:
 
 
 class Split:
-    """Draws keys of one side only and remembers them when asked (for the disjointness check)."""
+    """Draws keys of one side only and, on request, records them (for the disjointness check)."""
 
     def __init__(self, rng, held_out: bool, record: bool = False, plain_names: bool = False):
         self.rng = rng

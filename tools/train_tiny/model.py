@@ -1,7 +1,7 @@
 """Defines the DeepSeek-V3 architecture for training: flat packed batches, all experts as one masked product.
 
-A batch is one row of n tokens, many documents after each other. Parameters carry the checkpoint's names with dots
-turned into double underscores, except that a layer's routed experts are stacked: `experts__gate_proj` is [E * m, d].
+A batch is one row of n tokens: many documents, one after the other. Parameters have the checkpoint's names with dots
+replaced by double underscores, except that a layer's routed experts are stacked: `experts__gate_proj` is [E * m, d].
 """
 import json
 import math
@@ -114,7 +114,8 @@ class Mlp(nn.Module):
 
 
 class Moe(nn.Module):
-    """Runs every expert on every token; the gate's zeros remove those not chosen. This is efficient for sixteen small experts."""
+    """Runs every expert on every token; the gate's zeros remove experts that were not chosen. With sixteen small experts this
+    is efficient."""
 
     def __init__(self, cfg):
         super().__init__()
@@ -166,8 +167,8 @@ class TinyModel(nn.Module):
         self.shared_head_norm = nn.Parameter(torch.ones(d))
 
     def forward(self, tokens, positions, starts, max_length):
-        """Returns, of tokens i64[n], logits for the next token [n, V], NextN's logits for the one after it [n, V], and the
-        loads per MoE layer."""
+        """Returns, for tokens i64[n], the logits of the next token [n, V], NextN's logits of the token after the next one
+        [n, V], and the loads per MoE layer."""
         cfg, eps = self.cfg, self.cfg.rms_norm_eps
         cos, sin = rope_tables(positions, cfg)
         embedded = F.embedding(tokens, self.embed_tokens)

@@ -1,4 +1,4 @@
-"""Trains the hidden matrices with Muon and everything else with AdamW, with float32 masters beside bfloat16 working weights.
+"""Trains the hidden matrices with Muon and everything else with AdamW. Each bfloat16 working weight has a float32 master.
 
 Muon orthogonalises the momentum of each matrix with five Newton-Schulz steps (Jordan et al., 2024) and scales it by
 0.2 * sqrt(max(n, k)) so that one learning rate suits both optimisers (Liu et al., 2025). Working weights are written

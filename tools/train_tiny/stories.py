@@ -103,7 +103,8 @@ def _character(rng):
 
 
 def story_parts(split):
-    """Returns (hero description, text). The held-out side has its own combinations of opening, plot sentences and ending."""
+    """Returns (hero description, text). Some combinations of opening, plot sentences and ending occur on the held-out side
+    only."""
     rng = split.rng
 
     def skeleton():

@@ -1,4 +1,4 @@
-"""Makes arithmetic and word problems whose thought spells every step out.
+"""Makes arithmetic and word problems. The thought of each writes out every step.
 
 Numbers in a thought carry place labels (a units, b tens, c hundreds, …), so that each step only looks up the digit
 beside a label: `c4b2a7` is 427. Column steps are `a7+8+0=15` (label, two digits, carry in, two-digit sum) and
@@ -16,7 +16,7 @@ def labelled(value: int) -> str:
 
 
 def _labelled_digits(digits: list[int]) -> str:
-    """digits[0] is the units digit; leading zeros are dropped."""
+    """Labels digits; digits[0] is the units digit, and leading zeros are dropped."""
     digits = list(digits)
     while len(digits) > 1 and digits[-1] == 0:
         digits.pop()

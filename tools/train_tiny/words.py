@@ -1,4 +1,4 @@
-"""Has word lists and made-up names. Everything here was written for this project; nothing is downloaded."""
+"""Provides word lists and made-up names. Everything here was written for this project; nothing is downloaded."""
 
 GIRLS = """Anna Bella Clara Dora Ella Fiona Grace Hanna Ida Julia Kira Lena Mia Nora Olive Paula Rosa Sara Tilda Uma
 Vera Wendy Yara Zoe Alma Betty Cora Daisy Eva Flora Gina Hazel Iris Jane Lily Maya Nina Ruby Stella Tess""".split()
@@ -87,5 +87,5 @@ def article(word: str) -> str:
     return ("an " if word[0].lower() in "aeiou" else "a ") + word
 
 
-# These lower-case words are sorted and counted in tasks, as codes are; all are in the tokenizer's training text.
+# Tasks sort and count these lower-case words, as they do codes. All of them are in the tokenizer's training text.
 COMMON = sorted(set(ANIMALS + PLACES + COLOURS + OBJECTS + [f for f in FOODS] + THINGS + JOBS + HOBBIES + ADJECTIVES))
