@@ -8,6 +8,7 @@
 #include <boost/json.hpp>
 
 #include "base/printable.h"
+#include "text/json_members.h"
 #include "text/utf8.h"
 
 namespace hadal {
@@ -128,6 +129,7 @@ Result<json::value> parse_json_text(std::string_view text, std::string_view fiel
     return invalid_argument("{}: invalid UTF-8 at byte {} (0x{:02x}); must be JSON in UTF-8", field, valid,
                             static_cast<unsigned char>(text[valid]));
   }
+  HADAL_RETURN_IF_ERROR(check_json_members(text, fmt::format("{}: its JSON", field), max_depth));
   json::parse_options options;
   options.max_depth = max_depth;
   json::stream_parser parser({}, options);

@@ -22,8 +22,8 @@ std::string json_syntax_error(std::string_view text, size_t at);
 size_t json_depth(std::string_view text);
 
 // Parses the JSON text that is the value of a request's `field`. The errors (kInvalidArgument, beginning with
-// `field`) are text that is not UTF-8 (with the byte), text that is not JSON (json_syntax_error), and nesting
-// deeper than `max_depth`.
+// `field`) are text that is not UTF-8 (with the byte), text that is not JSON (json_syntax_error), nesting
+// deeper than `max_depth`, and more members than check_json_members allows (text/json_members.h).
 Result<boost::json::value> parse_json_text(std::string_view text, std::string_view field, size_t max_depth);
 
 // Formats `value` as a short text for an error line.

@@ -2,7 +2,7 @@
 
 #include <charconv>
 #include <limits>
-#include <unordered_map>
+#include <map>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -92,10 +92,11 @@ class Speller : public nlohmann::json_sax<Json> {
   };
   struct Container {
     bool is_object = false;
-    size_t begin = 0;                               // of its text in out_
-    size_t place = 0;                               // of the value that is being written, among the members
-    std::vector<Member> members;                    // of an object
-    std::unordered_map<std::string, size_t> index;  // key -> place in members
+    size_t begin = 0;             // of its text in out_
+    size_t place = 0;             // of the value that is being written, among the members
+    std::vector<Member> members;  // of an object
+    // key -> place in members; a client that knows the hash function could make a hash table slow
+    std::map<std::string, size_t, std::less<>> index;
     bool has_duplicates = false;
   };
 
@@ -112,7 +113,7 @@ class Speller : public nlohmann::json_sax<Json> {
     if (out_.size() > parent.begin + 1) out_ += ", ";
     if (!parent.is_object) return;
     out_ += quote_json(key_) + ": ";
-    const auto [found, is_new] = parent.index.emplace(key_, parent.members.size());
+    const auto [found, is_new] = parent.index.try_emplace(key_, parent.members.size());
     parent.place = found->second;
     parent.has_duplicates |= !is_new;
     if (is_new) parent.members.push_back({.key = std::move(key_)});

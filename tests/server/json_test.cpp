@@ -168,5 +168,18 @@ TEST(ParseJsonObject, AcceptsAHundredLevelsAndNotMore) {
   EXPECT_FALSE(parse_json_object(nested(100000)).ok());
 }
 
+TEST(ParseJsonObject, AcceptsObjectsOf4096MembersAndNotMore) {
+  std::string body = "{\"text\":\"a\"";
+  for (int i = 1; i < 4096; ++i) body += ",\"k" + std::to_string(i) + "\":1";
+  const auto most = parse_json_object(body + "}");
+  ASSERT_TRUE(most.ok()) << most.status().message;
+  EXPECT_EQ(most->size(), 4096U);
+  const auto more = parse_json_object(body + ",\"k\":1}");
+  ASSERT_FALSE(more.ok());
+  EXPECT_EQ(more.status().code, StatusCode::kInvalidArgument);
+  EXPECT_EQ(more.status().message,
+            "the body has an object of more than 4096 members, at byte 0; at most 4096 are allowed");
+}
+
 }  // namespace
 }  // namespace hadal::server

@@ -13,6 +13,7 @@
 #include "base/printable.h"
 #include "server/admission/memory_costs.h"
 #include "text/json_error.h"
+#include "text/json_members.h"
 #include "text/utf8.h"
 
 namespace hadal::server {
@@ -53,8 +54,8 @@ class LimitedMemory final : public json::memory_resource {
  private:
   static constexpr size_t kGranule = size_t{1} << 20;
 
-  // Boost.JSON frees keys with another alignment than it asked for, so the alignment is ignored. Every
-  // allocation has the alignment of the default operator new, which is enough for every value.
+  // Boost.JSON frees keys with another alignment than it asked for, so no alignment is passed on to new and
+  // delete. Every allocation has the alignment of the default operator new, which is enough for every value.
   void* do_allocate(size_t bytes, size_t alignment) override {
     if (alignment > __STDCPP_DEFAULT_NEW_ALIGNMENT__) throw std::bad_alloc();
     if (bytes > kMaxJsonMemory - used_) {
@@ -103,6 +104,7 @@ Result<json::object> parse_json_object(std::string_view body, MemoryCharge* read
     if (body.size() < kLimitedBody)
       HADAL_RETURN_IF_ERROR(reading->add(MemoryKind::kJson, body.size() * kJsonBytesPerByte));
   }
+  HADAL_RETURN_IF_ERROR(check_json_members(body, "the body", kMaxJsonDepth));
   json::storage_ptr memory;
   const auto reached = std::make_shared<LimitedMemory::Limits>();
   if (body.size() >= kLimitedBody) {

@@ -24,9 +24,10 @@ inline constexpr size_t kMaxJsonMemory = size_t{256} << 20;
 
 // Parses a request's body. It is an error (kInvalidArgument) if the body is empty, not JSON (with the
 // offset), not UTF-8 (with the byte), nested deeper than kMaxJsonDepth, has more values than kMaxJsonMemory
-// holds, or is not an object. If a key occurs twice, the last one counts. The memory of the values, and of
-// the texts that a handler copies out of them, is counted in `reading` (null: not counted) while both exist.
-// If there is no room for it, the error is kResourceExhausted.
+// holds, more members than check_json_members allows (text/json_members.h), or is not an object. If a key
+// occurs twice, the last one counts. The memory of the values, and of the texts that a handler copies out of
+// them, is counted as long as `reading` and they exist (null: it is not counted). If there is no room for it,
+// the error is kResourceExhausted.
 Result<boost::json::object> parse_json_object(std::string_view body, MemoryCharge* reading = nullptr);
 
 // FieldReader reads fields of one object. The first error is kept and later reads do nothing, so that a
@@ -57,7 +58,7 @@ class FieldReader {
   void number(std::string_view name, float& out, double min, double max);
   void text(std::string_view name, std::string& out);
   void text(std::string_view name, std::optional<std::string>& out);
-  // Reads one of `choices`. Errors do not list an empty choice, and name the choice nearest to the value.
+  // Reads one of `choices`. Errors do not list an empty choice; they name the nearest one if one is near.
   void choice(std::string_view name, std::string& out, std::initializer_list<std::string_view> choices);
   // Reads one string, or a list of at most `max_count`, each of at most `max_bytes`.
   void texts(std::string_view name, std::vector<std::string>& out, size_t max_count,

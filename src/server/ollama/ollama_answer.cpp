@@ -10,6 +10,7 @@
 #include "server/json/utc_time.h"
 #include "server/openai/openai_json.h"
 #include "server/request_log.h"
+#include "text/json_error.h"
 
 namespace hadal::server {
 namespace json = boost::json;
@@ -25,14 +26,11 @@ void append_head(std::string& out, std::string_view model) {
 }
 
 // Returns the arguments of a call as one line of JSON, or nothing if they are not an object because the end
-// of the answer cut them off.
+// of the answer cut them off, or if check_json_members refuses them.
 std::optional<std::string> object_of(const std::string& arguments) {
-  json::parse_options options;
-  options.max_depth = kMaxJsonDepth;
-  json::error_code error;
-  const json::value value = json::parse(arguments, error, {}, options);
-  if (error || !value.is_object()) return std::nullopt;
-  return json::serialize(value);
+  const Result<json::value> value = parse_json_text(arguments, "arguments", kMaxJsonDepth);
+  if (!value.ok() || !value->is_object()) return std::nullopt;
+  return json::serialize(*value);
 }
 
 void append_nanoseconds(std::string& out, std::string_view name, double seconds) {
