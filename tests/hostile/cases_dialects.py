@@ -66,8 +66,10 @@ RESPONSES = rows("responses", [
     ("64 clients, streams", responses(stream=True, max_output_tokens=200, ignore_eos=True), {**SIXTY_FOUR, "answers": False}),
     ("64 clients that store 100 KB each", responses(instructions="a " * 1000, tools=[
         {"type": "function", "name": "f", "x": "y" * 100_000}]), {**SIXTY_FOUR, **ECHO, "memory_bytes": 192 * MIB}),
+    ("fields that are repeated, of 1 MB", responses(text={"format": {"type": "text"}, "x": "y" * 1_000_000}, stream=True),
+     {"clients": 4, **ECHO, "memory_bytes": 192 * MIB}),
     ("fields that are repeated, of 8 MiB", responses(text={"format": {"type": "text"}, "x": "y" * (8 * MIB)}, stream=True),
-     {"clients": 2, **ECHO, "memory_bytes": 192 * MIB}),
+     {"clients": 2, "statuses": BAD, "memory_bytes": 192 * MIB}),
     ("metadata of 1 MiB", responses(metadata={"a": "b" * MIB}), {"statuses": BAD}),
     ("17 metadata", responses(metadata={str(i): "b" for i in range(17)}), {"statuses": BAD}),
     ("a text of 4 MiB", responses("word " * (4 * MIB // 5)), {"clients": 2, "statuses": BAD}),

@@ -31,6 +31,8 @@ CONNECTIONS = rows("connections", [
     ("half a request line", held(b"GET /hea"), {**IDLE, "clients": 500}),
     ("slow headers", (("trickle", head("GET", "/health", headers=["X: " + "a" * 200]), 4, 0.02), READ), {**IDLE, "clients": 200}),
     ("headers without an end", (b"GET /health HTTP/1.1\r\nHost: a\r\n", ("trickle", b"X: y\r\n" * 100, 6, 0.01)), {**IDLE, "clients": 200}),
+    ("48 KB of headers, then line by line", (b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 12_000, ("trickle", b"a:\r\n" * 500, 4, 0.001)),
+     {**IDLE, "clients": 64, "memory_bytes": 64 * MIB}),
     ("slow body", (head("POST", "/generate", 4096), ("trickle", b"x" * 100, 1, 0.01)), {**IDLE, "clients": 200}),
     ("stalled bodies of 1 MiB", held(head("POST", "/generate", 2 * MIB) + b"x" * MIB),
      {**IDLE, "clients": 64, "memory_ratio": 2.5}),

@@ -1,5 +1,6 @@
 // Tests OpenAI's /v1/responses over an engine that generates a script's tokens: responses, events, reasoning,
 // calls, stored responses and errors.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -7,6 +8,7 @@
 
 #include <boost/json.hpp>
 
+#include "base/printable.h"
 #include "server/responses/responses_input.h"
 #include "tests/server/dialect_fixture.h"
 
@@ -340,13 +342,30 @@ TEST(Responses, ErrorsNameTheFieldInTheWordsOfThisApi) {
        "are "
        "allowed: the context length of the model"},
       {body_of(R"("rid":"mine")"),
-       "rid: is not supported: the server chooses the id of a response, which /abort_request takes"},
+       "rid: is not supported: the server chooses the id of a response; /abort_request accepts that id"},
   };
   for (const auto& one : cases) {
     const HttpResponse response = server.call("POST", "/v1/responses", one.body);
     EXPECT_EQ(response.status, 400) << one.body;
     EXPECT_EQ(error_of(response), one.error);
   }
+}
+
+TEST(Responses, TheFieldsThatAResponseRepeatsHaveOneMebibyteAtMost) {
+  TestServer server(chat_options("one two"));
+  const auto answer = [&](size_t bytes) {
+    const std::string schema(bytes, 'y');
+    return server.call(
+        "POST", "/v1/responses",
+        body_of(
+            fmt::format(R"("text":{{"format":{{"type":"text"}},"x":"{}"}},"metadata":{{"a":"b"}})", schema)));
+  };
+  const HttpResponse large = answer(size_t{1} << 20);
+  EXPECT_EQ(large.status, 400);
+  EXPECT_TRUE(error_of(large).starts_with("text: makes the fields that a response repeats 104"))
+      << error_of(large);
+  const HttpResponse smaller = answer((size_t{1} << 20) - 1024);
+  EXPECT_EQ(smaller.status, 200) << cut_text(smaller.body, 200);
 }
 
 TEST(Responses, AnErrorOfTheModelsFormatNamesTheClientsItem) {

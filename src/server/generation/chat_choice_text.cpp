@@ -4,13 +4,14 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/printable.h"
 #include "text/chat/chat_markers.h"
 
 namespace hadal::server {
 namespace {
 
-// A call that the end of the answer cuts off becomes content. Special tokens in it are not meant for readers,
-// so this removes them.
+// The undecided rest of a call that the end of the answer cuts off becomes content. Special tokens in it are
+// not meant for readers, so this removes them.
 std::string without_markers(std::string_view text) {
   constexpr std::string_view kMarkers[] = {kCallsBegin, kCallsEnd, kCallBegin, kCallEnd, kSep, dsml::kToken};
   std::string out;
@@ -94,8 +95,10 @@ ChatChoiceText::Piece ChatChoiceText::append(std::string text, bool last) {
     ToolCallParser::Piece rest = tools_->finish();
     add_content(without_markers(rest.content), out);
     for (ToolCallDelta& call : rest.calls) join_delta(out.calls, std::move(call));
-    for (const std::string& name : tools_->unknown_names()) {
-      log_info("tool call dropped function=\"{}\" reason=\"not among the tools of the request\"", name);
+    // A model may write any number of names, so an answer has one line.
+    if (const auto& names = tools_->unknown_names(); !names.empty()) {
+      log_info("tool call dropped function={} names={} reason=\"not among the tools of the request\"",
+               shown_text(names.front()), names.size());
     }
   }
   if (last) out.content += std::exchange(held_, {});

@@ -28,6 +28,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr int64_t kSearchedBlock = 16;  // tokens
+
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
@@ -411,7 +413,10 @@ Result<std::shared_ptr<Generation>> Generation::start(ServerContext& context, Io
   engine_request.client = request.client;
   engine_request.cache_salt = request.cache_salt;
   // An answer in one piece also arrives in blocks, because each block is counted before it is generated.
-  engine_request.stream_interval = request.stream ? context.options.stream_interval : kTokenBlock;
+  // Blocks are short where their text is searched, because a search for expressions may take 10 µs a
+  // character.
+  const int64_t block = stops == nullptr ? kTokenBlock : kSearchedBlock;
+  engine_request.stream_interval = request.stream ? context.options.stream_interval : block;
   HADAL_RETURN_IF_ERROR(generation->charge_until(engine_request.stream_interval));
   engine_request.sink = context.chunks.sink(io);
   if (stops != nullptr) {

@@ -272,6 +272,7 @@ class HttpRequestParser::Impl {
     request_ = {};
     failure_ = {};
     scanned_ = 0;
+    lists_ = {};
     head_bytes_ = body_bytes_ = 0;
     started_ = false;
     in_line_ = false;
@@ -291,7 +292,7 @@ class HttpRequestParser::Impl {
         break;
       }
       if (in_head && read.find('\n', scanned_) != read.npos) {  // a line is complete, so Beast will read it
-        if (std::string why = why_list_is_too_long(read); !why.empty()) {
+        if (std::string why = lists_.why_too_long(read); !why.empty()) {
           fail(400, std::move(why));
           break;
         }
@@ -300,6 +301,7 @@ class HttpRequestParser::Impl {
       const size_t taken = parser_->put({read.data(), read.size()}, ec);
       used += taken;
       if (taken != 0) scanned_ = 0;
+      lists_.removed(taken);
       (in_head ? head_bytes_ : body_bytes_) += taken;
       // Data that waits for the end of its line belongs to the head or to a chunk's head.
       const bool waits = ec == http::error::need_more;
@@ -377,6 +379,7 @@ class HttpRequestParser::Impl {
   std::optional<BeastParser> parser_;
   size_t head_bytes_ = 0;  // bytes read of the head and of empty lines before it
   size_t body_bytes_ = 0;  // bytes read of the body, with all that belongs to its chunks
+  ListScan lists_;         // of the head
   size_t scanned_ = 0;     // bytes of the waiting data whose line feeds have been looked at
   bool started_ = false;
   bool in_line_ = false;  // a byte of the request line has been read

@@ -31,23 +31,28 @@ std::string too_many_entries(std::string_view name, size_t num_entries) {
                      kMaxListEntries);
 }
 
-std::string why_list_is_too_long(std::string_view head) {
-  std::string_view name;
-  size_t num_entries = 0;
-  for (size_t end = head.find('\n'); end != head.npos; end = head.find('\n')) {
-    const std::string_view line = head.substr(0, end);
-    head.remove_prefix(end + 1);
-    if (line.empty() || line == "\r") break;
+std::string ListScan::why_too_long(std::string_view head) {
+  while (!ended_) {
+    const size_t end = head.find('\n', examined_);
+    if (end == head.npos) break;
+    const std::string_view line = head.substr(examined_, end - examined_);
+    examined_ = end + 1;
+    ended_ = line.empty() || line == "\r";
+    if (ended_) break;
     const bool continues = line[0] == ' ' || line[0] == '\t';  // it belongs to the line before it
     if (!continues) {
-      name = list_name(line);
-      num_entries = 0;
+      name_ = list_name(line);
+      num_entries_ = 0;
     }
-    if (name.empty()) continue;
-    num_entries += num_list_entries(line);
-    if (num_entries > kMaxListEntries) return too_many_entries(name, num_entries);
+    if (name_.empty()) continue;
+    num_entries_ += num_list_entries(line);
+    if (num_entries_ > kMaxListEntries) return too_many_entries(name_, num_entries_);
   }
   return {};
+}
+
+void ListScan::removed(size_t num_bytes) {
+  examined_ -= std::min(num_bytes, examined_);
 }
 
 }  // namespace hadal::server

@@ -13,6 +13,7 @@
 #include "server/admission/memory_costs.h"
 #include "server/generation/background_pool.h"
 #include "server/generation/generation.h"
+#include "server/generation/parse_task.h"
 #include "server/generation/request_registry.h"
 #include "server/http/http_message.h"
 #include "server/json/json_fields.h"
@@ -31,7 +32,7 @@ using Exchange = std::shared_ptr<HttpExchange>;
 constexpr std::chrono::seconds kHealthTimeout{20};
 constexpr std::chrono::milliseconds kHealthPoll{50};
 constexpr std::chrono::milliseconds kProfilePoll{100};
-constexpr size_t kAdminBody = 64 << 10;
+constexpr size_t kAdminBody = kInlineBodyBytes;  // it is parsed on the I/O thread
 
 HttpResponse plain_text(int status, std::string text) {
   HttpResponse response;

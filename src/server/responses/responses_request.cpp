@@ -32,7 +32,7 @@ void refuse_unsupported(FieldReader& reader) {
   reader.unsupported({"context_management"},
                      "a conversation is not shortened; the client may send a shorter one");
   reader.unsupported({"moderation"}, "nothing here classifies texts");
-  reader.unsupported({"rid"}, "the server chooses the id of a response, which /abort_request takes");
+  reader.unsupported({"rid"}, "the server chooses the id of a response; /abort_request accepts that id");
 }
 
 // Checks include, top_logprobs and truncation. Their allowed values have no effect.
@@ -148,6 +148,36 @@ void find_earlier(FieldReader& reader, const Place& place, Conversation& out) {
   if (!charged.ok()) reader.refuse({}, charged.status());
 }
 
+// A response repeats these fields of its request. Each event of a stream that has the response repeats them,
+// and so does each reading of a stored response, so their size is limited.
+struct EchoedField {
+  std::string_view name;
+  std::string_view otherwise;  // what stands there if the request has no such field
+};
+constexpr EchoedField kEchoedFields[] = {{"instructions", "null"},
+                                         {"max_output_tokens", "null"},
+                                         {"max_tool_calls", "null"},
+                                         {"previous_response_id", "null"},
+                                         {"metadata", "{}"},
+                                         {"parallel_tool_calls", "true"},
+                                         {"text", "{\"format\":{\"type\":\"text\"}}"},
+                                         {"tool_choice", "\"auto\""},
+                                         {"tools", "[]"}};
+constexpr size_t kMaxEchoBytes = size_t{1} << 20;
+
+std::string_view largest_echoed_field(const FieldReader& reader) {
+  std::string_view largest = kEchoedFields[0].name;
+  size_t most = 0;
+  for (const auto& [name, otherwise] : kEchoedFields) {
+    const json::value* value = reader.find(name);
+    const size_t bytes = value == nullptr ? 0 : json::serialize(*value).size();
+    if (bytes <= most) continue;
+    largest = name;
+    most = bytes;
+  }
+  return largest;
+}
+
 // Writes the members of the response that repeat the request.
 std::string echo_of(const FieldReader& reader, const SamplingParams& sampling, std::string_view effort,
                     bool store) {
@@ -159,14 +189,7 @@ std::string echo_of(const FieldReader& reader, const SamplingParams& sampling, s
     const json::value* value = reader.find(name);
     out += value == nullptr ? std::string(otherwise) : json::serialize(*value);
   };
-  for (const std::string_view name :
-       {"instructions", "max_output_tokens", "max_tool_calls", "previous_response_id"})
-    member(name, "null");
-  member("metadata", "{}");
-  member("parallel_tool_calls", "true");
-  member("text", "{\"format\":{\"type\":\"text\"}}");
-  member("tool_choice", "\"auto\"");
-  member("tools", "[]");
+  for (const auto& [name, otherwise] : kEchoedFields) member(name, otherwise);
   out += ",\"reasoning\":{\"effort\":";
   if (effort.empty()) {
     out += "null";
@@ -202,8 +225,8 @@ std::vector<ChatMessage> join_messages(FieldReader& reader, const Conversation& 
   return std::move(all.list);
 }
 
-// Keeps the parts of the request that the answer needs. Its repeated members occur in three events of a
-// stream.
+// Keeps the parts of the request that the answer needs. The members that repeat the request occur in three
+// events of a stream.
 void keep_for_answer(FieldReader& reader, std::string echo, const std::vector<ChatMessage>& messages,
                      ResponsesRequest& out) {
   constexpr size_t kEchoCopies = 4;
@@ -250,8 +273,18 @@ std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limi
     sampling.max_new_tokens = 1;
     sampling.params.min_new_tokens = 0;
   }
-  if (reader.ok() && !counting)
-    keep_for_answer(reader, echo_of(reader, sampling.params, effort, out.store), messages.list, out);
+  if (reader.ok() && !counting) {
+    std::string echo = echo_of(reader, sampling.params, effort, out.store);
+    if (echo.size() > kMaxEchoBytes) {
+      const std::string_view largest = largest_echoed_field(reader);
+      reader.fail(
+          largest,
+          fmt::format("makes the fields that a response repeats {} bytes long; at most {} are allowed",
+                      echo.size(), kMaxEchoBytes));
+    } else {
+      keep_for_answer(reader, std::move(echo), messages.list, out);
+    }
+  }
   std::vector<std::string> places;
   input.messages = join_messages(reader, out.earlier, std::move(messages), places);
   make_chat(reader, limits, std::move(input), out);

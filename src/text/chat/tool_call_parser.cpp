@@ -21,6 +21,8 @@ struct FormatName {
   std::string_view name;
   ToolCallFormat format;
 };
+constexpr size_t kMostUnknownNames = 16;  // for the log, because a model may write any number of them
+
 constexpr FormatName kFormatNames[] = {{"none", ToolCallFormat::kNone},
                                        {"deepseekv3", ToolCallFormat::kDeepSeekV3},
                                        {"deepseekv31", ToolCallFormat::kDeepSeekV31},
@@ -188,7 +190,7 @@ class ToolCallParser::Impl {
     has_name_ = true;
     const auto& names = options_.tool_names;
     const bool known = std::find(names.begin(), names.end(), name) != names.end();
-    if (!known) unknown_names_.emplace_back(name);
+    if (!known && unknown_names_.size() < kMostUnknownNames) unknown_names_.emplace_back(name);
     is_returned_ = (known || options_.forward_unknown) && (options_.parallel || num_calls_ == 0);
     if (!is_returned_) return;
     piece.calls.push_back(
