@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests what --log-requests shows of long texts: their beginnings, of a length that the level sets, and no more than a MiB
-of one request's prompts, however many it has."""
+"""Tests what --log-requests shows of texts: their beginnings, of a length that the level sets, no more than a MiB of one
+request's prompts, however many it has, and answers whole that are sent in pieces."""
 import json
 import re
 import sys
@@ -27,6 +27,18 @@ def ask(server, prompts):
     check("answers", status == 200, answer)
 
 
+def check_incremental_answers():
+    """An answer whose events hold only what is new is logged whole."""
+    with Server("--chat-template", "v2.5", "--log-requests", "--incremental-streaming-output") as server:
+        events = list(server.events("/generate", {"text": SENTENCE, "stream": True,
+                                                  "sampling_params": {"max_new_tokens": 24, "temperature": 0}}))
+        text = "".join(event["text"] for event in events if event != "[DONE]")
+        server.stop()
+        logged = [found[1] for line in server.text().splitlines() if (found := re.search(r'request finished .* text="(.*)"$', line))]
+        check("the text of an incremental answer is logged whole", len(events) > 3 and
+              logged == [json.dumps(text, ensure_ascii=False)[1:-1]], (logged, text))
+
+
 def main():
     config = json.loads((TINY / "config.json").read_text())
     tokens = config["max_position_embeddings"] - 64
@@ -51,6 +63,7 @@ def main():
         check("level 3: a MiB in all", MIB - len(whole.encode()) < total <= MIB, total)
         check("level 3: none at the end", shown[-1] == "", shown[-1][:100])
         check("exit code", server.stop() == 0, server.text()[-2000:])
+    check_incremental_answers()
     return finish()
 
 

@@ -289,6 +289,7 @@ TEST_F(HttpServerTest, AHandlerThatThrowsOrNeverAnswersGives500) {
   EXPECT_EQ(thrown.status, 500);
   EXPECT_NE(thrown.body.find("internal error"), std::string::npos) << thrown.body;
   EXPECT_EQ(client.get("/drop").status, 500);
+  EXPECT_EQ(server_->ledger().refused(Refusal::kMemory), 0) << "a fault is no refusal";
   EXPECT_EQ(client.get("/fine").status, 200);
 }
 

@@ -244,6 +244,10 @@ void HttpConnection::fail(Refusal reason, int status, std::string_view message) 
 
 void HttpConnection::refuse(Refusal reason, HttpResponse response) {
   thread_->transport().ledger->count(reason);
+  end_with(std::move(response));
+}
+
+void HttpConnection::end_with(HttpResponse response) {
   admission_.always_logged = admission_.always_logged && admission_.has_key;
   HttpRequest request = take_request();
   std::string().swap(request.body);
@@ -262,7 +266,9 @@ void HttpConnection::on_fault(const std::exception& error) noexcept {
     log_error("http_connection_failed peer={} error=\"{}\"", peer_.address, error.what());
     if (closed_ || closing_ || opening_ || exchange_ || flushing_ || queued() != 0) return cut("failed");
     const Status status = status_of(error);
-    fail(Refusal::kMemory, http_status(status.code), status.message);
+    const int code = http_status(status.code);
+    if (code == 503) return fail(Refusal::kMemory, code, status.message);
+    end_with(error_response(admission_.style, code, status.message));  // a fault is no refusal
   } catch (const std::exception&) {
     cut("failed");
   }

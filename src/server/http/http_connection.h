@@ -161,6 +161,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpRequest take_request();
   HeadCharge take_head();
   void refuse(Refusal reason, HttpResponse response);
+  void end_with(HttpResponse response);  // the connection's last answer
   void exchange_done(bool keep_alive);
   void close_after_flush();
   void drained();

@@ -20,6 +20,9 @@ class GenerateCall final : public ChoicesCall {
         request_(std::move(request)),
         num_open_(request_.items.size()) {
     outputs_.reserve(num_open_);
+    // With incremental events an output keeps only the text of the last one.
+    if (request_.stream && context.options.stream_output_incremental && log_text_bytes(context) > 0)
+      logged_.resize(num_open_);
   }
 
  private:
@@ -50,9 +53,11 @@ class GenerateCall final : public ChoicesCall {
     const bool has_more = delta.has_more;
     output.add(std::move(delta));
     if (has_more) return;
+    if (!logged_.empty() && logged_[i].size() < log_text_bytes(context_)) logged_[i] += output.text_json();
     if (output.finished()) {
       --num_open_;
-      log_request_end(context_, output.rid(), output.last(), output.text_json());
+      log_request_end(context_, output.rid(), output.last(),
+                      logged_.empty() ? output.text_json() : logged_[i]);
     }
     if (request_.stream) {
       if (!output.is_due()) return;
@@ -81,6 +86,7 @@ class GenerateCall final : public ChoicesCall {
 
   NativeRequest request_;
   std::vector<NativeOutput> outputs_;  // of the choices that have been started
+  std::vector<std::string> logged_;  // the beginnings of incremental texts, or empty: outputs_ have the texts
   size_t num_open_;
   std::string json_;
 };
