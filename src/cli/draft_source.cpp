@@ -3,6 +3,7 @@
 #include <system_error>
 
 #include "base/log.h"
+#include "cli/model_source.h"
 #include "hub/fetch.h"
 #include "model/draft_layer.h"
 
@@ -33,18 +34,16 @@ Result<std::optional<DraftLayer>> find_draft_layer(const ParsedFlags& flags, con
   const auto path = flags.text("speculative-draft-model-path");
   if (!path) return own;
   HADAL_ASSIGN_OR_RETURN(DraftRequest request, request_of(flags, options));
-  hub::HubEnvironment cache = environment.hub;
-  cache.offline = true;  // a model that is not in the cache is not fetched
   const auto scope =
       request.format == LoadFormat::kDummy ? hub::FetchScope::kConfig : hub::FetchScope::kWeights;
-  const auto located = hub::locate_model(*path, scope, cache, {});
+  const hub::HubEnvironment hub = hub_settings(flags, environment);
+  const auto located = find_draft(*path, scope, hub);
   std::error_code ignored;
   if (!located.ok()) {
-    if (fs::exists(*path, ignored) || !hub::parse_model_id(*path)) return about_draft(located.status());
-    log_warning(
-        "draft model not read id={} reason=\"it is neither a directory nor in the Hugging Face cache, and "
-        "the model's own NextN layer is used\"",
-        *path);
+    const bool is_id = !fs::exists(*path, ignored) && hub::parse_model_id(*path);
+    if (!is_id || located.status().code == StatusCode::kCancelled) return about_draft(located.status());
+    log_warning("draft model not read id={} reason=\"{}\" instead=\"the model's own NextN layer is used\"",
+                *path, located.status().message);
     return own;
   }
   const bool is_model = fs::equivalent(*located, model_dir, ignored);

@@ -2,16 +2,31 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 
+#include "base/mapped_file.h"
 #include "cli/terminal.h"
 #include "hub/transfer_rate.h"
+#include "model/config.h"
+#include "model/other_models.h"
 
 namespace hadal::cli {
 namespace {
 
-// Calls `get` with callbacks that show progress and check for Ctrl-C.
+namespace fs = std::filesystem;
+
+using ConfigCheck = Result<void> (*)(std::string_view config_json, std::string_view source);
+
+Result<void> check_config(std::string_view config_json, std::string_view source) {
+  HADAL_RETURN_IF_ERROR(refuse_other_model(config_json, source));
+  HADAL_ASSIGN_OR_RETURN([[maybe_unused]] const ModelConfig config, parse_model_config(config_json, source));
+  return {};
+}
+
+// Calls `get` with callbacks that show progress, check for Ctrl-C, and check config.json before weights are
+// fetched; `check` may be null.
 template <typename Get>
-Result<std::filesystem::path> with_progress(const std::string& model, const Get& get) {
+Result<fs::path> with_progress(const std::string& model, ConfigCheck check, const Get& get) {
   const InterruptGuard interrupt;
   Progress progress("fetching " + model);
   const hub::FetchCallbacks callbacks{
@@ -24,7 +39,13 @@ Result<std::filesystem::path> with_progress(const std::string& model, const Get&
                             static_cast<size_t>(at.total_bytes - at.cached_bytes),
                             hub::describe_progress(at.done_bytes, at.total_bytes, at.bytes_per_s));
           },
-      .is_cancelled = [&] { return interrupt.interrupted(); }};
+      .is_cancelled = [&] { return interrupt.interrupted(); },
+      .check_before_weights = [&](const fs::path& snapshot) -> Result<void> {
+        if (check == nullptr) return {};
+        const fs::path path = snapshot / "config.json";
+        HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kMaxConfigBytes));
+        return check(text, path.native());
+      }};
   return get(callbacks);
 }
 
@@ -45,17 +66,28 @@ hub::FetchScope fetch_scope(const ParsedFlags& flags) {
   }
 }
 
-Result<std::filesystem::path> find_model(const std::string& model_path, const ParsedFlags& flags,
-                                         const Environment& environment) {
+hub::HubEnvironment hub_settings(const ParsedFlags& flags, const Environment& environment) {
   hub::HubEnvironment hub = environment.hub;
   hub.offline |= flags.has("offline");
-  return with_progress(model_path, [&](const hub::FetchCallbacks& callbacks) {
-    return hub::locate_model(model_path, fetch_scope(flags), hub, callbacks);
+  return hub;
+}
+
+Result<fs::path> find_model(const std::string& model_path, const ParsedFlags& flags,
+                            const Environment& environment) {
+  const ConfigCheck check = flags.has("json-model-override-args") ? nullptr : &check_config;
+  return with_progress(model_path, check, [&](const hub::FetchCallbacks& callbacks) {
+    return hub::locate_model(model_path, fetch_scope(flags), hub_settings(flags, environment), callbacks);
   });
 }
 
-Result<std::filesystem::path> fetch_model(const hub::ModelId& id, const Environment& environment) {
-  return with_progress(id.repository, [&](const hub::FetchCallbacks& callbacks) {
+Result<fs::path> find_draft(const std::string& path, hub::FetchScope scope, const hub::HubEnvironment& hub) {
+  return with_progress(path, &refuse_other_model, [&](const hub::FetchCallbacks& callbacks) {
+    return hub::locate_model(path, scope, hub, callbacks);
+  });
+}
+
+Result<fs::path> fetch_model(const hub::ModelId& id, const Environment& environment) {
+  return with_progress(id.repository, &check_config, [&](const hub::FetchCallbacks& callbacks) {
     return hub::fetch_model(id, hub::FetchScope::kWeights, environment.hub, callbacks);
   });
 }

@@ -84,7 +84,7 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
   const std::filesystem::path config_path = session->model_dir_ / "config.json";
   HADAL_RETURN_IF_ERROR(refuse_gguf(session->model_dir_));
   HADAL_RETURN_IF_ERROR(refuse_no_model(session->model_dir_));
-  HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(config_path, size_t{16} << 20));
+  HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(config_path, kMaxConfigBytes));
   if (options.config_overrides.empty())  // overrides may change the kind of model
     HADAL_RETURN_IF_ERROR(refuse_other_model(text, config_path.string()));
   auto config = parse_model_config(text, config_path.string(), options.config_overrides);

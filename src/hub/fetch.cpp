@@ -69,6 +69,15 @@ Result<fs::path> fetch(const ModelId& id, FetchScope scope, const HubAccess& acc
   HADAL_ASSIGN_OR_RETURN(const auto small_files, choose_small_files(info, scope));
   HADAL_RETURN_IF_ERROR(download_files(small_files, from, access, cache, callbacks));
   if (scope == FetchScope::kWeights) {
+    if (callbacks.check_before_weights) {
+      const Result<void> checked = callbacks.check_before_weights(cache.snapshot(info.commit));
+      if (!checked.ok()) {
+        Status status = checked.status();
+        // The file is wrong, and not the request, of which explained() would speak.
+        if (status.code == StatusCode::kInvalidArgument) status.code = StatusCode::kDataLoss;
+        return status;
+      }
+    }
     std::string index;
     const fs::path index_path = cache.snapshot(info.commit) / kWeightIndexFile;
     if (find_file(info, kWeightIndexFile) != nullptr) {
@@ -111,7 +120,7 @@ Result<fs::path> locate_model(const std::string& model_path, FetchScope scope,
   const std::optional<ModelId> id = parse_model_id(model_path);
   if (!id) {
     if (auto bundled = bundled_model(model_path)) return *std::move(bundled);
-    return not_found("{}: no such directory, nor a hub id (org/name or org/name@revision)", model_path);
+    return not_found("{}: is neither a directory nor a hub id (org/name or org/name@revision)", model_path);
   }
   HADAL_ASSIGN_OR_RETURN(const fs::path cache_dir, cache_of(*id, environment));
   const fs::path snapshot = CachedRepository(cache_dir, id->repository).find_snapshot(id->revision);

@@ -19,7 +19,6 @@ namespace fs = std::filesystem;
 using config_json::Json;
 
 constexpr const char* kExportArchitecture = "DeepseekV3ForCausalLMNextN";
-constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
 std::string eh_proj_of(int64_t layer_idx) {
   return layer_prefix(layer_idx) + "eh_proj.weight";

@@ -3,12 +3,15 @@
 // call it.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <string_view>
 
 #include "base/result.h"
 
 namespace hadal {
+
+inline constexpr size_t kMaxConfigBytes = size_t{16} << 20;  // a larger config.json is not read
 
 // Returns an error (kUnsupported) if `path` is a GGUF file, or a directory of GGUF files without config.json.
 Result<void> refuse_gguf(const std::filesystem::path& path);

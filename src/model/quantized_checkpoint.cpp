@@ -11,6 +11,7 @@
 #include "base/mapped_file.h"
 #include "model/checkpoint.h"
 #include "model/checkpoint_directory.h"
+#include "model/other_models.h"
 #include "model/quantize.h"
 #include "model/safetensors_writer.h"
 #include "model/weights_storage.h"
@@ -191,8 +192,8 @@ class Converter {
     return written;
   }
 
-  // Returns true if the values do not change, which holds for those of a float type, and for codes whose
-  // scales mean the same in the new format.
+  // Returns true if the values do not change, which holds if a float type remains the same, and for codes
+  // whose scales mean the same in the new format.
   bool is_copied(const TensorSpec& spec, const Checkpoint::Entry& source) const {
     if (!is_code(spec.dtype)) return spec.dtype == *source.info.dtype;
     return is_code(*source.info.dtype) && in_.quantization->type == out_.quantization->type &&
@@ -347,7 +348,7 @@ Result<QuantizedCheckpointSummary> write_quantized_checkpoint(const fs::path& fr
                                                               const QuantizedCheckpointOptions& options,
                                                               ThreadPool& pool) {
   const std::string source = (from / "config.json").string();
-  HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(from / "config.json", size_t{16} << 20));
+  HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(from / "config.json", kMaxConfigBytes));
   HADAL_ASSIGN_OR_RETURN(const ModelConfig in, parse_model_config(text, source));
   const auto config_text = [&](bool ue8m0_scales) -> Result<std::string> {
     if (options.format == nullptr) return with_quantization_config(text, source, "");

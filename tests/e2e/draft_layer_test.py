@@ -10,6 +10,7 @@ import sys
 
 from command_line import TINY, expect_error, run, run_tests
 from counting import check
+from hub_server import HubServer, Repository
 from serving import Server
 
 PATH = "--speculative-draft-model-path"
@@ -202,6 +203,23 @@ def hub_ids(work, layers):
                          env={"HF_HUB_CACHE": str(work / "cache")})
     check("an id that is in the cache is read from it", code == 0 and "draft layer loaded path=" in err and
           json.loads(out)["text"] == plain["text"], err)
+    files = {path.name: path.read_bytes() for path in layers.export.iterdir()}
+    with HubServer(Repository(files, name="team/layer")) as hub:
+        words = ["generate", "--model-path", TINY, "--device", "cpu", "--json", "--max-new-tokens", 48, "--prompt", PROMPT,
+                 "--temperature", 0, "--log-level", "info", *FIXED, PATH]
+        env = {"HF_HUB_CACHE": str(work / "fetched"), "HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "TRANSFORMERS_OFFLINE": "0",
+               "NO_PROXY": "127.0.0.1"}
+        code, out, err = run(*words, "team/layer", env=env)
+        check("an id that is not in the cache is fetched", code == 0 and json.loads(out)["text"] == plain["text"] and
+              f"draft layer loaded path={work / 'fetched/models--team--layer/snapshots'}" in err, err)
+        code, out, err = run(*words, "team/nothing", env=env)
+        check("an id that the hub does not have is a warning", code == 0 and json.loads(out)["text"] == plain["text"] and
+              "draft model not read id=team/nothing" in err and "no such model" in err and "own NextN layer is used" in err, err)
+        hub.repository.files["config.json"] = json.dumps({"architectures": ["Qwen2ForCausalLM"]}).encode()
+        asked = len(hub.requests)
+        code, out, err = run(*words, "team/layer", env={**env, "HF_HUB_CACHE": str(work / "refused")})
+        check("another kind of model is refused before its weights are fetched", code == 0 and "Qwen2ForCausalLM" in err and
+              not any(request.is_for(name) for request in hub.requests[asked:] for name in files if name.endswith(".safetensors")), err)
 
 
 def refusals(work, model, layers):

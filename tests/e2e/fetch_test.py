@@ -154,6 +154,18 @@ def test_commands_fetch_what_they_read():
         check("a model that was fetched generates what its directory does", code == 0 and fetched == local, (fetched, err))
 
 
+def test_other_models_are_refused_before_their_weights_are_fetched():
+    other = repository()
+    other.files["config.json"] = json.dumps({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}).encode()
+    wrong = repository()
+    wrong.files["config.json"] = json.dumps({**CONFIG, "hidden_size": -1}).encode()
+    for name, repo, wanted in (("another kind of model", other, ["Qwen2ForCausalLM"]), ("a wrong config", wrong, ["hidden_size"])):
+        for words in (["fetch", "org/name"], ["generate", "--prompt", "Hello", "--model-path", "org/name"]):
+            with HubServer(repo) as hub, Cache() as cache:
+                check_fails(f"{name}, {words[0]}", cache.run(hub.url, *words), "org/name", "config.json", *wanted)
+                check(f"{name}, {words[0]}: no weights are fetched", not any(hub.of(shard) for shard in SHARDS), hub.requests)
+
+
 def test_refusals():
     repo = repository()
     for name, fault, wanted in [
