@@ -1,6 +1,6 @@
 // Defines the kinds of error. Expected outcomes travel as Result<T> with a Status code (base/result.h);
-// broken invariants and device failures throw hadal::Error, which is caught in two places only: the engine
-// step and main.
+// broken invariants and device failures throw hadal::Error, which is caught where work ends as a whole: by
+// the engine step (which fails the step's requests), by the threads of ranks, and by main.
 #pragma once
 
 #include <stdexcept>

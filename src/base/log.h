@@ -19,9 +19,9 @@ LogLevel log_level();
 void log_message(LogLevel level, std::string_view message);
 
 // While this object lives, logging never waits for stderr: a separate thread (base/log_writer.h) writes the
-// lines, and drops and counts them when stderr is too slow. Only one such object may exist. Its destructor
-// writes the remaining lines; if stderr hangs, it gives up after two seconds, and the process logs nothing
-// more.
+// lines, and lines are dropped and counted when stderr is too slow. Only one such object may exist. Its
+// destructor writes the remaining lines; if that takes longer than two seconds, it gives up, and the process
+// logs nothing more.
 class AsyncLogging {
  public:
   AsyncLogging();

@@ -79,7 +79,7 @@ int64_t RadixCache::match_length(std::span<const int32_t> tokens, const CacheSal
 }
 
 void RadixCache::lock(CacheNodeId node) {
-  HADAL_CHECK(in_use(node), "node {}", node);
+  HADAL_CHECK(in_use(node), "node {} is not in use", node);
   for (; node != -1; node = nodes_[node].parent) {
     Node& entry = nodes_[node];
     if (entry.num_locks == 0 && node != kRootNode) {
@@ -91,7 +91,7 @@ void RadixCache::lock(CacheNodeId node) {
 }
 
 void RadixCache::unlock(CacheNodeId node) {
-  HADAL_CHECK(in_use(node), "node {}", node);
+  HADAL_CHECK(in_use(node), "node {} is not in use", node);
   for (; node != -1; node = nodes_[node].parent) {
     Node& entry = nodes_[node];
     HADAL_CHECK_GT(entry.num_locks, 0);

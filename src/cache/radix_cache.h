@@ -94,9 +94,9 @@ struct PrefixMatch {
 class RadixCache {
  public:
   // `pool` must outlive the cache. A disabled cache never matches and never stores anything
-  // (--disable-radix-cache). The records of a token depend on the `lookahead` tokens after it, too, so the
-  // last `lookahead` tokens of a cached prefix may not be used. The last records of a whole page are an
-  // exception: where the tree branches after the page, they belong to only one of the branches.
+  // (--disable-radix-cache). The records of a token also depend on the `lookahead` tokens after it, so the
+  // last `lookahead` tokens of a cached prefix are not used. If the tree branches at the end of a page, all
+  // branches use the page, although its last `lookahead` records were made for only one of them.
   RadixCache(PagePool& pool, EvictionPolicy policy, bool enabled = true, int64_t lookahead = 0);
   RadixCache(const RadixCache&) = delete;
   RadixCache& operator=(const RadixCache&) = delete;

@@ -44,8 +44,8 @@ typedef struct hadal_mla_shape {
   int32_t causal;       /* query token t attends to len - q_len + 1 + t keys, else all len */
   int32_t num_sms;      /* of the device, from hadal_mla_device */
   int64_t
-      most_keys; /* upper bound of the lengths (the width of a page table); 0: not known. It only selects a
-                    kernel, so any value gives right results, but plan and decode need the same value. */
+      most_keys; /* no length is expected above it (the width of a page table); 0: not known. Any value gives
+                    right results, but it selects kernels, so plan and decode need the same value. */
 } hadal_mla_shape;
 
 typedef struct hadal_mla_decode_args {

@@ -47,7 +47,8 @@ Result<std::vector<std::pair<int32_t, float>>> parse_logit_bias(const std::strin
     int32_t id = 0;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     if (error != std::errc() || end != key.data() + key.size() || id < 0) {
-      return invalid_argument("--logit-bias: '{}' is not a token id", key);
+      return invalid_argument("--logit-bias: '{}' is not a token id; must be a whole number in [0, {}]", key,
+                              std::numeric_limits<int32_t>::max());
     }
     if (!value.is_number() || std::abs(value.get<double>()) > 100.0) {
       return invalid_argument("--logit-bias: {} has the bias {}; must be a number in [-100, 100]", key,
@@ -84,7 +85,7 @@ Result<void> resolve_gpus(const ParsedFlags& flags, ModelOptions& options) {
                   .lone_rank = flags.integer("lone-rank").value_or(-1)};
   if (options.device == DeviceType::kCpu) {
     if (!options.gpus.is_lone()) return {};
-    return invalid_argument("--lone-rank {}: ranks are measured alone on a GPU only", options.gpus.lone_rank);
+    return invalid_argument("--lone-rank {}: allowed only with --device cuda", options.gpus.lone_rank);
   }
   const int num_gpus =
       options.no_gpu_because.empty() ? cuda::availability().num_devices : std::numeric_limits<int>::max();
@@ -146,8 +147,12 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   std::error_code ignored;
   if (flags.has("kernel-config-dir") && !std::filesystem::is_directory(options.kernel_config_dir, ignored)) {
     if (options.kernel_config_dir.empty())
-      return invalid_argument("--kernel-config-dir '': is not a directory");
-    return not_found("--kernel-config-dir {}: is not a directory", options.kernel_config_dir);
+      return invalid_argument(
+          "--kernel-config-dir '': is not a directory; must be a directory with files that `hadal tune` "
+          "wrote");
+    return not_found(
+        "--kernel-config-dir {}: is not a directory; must be a directory with files that `hadal tune` wrote",
+        options.kernel_config_dir);
   }
   options.tokenizer_path = flags.text_or("tokenizer-path", "");
   if (flags.text_or("load-format", "auto") == "dummy") options.load_format = LoadFormat::kDummy;

@@ -19,8 +19,8 @@ inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitInterrupted = 130;
 
-// Returns the command that `words` begin with, and how many words its name has. A missing or unknown command
-// is an error, which names the nearest command.
+// Returns the command that `words` begin with, and how many words its name has. A missing command is an
+// error, and so is an unknown one, for which the error names the nearest command if there is one.
 Result<std::pair<Command, size_t>> find_command(std::span<const std::string> words);
 
 // Runs `words` (argv without the program's name) and returns the exit code. It never throws; an error is one

@@ -243,7 +243,7 @@ Result<std::shared_ptr<server::KeyRing>> resolve_keys(const ParsedFlags& flags,
     if (value && value->empty())
       return invalid_argument("{} is empty; must be a key, or unset if no key is needed", variable);
     if (value && flags.has(flag))
-      return invalid_argument("--{} and {} are both given; only one of them may be", flag, variable);
+      return invalid_argument("--{} and {} are both given; only one of them may be given", flag, variable);
     return value ? *value : flags.text_or(flag, "");
   };
   HADAL_ASSIGN_OR_RETURN(const std::string key, one_of("api-key", "HADAL_API_KEY", environment.api_key));
@@ -252,7 +252,7 @@ Result<std::shared_ptr<server::KeyRing>> resolve_keys(const ParsedFlags& flags,
   std::vector<server::ApiKey> keys;
   if (flags.has("api-key-file")) {
     if (!key.empty())
-      return invalid_argument("--api-key-file and {} are both given; only one of them may be",
+      return invalid_argument("--api-key-file and {} are both given; only one of them may be given",
                               environment.api_key ? "HADAL_API_KEY" : "--api-key");
     HADAL_ASSIGN_OR_RETURN(keys, server::load_key_file(flags.text_or("api-key-file", "")));
   } else if (!key.empty()) {

@@ -20,7 +20,7 @@ size_t max_request_memory(const ParsedFlags& flags);
 // the reverse, an empty key, and a share that is above 1 or too small for the largest body.
 Result<server::HttpServerOptions> resolve_http_options(const ParsedFlags& flags);
 
-// Returns the keys of clients and of the admin. The errors are a key that is given twice, an empty key, and a
+// Returns the keys of clients and of the admin. The errors are two sources of one key, an empty key, and a
 // bad key file.
 Result<std::shared_ptr<server::KeyRing>> resolve_keys(const ParsedFlags& flags,
                                                       const Environment& environment);

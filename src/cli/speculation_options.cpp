@@ -58,7 +58,7 @@ Result<void> check_speculation_flags(const ParsedFlags& flags) {
   }
   HADAL_RETURN_IF_ERROR(simulated_acceptance(flags));
   if (const auto topk = flags.integer("speculative-eagle-topk"); topk.value_or(1) > 1) {
-    log_warning("draft trees are not built, but chains topk={} tokens_a_step={}", *topk,
+    log_warning("draft trees are not supported, so each draft is a chain topk={} tokens_per_step={}", *topk,
                 speculation_width(flags));
   }
   return {};

@@ -52,8 +52,8 @@ class InterruptGuard {
 // Makes SIGINT end the process with exit code 130 while no guard exists. main calls this once.
 void install_signal_handlers();
 
-// Estimates how long work will still take if it continues at its present speed: "12 s", "3 min 20 s", "1 h 5
-// min". The text is empty at the beginning and at the end, when no estimate is possible.
+// Estimates how long work will still take if it continues at its average speed so far: "12 s", "3 min 20 s",
+// "1 h 5 min". The text is empty at the beginning and at the end, when no estimate is possible.
 std::string time_left(size_t done, size_t total, double elapsed_s);
 
 // Shows progress and the time left: as a bar on a terminal, else as log lines at 25 %, 50 %, … if the work

@@ -1,5 +1,9 @@
 #include "client/bench_backend.h"
 
+#include <fmt/ranges.h>
+
+#include <vector>
+
 #include <boost/json.hpp>
 
 namespace hadal::client {
@@ -59,7 +63,10 @@ Result<Backend> find_backend(std::string_view name) {
   for (const Backend& backend : kBackends) {
     if (backend.name == name) return backend;
   }
-  return invalid_argument("there is no backend {}", name);
+  std::vector<std::string_view> names;
+  for (const Backend& backend : kBackends) names.push_back(backend.name);
+  return invalid_argument("--backend {}: must be one of {}", name.empty() ? "''" : name,
+                          fmt::join(names, ", "));
 }
 
 std::string_view target_of(ServerApi api) {

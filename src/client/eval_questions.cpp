@@ -59,10 +59,11 @@ Result<std::vector<std::string>> text_list(const json::value& value, const char*
                                            const std::string& where) {
   std::vector<std::string> out;
   std::string hold;
-  if (!value.is_array()) return data_loss("{}: {} is not a list", where, name);
+  if (!value.is_array()) return data_loss("{}: {} must be a list of strings", where, name);
   for (const json::value& item : value.as_array()) {
     if (text_in(&item, hold) == nullptr)
-      return data_loss("{}: {} contains something that is not a string", where, name);
+      return data_loss("{}: {} must be a list of strings, but item {} is not a string", where, name,
+                       out.size() + 1);
     out.push_back(hold);
   }
   return out;

@@ -1,24 +1,46 @@
 #include "engine/backend.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "kernels/cuda/comm/parts.h"
 #include "kernels/cuda/mla/plan/geometry.h"
+#include "tensor/dtype.h"
 
 namespace hadal {
+namespace {
+
+// Returns the name of the format in --kv-cache-dtype.
+const char* name_of(KvFormat format) {
+  switch (format) {
+    case KvFormat::kF32:
+      return "float32";
+    case KvFormat::kF16:
+      return "float16";
+    case KvFormat::kBF16:
+      return "bfloat16";
+    case KvFormat::kFp8E4M3:
+      return "fp8_e4m3";
+    case KvFormat::kFp8E5M2:
+      return "fp8_e5m2";
+  }
+  return "unknown";
+}
+
+}  // namespace
 
 Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype) {
   const KvFormat format = layout.format;
+  const auto refused = [&](std::string_view allowed) {
+    return unsupported("--kv-cache-dtype {}: not supported on a GPU with --dtype {}; allowed: {}",
+                       name_of(format), to_string(compute_dtype), allowed);
+  };
   if (compute_dtype == DType::kF16) {
     if (format == KvFormat::kF16) return {};
-    return unsupported(
-        "--kv-cache-dtype: with --dtype float16 a GPU stores keys and values in float16; allowed: "
-        "auto, fp16, float16, or use --dtype bfloat16 for the other formats");
+    return refused("auto, fp16, float16");
   }
   if (format != KvFormat::kF16 && format != KvFormat::kF32) return {};
-  return unsupported(
-      "--kv-cache-dtype: a GPU stores keys and values in bfloat16, fp8_e4m3 or fp8_e5m2, and with "
-      "--dtype float16 in float16");
+  return refused("auto, bf16, bfloat16, fp8_e4m3, fp8_e5m2");
 }
 
 Result<void> check_gpu_batch(std::string_view flag, int64_t num_requests) {

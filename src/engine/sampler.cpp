@@ -75,7 +75,7 @@ int32_t draw(std::span<const std::pair<float, int32_t>> candidates, const std::p
   const auto gumbel = [](uint32_t bits) { return -std::log(static_cast<double>(exponential_noise(bits))); };
 
   // Sums are relative to the best logit. Logarithms are computed only for the few tokens that can still win:
-  // G is at most −log(1 − u), and the number of leading zeros of u bounds that.
+  // G is at most −log(1 − u), and the number of leading zeros of the bits bounds that.
   int32_t chosen = best.second;
   double largest = gumbel(bits_of(chosen));
   for (const auto& [logit, token] : candidates) {

@@ -1,10 +1,10 @@
-// Computes where a repository's files are in the hub's cache, and writes all parts except the blobs:
+// Computes where a repository's files are in the hub's cache, and writes the links and the refs:
 //
 //   models--ORG--NAME/blobs/CHECKSUM              content
 //                    /blobs/CHECKSUM.incomplete   content that is being fetched
 //                    /snapshots/COMMIT/FILE       symbolic link to a blob
 //                    /refs/REVISION               text: the commit of a branch or tag
-//   .locks/models--ORG--NAME/CHECKSUM.lock its holder writes the blob
+//   .locks/models--ORG--NAME/CHECKSUM.lock        its holder writes the blob
 //
 // The layout is that of the hub's Python library, so each program finds the files that the other has fetched.
 // Any thread may call the functions.

@@ -89,14 +89,16 @@ class BlobSink final : public BodySink {
                          file_.name, answer.linked_size, answer.linked_etag, file_.size, file_.checksum)};
     }
     const int64_t begin = answer.status == 206 ? answer.range_begin : 0;
-    if (begin == blob_.size()) return std::nullopt;
+    const int64_t requested = blob_.size();
+    if (begin == requested) return std::nullopt;
     // The server ignores ranges, or answers with another one.
-    done_bytes_ -= blob_.size();
+    done_bytes_ -= requested;
     if (auto emptied = blob_.restart(); !emptied.ok()) return Failure{.status = emptied.status()};
     if (begin == 0) return std::nullopt;
-    return Failure{
-        .status = data_loss("{}: the answer begins at another byte than was asked for", file_.name),
-        .is_transient = true};
+    const std::string place = begin < 0 ? "an unknown byte" : fmt::format("byte {}", begin);
+    return Failure{.status = data_loss("{}: the answer begins at {}; byte {} was requested", file_.name,
+                                       place, requested),
+                   .is_transient = true};
   }
 
   std::optional<Failure> add(std::span<const std::byte> piece) override {

@@ -12,7 +12,7 @@
 namespace hadal::hub {
 namespace {
 
-// Hadal reads the first four; tokenizers of Python clients also read the others.
+// Hadal reads the first four and chat_template.jinja; tokenizers of Python clients also read the others.
 constexpr const char* kSmallFiles[] = {
     "config.json",        "generation_config.json", "tokenizer.json", "tokenizer_config.json",
     "chat_template.json", "chat_template.jinja",    "merges.txt",     "special_tokens_map.json",
@@ -29,7 +29,7 @@ Status no_weights(const RepositoryInfo& info) {
   constexpr std::string_view kWanted =
       "the repository has neither model.safetensors nor model.safetensors.index.json";
   if (formats.empty()) return not_found("{}", kWanted);
-  return unsupported("{}; its files of weights ({}) are not supported under their names", kWanted,
+  return unsupported("{}; it has weights in {} files, but only these two names are supported", kWanted,
                      fmt::join(formats, ", "));
 }
 

@@ -21,7 +21,7 @@ enum class LoadQuantization : uint8_t { kNone, kFp8, kW8A8Fp8, kW8A8Int8, kBlock
 
 // Returns "fp8", "w8a8_fp8", "w8a8_int8", "blockwise_int8" or "none".
 const char* to_string(LoadQuantization quantization);
-// Reads one of these words; any other is an error.
+// Reads one of these words except "none"; any other word is an error.
 Result<LoadQuantization> parse_load_quantization(std::string_view word);
 
 // Returns the type to which linears of a 16-bit checkpoint are converted: 128×128 blocks of e4m3, channels of
@@ -77,7 +77,7 @@ struct PublishedFormat {
 std::span<const PublishedFormat> published_formats();
 const PublishedFormat* find_published_format(std::string_view name);  // null: there is none of that name
 // Returns the format's quantization_config as JSON text. `unquantised` lists the linears that are not
-// quantised, in the form of ModuleList (lm_head is always among them). For the block format of e4m3,
+// quantised, in the form of ModuleList; lm_head is added to the list. For the block format of e4m3,
 // ue8m0_scales is written as scale_fmt.
 std::string quantization_config_json(const PublishedFormat& format, std::span<const std::string> unquantised);
 

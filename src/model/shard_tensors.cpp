@@ -38,7 +38,8 @@ int64_t width_of(const ModelConfig& config, const TensorSpec& spec, int64_t widt
 
 TensorPart tensor_part(const ModelConfig& config, const TensorSpec& spec, ModelSplit split, int64_t rank,
                        WeightType type, int64_t unit) {
-  HADAL_CHECK(spec.role != TensorRole::kScale, "{} has the part of its matrix", spec.name);
+  HADAL_CHECK(spec.role != TensorRole::kScale, "{} is a scale; its part follows from that of its matrix",
+              spec.name);
   if (spec.shape.size() == 1) return {1, spec.shape[0]};
   const TensorPart whole{spec.shape[0], spec.shape[1]};
   if (spec.role == TensorRole::kHead) return {vocabulary_of(config, split, rank).size(), whole.cols};

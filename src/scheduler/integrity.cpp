@@ -41,7 +41,7 @@ void Scheduler::Impl::check_integrity() const {
     HADAL_CHECK(request->surplus >= 0 && (request->unknown > 0 || request->surplus == 0),
                 "request {} may have {} more tokens, but no step in flight samples any", id,
                 request->surplus);
-    HADAL_CHECK(request->num_items_in_flight == 0 || !in_flight.empty(), "request {}", id);
+    HADAL_CHECK(request->num_items_in_flight == 0 || !in_flight.empty(), "request {} is not consistent", id);
     if (!request->running) continue;
     HADAL_CHECK(by_slot[request->slot] == request.get(), "request {} is not in slot {}", id, request->slot);
     HADAL_CHECK(request->confirmed <= request->planned && request->planned <= request->length() &&
@@ -52,7 +52,7 @@ void Scheduler::Impl::check_integrity() const {
     const bool defers =
         std::find(in_flight.begin(), in_flight.end(), request->deferred_step) != in_flight.end();
     HADAL_CHECK(defers || (request->confirmed < request->planned) == (request->num_items_in_flight > 0),
-                "request {}", id);
+                "request {} is not consistent", id);
     HADAL_CHECK(request->catching_up || request->draining() || request->planned == request->length() - 1,
                 "request {} decodes at {} of {}", id, request->planned, request->length());
   }

@@ -70,15 +70,17 @@ Result<SchedulerOptions> read_options(const json::object& line) {
   HADAL_ASSIGN_OR_RETURN(o.max_running_requests, integer_field(line, "max_running_requests", 1, kMaxRunning));
   HADAL_ASSIGN_OR_RETURN(o.chunked_prefill_size, integer_field(line, "chunked_prefill_size", -1, kMaxInt64));
   if (o.chunked_prefill_size == 0)
-    return invalid_argument("\"chunked_prefill_size\" is 0; allowed is ≥ 1 or -1");
+    return invalid_argument("\"chunked_prefill_size\" is 0; must be 1 or more, or -1");
   HADAL_ASSIGN_OR_RETURN(o.max_prefill_tokens, integer_field(line, "max_prefill_tokens", 1, kMaxInt64));
   HADAL_ASSIGN_OR_RETURN(const std::string policy, text_field(line, "policy"));
   HADAL_ASSIGN_OR_RETURN(o.policy, parse_schedule_policy(policy, "policy"));
   HADAL_ASSIGN_OR_RETURN(o.low_priority_values_first, bool_field(line, "low_priority_values_first"));
   HADAL_ASSIGN_OR_RETURN(const json::value* conservativeness, field(line, "conservativeness"));
-  if (!conservativeness->is_number()) return invalid_argument("\"conservativeness\" must be a number");
+  if (!conservativeness->is_number())
+    return invalid_argument("\"conservativeness\" must be a number above 0");
   o.conservativeness = conservativeness->to_number<double>();
-  if (!(o.conservativeness > 0)) return invalid_argument("\"conservativeness\" must be above 0");
+  if (!(o.conservativeness > 0))
+    return invalid_argument("\"conservativeness\" is {}; must be a number above 0", o.conservativeness);
   HADAL_ASSIGN_OR_RETURN(const std::string eviction, text_field(line, "eviction"));
   HADAL_ASSIGN_OR_RETURN(o.eviction, parse_eviction_policy(eviction, "eviction"));
   HADAL_ASSIGN_OR_RETURN(o.enable_radix_cache, bool_field(line, "enable_radix_cache"));

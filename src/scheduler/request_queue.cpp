@@ -134,7 +134,8 @@ void RequestQueue::check_integrity() const {
   HADAL_CHECK_EQ(count, size_);
   HADAL_CHECK_EQ(first_.size(), patient_.size());
   for (const auto& [client, waiting] : patient_) {
-    HADAL_CHECK(!waiting.empty() && first_.contains(waiting.begin()->first), "client {}", client);
+    HADAL_CHECK(!waiting.empty() && first_.contains(waiting.begin()->first), "client {} is not consistent",
+                client);
     for (const auto& [arrival, request] : waiting) {
       HADAL_CHECK(
           request->queued && !request->starved && request->arrival == arrival && request->client == client,

@@ -82,7 +82,7 @@ struct ScheduledRequest {
   int64_t max_cached_tokens = 0;  // prompt tokens that may come from the cache, < prompt.size()
   bool scores_prompt = false;     // the logits of all prompt tokens from max_cached_tokens on are computed
   int32_t priority = 0;
-  uint64_t client = 0;  // prefixes are shared only between requests of equal salt
+  uint64_t client = 0;  // whose turn the request uses, because clients share the engine (fair_line.h)
   CacheSalt salt;       // prefixes are shared only between requests of equal salt
 };
 

@@ -74,7 +74,7 @@ class FamilyWriter {
   const MetricsOptions& options_;
 };
 
-// Adds the memory that requests hold, and how many requests were refused for lack of memory.
+// Adds the memory that requests hold, and how many requests were refused or ended for lack of memory.
 void append_memory(FamilyWriter writer, const RequestMemory& memory) {
   prometheus::MetricFamily& bytes = writer.add(
       "request_memory_bytes", "Memory that requests hold or will hold, by kind.", MetricType::Gauge);
@@ -105,7 +105,7 @@ void append_grammars(FamilyWriter writer, const GrammarCacheStats& cache) {
                 cache.size_bytes);
 }
 
-// Adds the connections and bytes that the transport holds, and its refusals, by reason and by I/O thread.
+// Adds the transport's connections and body bytes, refusals by reason, and each I/O thread's longest task.
 void append_transport(FamilyWriter writer, HttpServer& http) {
   const auto add = [&](const char* name, const char* help, MetricType type) -> prometheus::MetricFamily& {
     return writer.add(name, help, type);

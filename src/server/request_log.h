@@ -22,7 +22,8 @@ struct LogRoom {
 
 // Writes the line for an arriving request. It decodes no more of the prompt than the line shows.
 void log_request_start(const ServerContext& context, const GenerationRequest& request, LogRoom& room);
-// Writes the line for the end. `text_json` is at least log_text_bytes of the visible text, JSON-escaped.
+// Writes the line for the end. `text_json` is the visible text, or at least its first log_text_bytes, escaped
+// as inside a JSON string, without the quotes.
 void log_request_end(const ServerContext& context, std::string_view rid, const GenerationDelta& last,
                      std::string_view text_json);
 

@@ -160,7 +160,7 @@ void Server::set_ready(double startup_seconds) {
 
 int64_t Server::drain(std::chrono::milliseconds timeout) {
   impl_->status.set(ServerPhase::kDraining);
-  impl_->background.announce_stop();  // because the engine would refuse their requests anyway
+  impl_->background.announce_stop();  // requests that wait for grammars would be refused
   const auto last = std::chrono::steady_clock::now() + timeout;
   const int64_t aborted = impl_->context.engine.drain(timeout);
   if (impl_->http != nullptr) impl_->http->stop_accepting();

@@ -240,8 +240,8 @@ Result<KernelConfigFile> read_kernel_config(const std::filesystem::path& dir, co
 
 Status clashing_entry(const std::filesystem::path& dir, const KernelConfigName& name, int64_t batch) {
   return invalid_argument(
-      "{}: \"{}\" is an entry of another tool with field names of ours; move it away, or use other batch "
-      "sizes or another directory",
+      "{}: \"{}\" was written by another tool but uses hadal's field names; move it to another file, or use "
+      "other batch sizes or another directory",
       (dir / file_name(name)).string(), batch);
 }
 

@@ -31,8 +31,8 @@ constexpr int64_t kRows = 128;                  // the number of activation rows
 constexpr double kHotOperations = 200e6;        // operations per µs at which cards get hot
 constexpr float kSpread = 64.0F;                // divisor of weights: near the root of a usual k
 
-// OperandMemory holds the current product's operands. Its memory grows on demand and is filled only once,
-// because random values serve every shape.
+// OperandMemory holds the current product's operands. Its memory grows on demand and is filled only when it
+// grows, because the same random values serve every shape.
 class OperandMemory {
  public:
   explicit OperandMemory(CudaStream& stream) : stream_(stream) {}

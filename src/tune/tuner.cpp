@@ -92,7 +92,8 @@ Result<bool> is_there(const KernelConfigFile& stored, const std::filesystem::pat
     if (name.num_experts == 0) return supports(entry.choice, dense_shape(product, batch, num_sms));
     const auto differs = [&](const char* field, int64_t value, int64_t ours) {
       return invalid_argument(
-          "{}: \"{}\": {} is {}, of another model's experts; here it is {}; use another --output-dir",
+          "{}: \"{}\": {} is {}, which belongs to another model's experts; must be {}; use another "
+          "--output-dir",
           (dir / file_name(name)).string(), batch, field, value, ours);
     };
     if (entry.hidden_size != product.hidden_size)

@@ -369,7 +369,7 @@ Result<std::vector<Shape>> read_shapes(const ParsedFlags& flags, const ModelConf
         const Shape shape{batch_size, input_len, output_len, speculation_width(flags)};
         if (shape.most_tokens() > config.max_position_embeddings) {
           return invalid_argument(
-              "--input-len {} and --output-len {}{} exceed {}, the model's max_position_embeddings",
+              "--input-len {} plus --output-len {}{} exceeds {}, the model's max_position_embeddings",
               input_len, output_len,
               shape.width > 1 ? fmt::format(" times {} tokens a step", shape.width) : "",
               config.max_position_embeddings);

@@ -134,7 +134,10 @@ Result<void> save(const Transcript& transcript, const std::string& path) {
   if (std::filesystem::exists(path, ignored)) {
     const auto text = read_text_file(path, kMaxTranscriptBytes);
     if (!text.ok() || !parse_transcript(*text, path).ok())
-      return invalid_argument("/save {}: the file is there already, and it is no conversation", path);
+      return invalid_argument(
+          "/save {}: the file exists and is not a saved conversation; must be a new file or a saved "
+          "conversation",
+          path);
   }
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << transcript_json(transcript);

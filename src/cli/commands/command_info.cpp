@@ -1,5 +1,5 @@
-// `hadal info` says what would be loaded and whether it fits. It reads only config.json, and also weight
-// files if those are quantised and config.json does not say so.
+// `hadal info` says what would be loaded and whether it fits. It reads config.json, and weight files only if
+// those are quantised and config.json does not say so.
 #include <optional>
 
 #include <nlohmann/json.hpp>

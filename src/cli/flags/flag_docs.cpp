@@ -153,10 +153,8 @@ std::string flags_markdown() {
       "`hadal --flags` writes this page from `src/cli/flags/flag_table*.cpp`; a test compares the two.\n\n"
       "Names may be written with `-` or `_`, shortened as long as they stay unique (`--tp`, `--input`), and\n"
       "given as `--name value` or `--name=value`. An unknown flag is an error that names the nearest one. "
-      "All "
-      "that is\nwrong with a command line is one error. The model may come first without its flag: `hadal "
-      "serve "
-      "DIR`.\n\n"
+      "One error lists\neverything that is wrong with a command line. The model may come first without its "
+      "flag: `hadal serve DIR`.\n\n"
       "## Honoured\n\n| flag | commands | meaning | default |\n|---|---|---|---|\n";
   for (const std::string_view group : flag_groups()) {
     for (const Flag& flag : flag_table()) {

@@ -69,7 +69,7 @@ void append_server_side(std::vector<Flag>& rows) {
                            "address of the server, as http://HOST:PORT or https://…, with or without /v1; "
                            "eval asks that server instead of loading a model"));
   rows.push_back(
-      text_flag("host", kServing, "Server", "HOST", "127.0.0.1", "host of the server, without --base-url"));
+      text_flag("host", kServing, "Server", "HOST", "127.0.0.1", "host of the server; not with --base-url"));
   rows.push_back({.name = "port",
                   .kind = kInteger,
                   .commands = kServing,
@@ -78,7 +78,7 @@ void append_server_side(std::vector<Flag>& rows) {
                   .min = 1,
                   .max = 65535,
                   .default_text = "30000; vllm: 8000; lmdeploy: 23333",
-                  .text = "port of the server, without --base-url"});
+                  .text = "port of the server; not with --base-url"});
   rows.push_back(
       text_flag("api-key", kServing | kEvals, "Server", "KEY", "", "key to send as a bearer token"));
   rows.push_back(text_flag("model-path", kServing, "Server", "NAME", "the first one that the server lists",

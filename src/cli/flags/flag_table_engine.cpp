@@ -170,9 +170,9 @@ void append_engine_rows(std::vector<Flag>& out) {
        .choices = "per_token|per_128",
        .default_text = "per_token; V3.2: per_128",
        .text = "scales of an fp8_e4m3 KV cache: one for all 512 latents of a token, or one for each 128 of "
-               "them, which for V3.2 are powers of two. Both need the same memory. per_128 is more accurate, "
-               "but on a GPU it decodes much more "
-               "slowly when a sequence has more than 32 query rows (heads times tokens)"},
+               "them. V3.2's per_128 scales are powers of two. Both need the same memory. per_128 is more "
+               "accurate, but on a GPU it decodes much more slowly when a sequence has more than 32 query "
+               "rows (heads times tokens)"},
       {.name = "context-length",
        .kind = kInteger,
        .commands = kRuns | kInfo,

@@ -58,13 +58,13 @@ void append_scheduling_rows(std::vector<Flag>& out) {
       count_row(
           "max-queued-requests", kServe, kGroup, 1, 1e9, "16 × max-running-requests, at least 4096",
           "largest number of waiting requests, each choice counted; further ones are refused with status "
-          "503. From 8 on one client may have 7/8 of them"),
+          "503. If N is 8 or more, one client may have at most 7/8 of the N places"),
       count_row("max-prefill-tokens", kMany, kGroup, 1, kMaxCount, "16384",
                 "largest number of prompt tokens in one step, over all requests"),
-      count_row(
-          "max-prefill-ms", kServe, kGroup, 0, 1e6, "15; GPU: 0",
-          "while a request of another client generates, prompts are cut so that they add about this many "
-          "milliseconds to a step, or as much as the step takes without them; 0: no limit"),
+      count_row("max-prefill-ms", kServe, kGroup, 0, 1e6, "15; GPU: 0",
+                "while a request of another client generates, prompts are cut so that they add about N "
+                "milliseconds to a step; if a step without prompts takes longer than that, they at most "
+                "double it; 0: no limit"),
       choice_row(
           "schedule-policy", kMany, kGroup, "fcfs|lpm|priority|lof", "fcfs",
           "which waiting request starts first: the oldest one (fcfs), the one with the longest cached prefix "
@@ -111,15 +111,16 @@ void append_http_rows(std::vector<Flag>& out) {
       text_row("ssl-keyfile-password", kServe, kGroup, "TEXT", "", "password of --ssl-keyfile"),
       text_row("api-key", kServe, kGroup, "KEY", "no key",
                "key that requests must send as `Authorization: Bearer KEY`, except for health checks and "
-               "/metrics; other processes cannot see it in the variable HADAL_API_KEY"),
+               "/metrics; the variable HADAL_API_KEY sets the same key without showing it in the list of "
+               "processes"),
       text_row(
           "api-key-file", kServe, kGroup, "FILE", "",
           "file of keys instead of --api-key, one per line: `KEY`, or `NAME KEY`; # begins a comment. SIGHUP "
           "makes the server read it again"),
       text_row("admin-api-key", kServe, kGroup, "KEY", "the value of --api-key; with --api-key-file: no key",
                "key that /flush_cache, /abort_request, pausing and profiling demand instead of --api-key; "
-               "without it no key of --api-key-file may do that, but each may abort its own requests; "
-               "all other endpoints accept it too; HADAL_ADMIN_API_KEY gives it as well"),
+               "all other endpoints accept the admin key too. Without an admin key, a key of --api-key-file "
+               "may only abort its own requests. The variable HADAL_ADMIN_API_KEY sets the same key"),
       switch_row("allow-get-admin", kServe, kGroup,
                  "let GET, and not only POST, flush the cache and start or stop a profile, as old clients of "
                  "SGLang do"),
@@ -132,7 +133,8 @@ void append_http_rows(std::vector<Flag>& out) {
                  "who shares cached prefixes: all clients (none), or only requests with the same key of "
                  "--api-key-file; the field cache_salt of requests divides further"),
       number_row("client-body-share", kServe, kGroup, 0, true, "0.25",
-                 "share of the 1 GiB for bodies of all requests that one client may hold"),
+                 "share that one client may hold of the memory for arriving request bodies (1 GiB for all "
+                 "clients together)"),
       text_row(
           "rate-limit", kServe, kGroup, "N,N", "no limit",
           "requests per second and tokens per minute, of prompts and answers, that each key may use (without "
@@ -140,10 +142,10 @@ void append_http_rows(std::vector<Flag>& out) {
       count_row("max-request-memory", kServe, kGroup, 1, 1e9, "an eighth of the machine's memory",
                 "memory in MiB that all requests together may hold (headers, bodies, prompts, "
                 "answers, log-probabilities, grammars); requests beyond it are refused with status 503"),
-      count_row(
-          "max-response-store", kServe, kGroup, 0, 1e9, "64",
-          "memory in MiB for the responses of /v1/responses that clients may continue or read again, beside "
-          "--max-request-memory; beyond it the oldest of whoever holds most give way; 0: none is stored"),
+      count_row("max-response-store", kServe, kGroup, 0, 1e9, "64",
+                "memory in MiB, in addition to --max-request-memory, for the responses of /v1/responses that "
+                "clients may continue or read again; when it is full, the oldest responses of the client "
+                "that stores most are deleted; 0: none is stored"),
       count_row("max-request-tokens", kServe, kGroup, 0, kMaxCount,
                 "128 x the context length, at least 4194304",
                 "largest number of tokens that one request may ask for: for each of its generations (prompts "

@@ -1,6 +1,7 @@
 // Holds SGLang's server flags that need no code here: flags for behaviour that Hadal always has, and flags to
 // which nothing here corresponds. Names with the same reason share an entry. A flag that some command honours
-// has no row here, because the parser itself says which commands it belongs to.
+// has no kError row here, because the parser itself says which commands it belongs to; it may have a kAlready
+// row for the other commands.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,8 +37,8 @@ constexpr Entry kEntries[] = {
      "triton-attention-split-tile-size= enable-fused-qk-norm-rope disable-shared-experts-fusion "
      "model-impl=:auto|sglang model-config-parser=:auto"},
     {kAlready,
-     "a token of V3.2 that sees at most index_topk keys attends to all of them without scores, and every "
-     "other one to the keys that are selected for it",
+     "a V3.2 token with at most index_topk keys attends to all of them and computes no index scores; any "
+     "other token attends to its selected keys",
      "dsa-seq-len-threshold="},
     {kAlready, "attention always sums in float32", "triton-attention-reduce-in-fp32"},
     {kAlready, "logits are always computed in float32", "enable-fp32-lm-head"},

@@ -21,7 +21,8 @@ void append_speculation_rows(std::vector<Flag>& out) {
        .group = "Speculation",
        .choices = "NEXTN|EAGLE",
        .text = "guess tokens with the model's NextN layer, and verify several of them in one step. The "
-               "tokens stay the same (on a GPU, except at close calls); NEXTN and EAGLE mean the same"},
+               "tokens stay the same (on a GPU, except where two tokens have almost the same probability); "
+               "NEXTN and EAGLE mean the same"},
       {.name = "speculative-num-steps",
        .kind = kInteger,
        .commands = kRuns | kBench,
@@ -30,15 +31,14 @@ void append_speculation_rows(std::vector<Flag>& out) {
        .min = 1,
        .max = kMaxSpeculationWidth - 1,
        .default_text = fmt::format("{}", kDefaultSpeculationSteps),
-       .text =
-           "tokens that are guessed for a step, at most: fewer or none where they are not worth their cost"},
+       .text = "largest number of tokens to guess for a step; fewer or none are guessed where they are not "
+               "worth their cost"},
       {.name = "speculative-fixed",
        .kind = kSwitch,
        .commands = kRuns | kBench,
        .group = "Speculation",
-       .text =
-           "guess as many tokens for every step, even where they are not worth their cost; bench one-batch "
-           "always does"},
+       .text = "guess --speculative-num-steps tokens in every step, even where they are not worth their "
+               "cost; bench one-batch always does this"},
       {.name = "speculative-eagle-topk",
        .kind = kInteger,
        .commands = kRuns | kBench,
@@ -65,10 +65,11 @@ void append_speculation_rows(std::vector<Flag>& out) {
        .group = "Speculation",
        .value_name = "DIR",
        .default_text = "the model's own layer",
-       .text = "directory with the NextN layer that guesses: a checkpoint that has one, or SGLang's export "
-               "of the layer, in any format on the CPU and in the model's on a GPU. It must fit the model. "
-               "A hub id that is not in the cache is not fetched: the model's own layer is used, with a "
-               "warning"},
+       .text =
+           "directory with the NextN layer that guesses: a checkpoint that has one, or SGLang's export "
+           "of the layer, in any format on the CPU and in the model's on a GPU. It must fit the model. "
+           "A hub id is fetched as that of --model-path is; if that fails, the model's own layer is used, "
+           "with a warning"},
       {.name = "speculative-draft-load-format",
        .kind = kOne,
        .commands = kRuns | kBench | kLogits,
@@ -91,7 +92,7 @@ void append_speculation_rows(std::vector<Flag>& out) {
        .group = "Speculation",
        .value_name = "LIST",
        .text = "for benchmarks, accept drafts at random: the chance at each depth given the one before, as "
-               "0.92,0.72,0.36. The text has no meaning, and every report says simulated"},
+               "0.92,0.72,0.36. The text has no meaning, and every report is marked \"simulated\""},
   };
   std::move(rows.begin(), rows.end(), std::back_inserter(out));
 }

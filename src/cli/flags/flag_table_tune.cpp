@@ -42,16 +42,16 @@ void append_tune_rows(std::vector<Flag>& out) {
        .min = 1,
        .max = 1 << 16,
        .default_text = "1 2 4 8 16 24 32 48 64 96 128 256 512 1024 1536 2048 3072 4096",
-       .text = "batch sizes in tokens; the default list measures a size between two others only if their "
-               "choices differ"},
+       .text = "batch sizes in tokens; some sizes of the default list are measured only if the best choices "
+               "of their two neighbours differ"},
       {.name = "weight-type",
        .kind = kOne,
        .commands = kTune,
        .group = "Shapes",
        .choices = "fp8|w8a8_fp8|w8a8_int8|blockwise_int8|bf16",
        .default_text = "fp8",
-       .text = "type of the weights, named as in --quantization, where --n and --k give their shape; "
-               "with --model-path it comes from the model. float16 weights use what was measured with bf16"},
+       .text = "with --n and --k: type of the weights, named as in --quantization; with --model-path the "
+               "model sets it. For float16 weights the choices measured with bf16 are used"},
       {.name = "tp-size",
        .kind = kInteger,
        .commands = kTune,

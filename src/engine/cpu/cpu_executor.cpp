@@ -12,7 +12,7 @@
 namespace hadal {
 namespace {
 
-// Stores a short text without an allocation, because memory may have run out.
+// Sets the error. If there is no memory for `what`, the text is one that is too short to need an allocation.
 void set_error(StepOutput& output, const char* what) noexcept {
   try {
     output.error = what;

@@ -116,7 +116,7 @@ class CudaBackend final : public Backend {
       const bool is_moe = ranks_[0]->weights.layers[i].is_moe;
       const int64_t hit = is_moe && moe_idx < distinct_experts.size() ? distinct_experts[moe_idx] : 0;
       moe_idx += is_moe ? 1 : 0;
-      int64_t of_experts = 0;  // of one rank of each group
+      int64_t of_experts = 0;  // of one expert in each group
       for (const auto& rank : ranks_) {
         const DeviceLayer& layer = rank->weights.layers[i];
         const DeviceAttention& a = layer.attention;

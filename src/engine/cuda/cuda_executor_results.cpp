@@ -5,8 +5,8 @@
 namespace hadal {
 namespace {
 
-// After a pause between two steps longer than this, the host's and the device's clocks are synchronised
-// again, because the schedule does not explain such a pause.
+// After a pause between two steps that is longer than this, which the schedule does not explain, the step is
+// placed on the host's clock anew.
 constexpr float kLongPauseMs = 50.0F;
 
 }  // namespace

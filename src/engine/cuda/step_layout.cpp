@@ -59,8 +59,8 @@ bool decode_settled(const ForwardBatch& batch) {
   if (batch.num_prefill_tokens > 0) return false;
   std::vector<int64_t> written = batch.slots;
   std::sort(written.begin(), written.end());
-  // A request's tokens of a step are consecutive, so if a key belongs to this step, the previous row belongs
-  // to the same request.
+  // A request's tokens of a step are consecutive. So if an earlier key of a row belongs to this step, the key
+  // directly before the row belongs to it, too.
   for (size_t i = 0; i < batch.decode_seq_idx.size(); ++i) {
     const int64_t before = int64_t{batch.decode_kv_len[i]} - 2;
     if (before < 0) continue;

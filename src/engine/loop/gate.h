@@ -44,7 +44,8 @@ class Gate {
   bool wait_empty(std::chrono::milliseconds timeout);
 
   // Returns how many places `client` may have. Client 0 stands for all unknown clients and has no limit of
-  // its own. A queue of fewer than 8 places has no limit for any client. 0 means no limit.
+  // its own. In a queue of fewer than 8 places no client has a limit of its own, so the limit is that of the
+  // whole queue. 0 means no limit.
   int64_t places_of(uint64_t client) const;
 
  private:

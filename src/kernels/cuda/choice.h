@@ -67,7 +67,7 @@ constexpr WeightType measured_type(WeightType type) {
 }
 
 // Returns true if products with weights of this type run on the tensor cores, in linears and in experts. This
-// holds for all types except float32, which only routers have.
+// holds for all types except float32, which routers and an indexer's weights_proj may have.
 constexpr bool has_tensor_core_kernels(WeightType type) {
   return type != WeightType::kF32;
 }

@@ -28,7 +28,7 @@ Tensor column_view(const Tensor& matrix, int64_t offset, int64_t width) {
   return view;
 }
 
-// Projections holds the products that a block computes directly from its hidden states.
+// Projections holds the projections of a block's hidden states.
 struct Projections {
   Tensor q;         // [m, q_skip + heads · 192]
   Tensor kv;        // [m, 512 + 64]: latent, then k_pe

@@ -228,7 +228,7 @@ void DeviceForward::run_layers(const LayerRun& run, const DeviceOutputs& outputs
   const auto num_layers = static_cast<int64_t>(run.layers.size());
   const int64_t num_logits = step_.num_logit_rows;
   const bool keeps_rows = outputs.rows == Hidden::kAllRows;
-  // The last layer's feed-forward part computes only the rows whose logits are wanted.
+  // The last layer's feed-forward part computes only the rows whose logits are wanted, unless it keeps rows.
   const bool all_rows = step_.logit_rows == nullptr && num_logits == num_tokens_;
 
   residual_ = arena_.array<float>(num_tokens_ * hidden_);

@@ -64,7 +64,7 @@ class DeviceArena {
 };
 
 // Observes every op of an eager forward pass, for the per-op table of `hadal bench`. `bytes` and `flops` are
-// the least that the op must move and compute.
+// those that the op must move and compute, with the expected number of experts that tokens use.
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
@@ -93,7 +93,7 @@ class DeviceKvCache {
   std::byte* const* device_pools() const {
     return pools_.as<std::byte*>();
   }  // [num_layers], in device memory
-  // Returns the same for index keys, whose pools exist only if the layout has them.
+  // These return the same for index keys, and null if the layout has none.
   std::byte* index_layer(int64_t layer_idx) const {
     return index_buffer_.data() + layer_idx * index_layer_bytes_;
   }

@@ -161,8 +161,8 @@ class DeviceForward {
   void clear(Value16* rows, int64_t m);
 
   // These are for several ranks. partial_rows returns the memory for this rank's partial sums [m, hidden].
-  // After the kernels that write them have been launched, exchanged returns the sums of all ranks. The next
-  // norm exchanges small parts itself.
+  // After the kernels that write them have been launched, exchanged returns those of all ranks. The next norm
+  // exchanges small parts itself.
   Value16* partial_rows(int64_t m);
   // `in_norm`: the next norm may exchange small parts itself, because it reads all rows.
   cuda::NormInput exchanged(int64_t m, bool in_norm = true);

@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
-// Returns the number of rows of a piece that has these targets and begins where their rows begin.
+// Returns the number of rows of each piece into which `all_rows` rows that all of these targets need are cut.
+// The last piece may have fewer.
 int64_t piece_rows(const TensorSource& source, std::span<const UploadTarget> targets, bool pinned,
                    int64_t all_rows) {
   const auto any = [&](const auto& is) {

@@ -137,8 +137,8 @@ class PlanBuilder {
   bool wants_codes(const std::string& name) const {
     return is_code(source(name).dtype) || quantises_at_load(config_, quantization_, name);
   }
-  // Returns the type that decides where a linear may be cut. It is that of the stored codes, even if the
-  // linear's stack prevents 8 bits.
+  // Returns the type that decides where a linear may be cut. It is that of the codes even if the linear's
+  // stack prevents 8 bits.
   WeightType cut_type(const std::string& name) const { return wants_codes(name) ? type_ : plain_; }
   // Returns the type of linears in one stack: 8 bits if all of them can have 8 bits, otherwise 16.
   WeightType type_of(std::span<const std::string> names) {

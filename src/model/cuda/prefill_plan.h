@@ -66,7 +66,7 @@ struct PrefillPaths {
   int64_t index_topk = 0;  // tokens that see more keys select this many of them; 0: none does
 };
 
-// Returns the rows of an absorbed group, 1 to 8, so that a group has up to 128 queries over all heads.
+// Returns the rows of an absorbed group, 1 to 8: as many as make up to 128 queries over all heads, or 1 row.
 constexpr int absorbed_group_rows(int num_heads) {
   int rows = 1;
   while (rows < 8 && rows * 2 * num_heads <= 128) rows *= 2;

@@ -57,10 +57,11 @@ Result<std::vector<ApiKey>> parse_key_file(std::string_view text) {
                               number, name);
     if (!seen.insert(key).second)
       return invalid_argument("line {} repeats the key of an earlier line", number);
-    if (keys.size() >= kMaxKeys) return invalid_argument("there are more than {} keys", kMaxKeys);
+    if (keys.size() >= kMaxKeys)
+      return invalid_argument("the file has more than {0} keys; at most {0} are allowed", kMaxKeys);
     keys.push_back({name, std::string(key)});
   }
-  if (keys.empty()) return invalid_argument("there is no key in it");
+  if (keys.empty()) return invalid_argument("the file has no key; must have at least one line with a key");
   return keys;
 }
 

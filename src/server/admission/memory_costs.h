@@ -87,9 +87,10 @@ inline size_t held_bytes(const GenerationDelta& delta, bool long_logprobs) {
          entries * bytes_per_logprob(long_logprobs);
 }
 
-// Counts `num_choices` generations like `request`, which share its prompt, up to the first block of their
-// answers. The caller has set the request's prompt, length and log-probabilities. `vocab_size` is the length
-// of the grammar's masks in tokens (0: no grammar).
+// Adds to `charge` the memory of `num_choices` generations that have the parameters of `request` and share
+// its prompt. Of each answer only the first block (kTokenBlock tokens) is counted. The caller has set the
+// request's prompt, length and log-probabilities. `vocab_size` is the length of the grammar's masks in tokens
+// (0: no grammar).
 Result<void> charge_choices(MemoryCharge& charge, const GenerationRequest& request, int64_t num_choices,
                             int64_t vocab_size);
 

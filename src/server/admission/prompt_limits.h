@@ -28,11 +28,11 @@ bool prompt_fits(const std::vector<int32_t>& prompt, const PromptLimits& limits)
 
 // Tokenises a prompt of text in a time that the limits bound, whatever the text. A text that is too long is
 // kInvalidArgument, with the wording of fit_prompt. It is found by its number of bytes alone, or once more
-// than twice the allowed tokens have been counted ("at least N tokens"). A text of up to twice the allowed
-// tokens is encoded, and fit_prompt refuses it. With allow_auto_truncate no text is too long: enough of its
-// beginning is encoded, which fit_prompt cuts. The other errors are kInvalidArgument if a pattern of the
-// checkpoint takes too long on the text (PatternLimitError), and kResourceExhausted if limits.memory has no
-// room for the work. Tokenizer::encode explains `literal`.
+// than twice the allowed tokens have been counted ("at least N tokens"). A too long text of at most twice the
+// allowed tokens is encoded, and fit_prompt refuses it. With allow_auto_truncate no text is too long: enough
+// of its beginning is encoded, which fit_prompt cuts. The other errors are kInvalidArgument if a pattern of
+// the checkpoint takes too long on the text (PatternLimitError), and kResourceExhausted if limits.memory has
+// no room for the work. Tokenizer::encode explains `literal`.
 Result<std::vector<int32_t>> encode_prompt(const Tokenizer& tokenizer, std::string_view text,
                                            bool add_special_tokens, const PromptLimits& limits,
                                            std::span<const TextRange> literal = {});

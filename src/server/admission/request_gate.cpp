@@ -22,8 +22,8 @@ HttpAdmission RequestGate::admit(const HttpRequest& request, RateLimiter::Clock:
   const bool limited = limiter_ && route != nullptr && route->access == Access::kUser &&
                        route->max_body_bytes > 0 && !admission.is_admin;
   if (limited) limit(client, now, admission);
-  // A client without a key can be refused any number of times. Audit lines about it are not written, because
-  // they must not displace the lines of other clients. /metrics counts all refusals.
+  // A client without a key can be refused any number of times. These refusals have no audit lines, which
+  // would displace the lines of other clients. /metrics counts all refusals.
   if (admission.refusal && !admission.has_key) return admission;
   admission.tally = std::make_shared<RequestTally>(
       AuditEntry{.when = std::chrono::system_clock::now(),

@@ -1,8 +1,9 @@
 // Counts the memory that requests hold before it is taken, and bounds it by one limit (--max-request-memory).
 //
 // A request carries a MemoryCharge from the first byte of its headers to the end of its answer. Memory that
-// it will hold is added before it is allocated, by the estimates of server/admission/memory_costs.h. All of
-// it is given back when the charge is destroyed. So the ledger of an idle server contains zeros.
+// it will hold is added before it is allocated, by the estimates of server/admission/memory_costs.h. Whatever
+// has not been given back before is given back when the charge is destroyed. So the ledger of an idle server
+// contains zeros.
 #pragma once
 
 #include <array>

@@ -41,7 +41,8 @@ class AnthropicAnswer final : public OpenAiAnswer {
   const std::string id_;    // also the signature of the answer's thinking
   const std::string head_;  // {"id":…,"type":"message","role":"assistant","model":…
   ChatChoiceText text_;
-  GenerationDelta last_;  // without text and ids: the counts so far, and the finish reason
+  // Without text and ids: the counts so far, the finish reason and the matched stop string.
+  GenerationDelta last_;
   // These belong to a stream:
   bool begun_ = false;
   Block block_ = Block::kNone;  // the kind of the open block

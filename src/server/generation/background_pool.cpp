@@ -130,7 +130,7 @@ void BackgroundPool::run_next(std::unique_lock<std::mutex>& lock) {
   task = nullptr;
   lock.lock();
   --client.running;
-  give_turn(entry);  // so that this thread takes the next turn itself
+  give_turn(entry);  // wakes no thread: this one takes the next turn itself
   forget_if_idle(clients_.find(entry.first));
 }
 

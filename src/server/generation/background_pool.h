@@ -1,4 +1,4 @@
-// Runs work on a few threads which is too slow for an I/O thread and does not belong to the engine. One pool
+// Has a few threads for work that is too slow for an I/O thread and does not belong to the engine. One pool
 // compiles grammars, another parses large bodies and a third executes operators' requests. Any thread may
 // post.
 #pragma once

@@ -10,7 +10,7 @@ namespace hadal::server {
 namespace {
 
 // A required call becomes a grammar, and so does an optional call of a strict function; other calls are only
-// parsed. An answer with a grammar of its own is not extended by optional calls.
+// parsed. An answer with a grammar of its own gets no grammar for optional calls.
 void apply_tools(FieldReader& reader, const OpenAiLimits& limits, const ToolFields& tools,
                  std::shared_ptr<const GrammarSpec>& grammar, ChatParsing& parsing) {
   if (!reader.ok() || tools.choice == ToolFields::Choice::kNone) return;

@@ -98,8 +98,8 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
   std::unordered_map<RequestId, std::shared_ptr<ChunkReceiver>> receivers;  // I/O thread
 
  private:
-  // The caller holds the lock, because close() must not return while a task is posted. post never waits for
-  // the I/O thread.
+  // The caller holds the lock, because close() must not return during a call of io_->post(), which never
+  // waits for the I/O thread.
   void post_task() {
     if (task_posted_ || io_ == nullptr) return;
     io_->post([self = shared_from_this()] { self->take_turn(); });

@@ -3,8 +3,8 @@
 // every chunk to its receiver, so a step wakes each I/O thread once, whatever the number of streams. If
 // delivery takes longer than a few milliseconds, the other tasks of the thread have their turn in between.
 // Chunks that the engine makes meanwhile are delivered request by request, as one write to each stream's
-// socket. A receiver whose events repeat the whole answer gets all its waiting chunks as one, because its
-// work for each chunk grows with the answer.
+// socket. A receiver whose events repeat the whole answer gets its waiting chunks joined, up to 256
+// tokens at once, because its work for each chunk grows with the answer.
 //
 // A receiver divides work that may take longer for one chunk, such as turning log-probabilities into JSON.
 // The router calls the receiver once in each turn, and several receivers one after another.

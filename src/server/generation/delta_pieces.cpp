@@ -10,7 +10,8 @@ size_t num_logprobs(const std::vector<TokenLogprob>& positions) {
   return positions.empty() ? 0 : positions.size() * (1 + positions.front().top.size());
 }
 
-// Moves log-probabilities from position `at` on, as many positions as there is room for, but at least one.
+// Moves log-probabilities from position `at` on, as many positions as there is room for. A piece gets at
+// least one position.
 void move_some(std::vector<TokenLogprob>& from, size_t& at, std::vector<TokenLogprob>& to, size_t& room) {
   for (; at < from.size() && room > 0; ++at) {
     const size_t size = 1 + from[at].top.size();

@@ -98,7 +98,7 @@ void run_parse_work(ServerContext& context, std::shared_ptr<HttpExchange> exchan
     return exchange->respond(
         error_response(style, 503, "too many requests are waiting to be parsed; try again later"));
   }
-  // The I/O thread that runs this also runs the callbacks, so neither of them can have run before.
+  // Only this thread calls back, so neither the client's departure nor the result has been handled before.
   exchange->on_disconnect([&context, task, posted, client = request.client] {
     task->is_left = true;
     context.parsers.drop(posted, client);

@@ -50,7 +50,7 @@ class SseStream : public std::enable_shared_from_this<SseStream> {
   void fail_internal(const std::exception& error);
   // Returns true once cancel_all() was called.
   bool cancelled() const { return cancelled_; }
-  // Sets a callback for the first cancel_all(), which ends work whose result would be further generations.
+  // Sets a callback for the first cancel_all(). It ends work whose result would be further generations.
   // done() drops the callback. If cancel_all() has been called already, the callback is called at once.
   void on_cancel(std::function<void()> callback) {
     if (cancelled_) return callback();

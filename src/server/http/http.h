@@ -65,7 +65,7 @@ struct HttpAdmission {
   Refusal reason = Refusal::kPath;      // why it was refused, for the counter in /metrics
   size_t max_body_bytes = SIZE_MAX;     // more: 413. 0: the path needs no body, so none is read; after a
                                         // request that has one the connection is closed
-  std::string client;                   // "key:<name>" once the key is known; empty: the peer
+  std::string client;                   // "key:<name>" if the request has a key with a name; empty: the peer
   bool has_key = false;                 // the request has a known key, whether or not that key is enough
   bool is_admin = false;                // that key is the admin key
   int route = -1;                       // copied to HttpRequest::route

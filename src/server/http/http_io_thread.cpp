@@ -353,8 +353,10 @@ bool HttpIoThread::take_stranger_line() {
 
 void HttpIoThread::tell_left_out_lines(Clock::time_point now) {
   if (const int64_t count = transport_->stranger_lines.take_left_out(now); count != 0)
-    log_info("http_lines_left_out count={} limit_per_second={} of=\"refused, or no key needed\"", count,
-             LineBudget::kLinesPerSecond);
+    log_info(
+        "http_lines_left_out count={} limit_per_second={} requests=\"refused, or sent to an endpoint that "
+        "needs no key\"",
+        count, LineBudget::kLinesPerSecond);
 }
 
 void HttpIoThread::sweep() {

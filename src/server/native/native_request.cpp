@@ -326,7 +326,7 @@ void name_choices(FieldReader& reader, bool is_list, Generations& out) {
       [&](size_t i) { return out.prompt_of[i]; });
 }
 
-// Makes all choices. It cannot fail.
+// Makes all choices. All errors have been found before.
 void make_choices(Generations from, NativeRequest& out) {
   out.items.reserve(from.rids.size());
   for (size_t i = 0, next = 0; i < from.items.size(); ++i) {

@@ -59,7 +59,7 @@ void read_think(FieldReader& reader, const OpenAiLimits& limits, ChatOptions& op
 }
 
 // keep_alive is how long a model stays loaded. The model of this server stays loaded until the server ends.
-// That satisfies every value except 0 without a prompt, which asks to unload it at once.
+// That satisfies every value except 0 with nothing to generate, which asks to unload it at once.
 void read_keep_alive(FieldReader& reader, bool loads_only) {
   const json::value* value = reader.find("keep_alive");
   if (value == nullptr || !reader.ok()) return;

@@ -48,7 +48,7 @@ class OpenAiCall final : public ChoicesCall {
     const bool last = delta.finish_reason != FinishReason::kNone;
     if (context_.options.log_requests_level >= 0) log_delta(i, delta, last);
     if (std::optional<Failure> failure = failure_of(delta)) {
-      if (!stream_->started()) {  // an error can still be the status
+      if (!stream_->started()) {  // the HTTP status can still report the error
         stream_->cancel_all();
         return stream_->exchange().respond(
             error_response(answer_->error_style(), failure->status, failure->message));

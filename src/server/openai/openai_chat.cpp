@@ -52,7 +52,7 @@ std::string_view finish_word(const GenerationDelta& delta, const ChatChoiceText&
   return stopped && text.has_whole_calls() ? "tool_calls" : std::string_view();
 }
 
-// This stands between an event's delta and its end.
+// This ends the delta of an event without content.
 constexpr std::string_view kNoContent = "\"content\":null,\"reasoning_content\":null,\"tool_calls\":null}";
 
 }  // namespace
@@ -155,7 +155,7 @@ void ChatAnswer::stream_piece(size_t i, const ChatChoiceText::Piece& piece, SseS
     begin_event(i, "\"assistant\"");
     json_ += "\"content\":\"\",\"reasoning_content\":null,\"tool_calls\":null}";
     std::string waiting;
-    waiting.swap(choice.logprobs);  // they belong to this text
+    waiting.swap(choice.logprobs);  // they belong to the events with text, which follow
     send(i, nullptr, {}, stream);
     choice.logprobs.swap(waiting);
   }

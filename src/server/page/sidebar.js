@@ -1,5 +1,5 @@
-// Shows the list of conversations: search, choose, rename, export and delete. The list is one stop of the Tab key. The
-// arrow keys reach its rows and their buttons.
+// Shows the list of conversations: search, choose, rename, export and delete. Each conversation is one stop of the Tab
+// key. The arrow keys reach the other conversations and the buttons of each.
 import {foundIn} from './conversations.js';
 import {byId, el, iconButton} from './dom.js';
 

@@ -32,7 +32,7 @@ void ResponseStore::put(const std::string& id, std::string_view owner, std::stri
   for (const auto& turn : earlier.turns) earlier_bytes += turn->charge.of_store.bytes(MemoryKind::kPrompt);
   if (own_bytes + turn_bytes + earlier_bytes > max_bytes()) return;
   earlier.turns.shrink_to_fit();
-  earlier.turns.reserve(earlier.turns.size() + 1);  // growth would double what is counted
+  earlier.turns.reserve(earlier.turns.size() + 1);  // exactly what is counted: push_back might double it
   auto turn = std::make_shared<StoredTurn>(StoredTurn{.messages = std::move(messages), .charge = {}});
   auto response = std::make_shared<Response>(
       Response{.json = std::move(json), .conversation = std::move(earlier), .charge = {}});

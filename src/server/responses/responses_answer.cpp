@@ -148,8 +148,8 @@ void ResponsesAnswer::close(std::string_view status, SseStream& stream) {
     json_.append(output_, begin);
     send("response.output_item.done", stream);
   }
-  // Arguments that broke off could not be rendered in the next request of the conversation, so they are
-  // dropped.
+  // Arguments that broke off could not be rendered in the next request of the conversation, so such a call is
+  // not stored.
   if (store_it_ && !is_broken) remember(std::exchange(item_text_, {}));
   item_text_.clear();
   item_ = Item::kNone;

@@ -60,15 +60,15 @@ struct ChatOptions {
 
 // Returns the prompt text of a conversation, including bos: encode it with add_special_tokens = false. A
 // developer message is a system message, except in V3.2. Reasoning of earlier turns is dropped:
-// reasoning_content, and the part of content before </think>. V3.2 drops only reasoning_content, and only
-// before the last question; text/chat/chat_v32.h describes this format and its errors. With
-// continue_final_message, add_generation_prompt is ignored, and the prompt ends with the text of the last
-// message. This text begins with the opening that the format gives a generated turn. Then come
-// reasoning_content (which makes V3.1 and V3.2 open <think>), </think> if there is content as well, and
-// content. The errors (kInvalidArgument, naming the message) are an unknown role, tool calls outside an
-// assistant message, tools that are not a list of {"type": "function", "function": {"name", …}}, and
-// continue_final_message if the last message is not the assistant's. The error is kUnsupported for tools,
-// tool calls and results with V2, which has no format for them.
+// reasoning_content, and the part of content before </think>. V3.2 drops only reasoning_content: before the
+// last question, and without `thinking` everywhere; it leaves contents as they are. text/chat/chat_v32.h
+// describes this format and its errors. With continue_final_message, add_generation_prompt is ignored, and
+// the prompt ends with the text of the last message. This text begins with the opening that the format gives
+// a generated turn. Then come reasoning_content (which makes V3.1 and V3.2 open <think>), </think> if there
+// is content as well, and content. The errors (kInvalidArgument, naming the message) are an unknown role,
+// tool calls outside an assistant message, tools that are not a list of {"type": "function", "function":
+// {"name", …}}, and continue_final_message if the last message is not the assistant's. The error is
+// kUnsupported for tools, tool calls and results with V2, which has no format for them.
 Result<std::string> render_chat(ChatFormat format, std::span<const ChatMessage> messages,
                                 const ChatOptions& options = {});
 

@@ -40,7 +40,7 @@ void dump_indented(const Json& value, size_t indent, size_t max_bytes, std::stri
 // Checks the list and returns its "function" objects.
 Result<std::vector<Json>> functions_of(std::string_view tools_json) {
   HADAL_ASSIGN_OR_RETURN(const Json tools, read_json(tools_json, "tools"));
-  if (!tools.is_array()) return invalid_argument("tools is not a list");
+  if (!tools.is_array()) return invalid_argument("tools is {}; must be a list", cut_text(tools.dump()));
   std::vector<Json> functions;
   for (size_t i = 0; i < tools.size(); ++i) {
     const Json& tool = tools[i];

@@ -11,8 +11,8 @@ namespace hadal {
 
 // Renders `tools_json`, OpenAI's list of tools, as V3.1's announcement: a heading, then name, description and
 // parameters of each function, then the rules of a call. The template in V3.1's tokenizer_config.json ignores
-// tools. The text is therefore "tool_description" from DeepSeek-V3.1's model card, section ToolCall, since
-// the commit "Fix tool call description" (one line break after "Where:", single braces around
+// tools. The text is therefore "tool_description" from DeepSeek-V3.1's model card, section ToolCall, as it
+// reads since its commit "Fix tool call description" (one line break after "Where:", single braces around
 // additional_tool_calls). docs/server.md says how the templates of other engines differ.
 //
 // The text of all three functions may end early, once it has more than `max_bytes`, because indentation can

@@ -111,10 +111,10 @@ class GrammarCompiler {
   // The error is kInvalidArgument with one line that names the field and the problem, which is one of these:
   // not JSON, a schema keyword that cannot be enforced (with its JSON pointer), a broken regex or grammar,
   // text over the limits (256 KiB, depth 64), and a grammar beyond the limits of time and memory. The last
-  // failures are remembered. The error is kInternal if the library has failed, and kCancelled if this
+  // of these errors are remembered. The error is kInternal if the library has failed, and kCancelled if this
   // thread's work was cancelled (base/cancel.h) while it compiled. Throws std::bad_alloc if there is no
-  // memory. Other threads that waited for this compilation get its error too. kCancelled and std::bad_alloc
-  // are not remembered, so the next call compiles again.
+  // memory. Other threads that waited for this compilation get its error too. These three are not remembered,
+  // so the next call compiles again.
   Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec);
 
   const GrammarMemoryLimits& limits() const;

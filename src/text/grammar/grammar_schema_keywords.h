@@ -32,7 +32,7 @@ struct Keyword {
   std::string_view name;
   KeywordShape shape;
   KeywordAbout about;  // kNothing: an annotation
-  bool decides_alone;  // the library uses the first such keyword and ignores those beside it
+  bool decides_alone;  // the library uses the first of these, in this order, and ignores everything beside it
 };
 
 // Returns all keywords that are enforced or that contain schemas. Those that decide alone come first, in the

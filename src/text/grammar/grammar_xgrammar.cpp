@@ -19,10 +19,10 @@ namespace hadal {
 
 namespace {
 
-// WarningCollector collects the library's warnings while this thread converts a grammar, because each warning
-// names a part that the library ignores.
 thread_local std::vector<std::string>* warnings_of_thread = nullptr;
 
+// WarningCollector collects the library's warnings while this thread converts a grammar, because each warning
+// names a part that the library ignores.
 class WarningCollector {
  public:
   explicit WarningCollector(std::vector<std::string>& warnings) { warnings_of_thread = &warnings; }

@@ -206,7 +206,9 @@ class Parser {
                                 kMaxStopRegexRepeat);
       }
       if (min > max)
-        return invalid_argument("the numbers of the quantifier at byte {} are out of order", begin);
+        return invalid_argument(
+            "the quantifier at byte {} is {{{},{}}}; its first number must not be larger than its second",
+            begin, min, max);
     } else {
       return false;
     }

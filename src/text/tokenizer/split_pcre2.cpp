@@ -37,23 +37,23 @@ Result<std::string> translate(std::string_view pattern) {
         out += "[^" + std::string(kSpaceSet) + "]";
       } else if (next == 'S' || next == 'h' || next == 'H' || next == 'Z' || next == 'R' || next == 'X' ||
                  next == 'K' || next == 'G') {
-        return unsupported("\\{}{} has no equivalent here", next, in_class ? " inside a class" : "");
+        return unsupported("\\{}{} has no equivalent in PCRE2", next, in_class ? " inside a class" : "");
       } else {
         out += c;
         if (next != '\0') out += next;
       }
     } else if (in_class && ((c == '[') || (c == '&' && next == '&'))) {
-      return unsupported("nested and intersected classes have no equivalent here");
+      return unsupported("nested and intersected classes have no equivalent in PCRE2");
     } else if (!in_class && c == '(' && next == '*') {
-      return unsupported("(* has another meaning here");
+      return unsupported("(* starts a verb in PCRE2, but not in Ruby");
     } else if (c == '(' && next == '?' && i + 2 < pattern.size() && pattern[i + 2] == 'm') {
-      return unsupported("(?m) has another meaning here");
+      return unsupported("(?m) means something else in PCRE2 than in Ruby");
     } else {
       if (c == '[') {
         in_class = true;
         // The first "]" after "[" or "[^" is an ordinary character in PCRE2, an empty class in Ruby.
         if (next == ']' || (next == '^' && i + 2 < pattern.size() && pattern[i + 2] == ']'))
-          return unsupported("an empty class has no equivalent here");
+          return unsupported("an empty class has no equivalent in PCRE2");
       } else if (c == ']') {
         in_class = false;
       }

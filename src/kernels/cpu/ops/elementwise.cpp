@@ -9,7 +9,7 @@ namespace {
 
 void run_rms_norm(const Tensor& x, float* residual, const float* weight, float eps, const Tensor& y,
                   ExecContext& exec) {
-  HADAL_CHECK(x.rank == 2 && y.rank == 2, "matrices");
+  HADAL_CHECK(x.rank == 2 && y.rank == 2, "the operands must be matrices");
   HADAL_CHECK_EQ(x.shape[0], y.shape[0]);
   HADAL_CHECK_EQ(x.shape[1], y.shape[1]);
   if (x.shape[0] == 0) return;
@@ -26,13 +26,13 @@ void run_rms_norm(const Tensor& x, float* residual, const float* weight, float e
 }
 
 void check_cpu(const ExecContext& exec) {
-  HADAL_CHECK(exec.device.type == DeviceType::kCpu, "a CPU op");
+  HADAL_CHECK(exec.device.type == DeviceType::kCpu, "this operation runs on the CPU only");
 }
 
 }  // namespace
 
 void embedding(const Tensor& table, std::span<const int32_t> ids, const Tensor& y, ExecContext& exec) {
-  HADAL_CHECK(table.rank == 2 && table.is_contiguous() && y.is_contiguous(), "dense rows");
+  HADAL_CHECK(table.rank == 2 && table.is_contiguous() && y.is_contiguous(), "the rows must be dense");
   HADAL_CHECK(table.dtype == DType::kBF16 || table.dtype == DType::kF32, "table is {}",
               to_string(table.dtype));
   HADAL_CHECK_EQ(table.shape[1], y.shape[1]);

@@ -192,8 +192,8 @@ HWY_INLINE float page_maximum(const float* scores) {
 }
 
 // Processes one page for query rows [first_row, num_rows) of a tile. `position` is the position of the tile's
-// first row relative to the page's first key. Row r attends to those of keys 0 … position + r that its mask
-// selects.
+// first row relative to the page's first key. Row r attends to keys 0 … position + r or, with masks, to those
+// of them that its mask selects.
 inline HWY_ATTR void attend_page(const PrefillWorkspace& ws, int64_t first_row, int64_t num_rows,
                                  int64_t position, int64_t page_keys, const RowMasks& masks,
                                  const float* keys, const float* values) {
@@ -216,7 +216,7 @@ inline HWY_ATTR void attend_page(const PrefillWorkspace& ws, int64_t first_row, 
     std::fill(scores + visible, scores + kPageSize, -std::numeric_limits<float>::infinity());
     if (masks.words != nullptr) mask_row(scores, masks.words[row * masks.stride]);
     const float maximum = std::max(ws.maxima[row], page_maximum(scores));
-    // The factor of a row that has attended to no key yet is 0, because −infinity − −infinity would be NaN.
+    // A row that has attended to no key yet gets the exponent 0, because −infinity − −infinity would be NaN.
     const bool empty = maximum == -std::numeric_limits<float>::infinity();
     ws.rescale[row] = empty ? 0.0F : ws.maxima[row] - maximum;
     ws.maxima[row] = maximum;

@@ -19,7 +19,7 @@ struct ExchangeFlags {
   // Only this rank uses the remaining fields.
   uint64_t num_exchanges;  // how many exchanges this rank has completed
   uint32_t given_up;       // not 0: a wait has failed, so later exchanges do not wait
-  uint32_t blocks_ended;   // blocks of a running kernel that exchanges lines; otherwise 0
+  uint32_t blocks_ended;   // how many blocks of a running kernel that exchanges lines have ended; else 0
 };
 
 // Small parts are exchanged in lines (lines.cuh). Each rank has memory for the lines of all others.

@@ -11,8 +11,8 @@
 
 namespace hadal::cuda {
 
-// Throws hadal::Error, which names the two devices, if a device of `devices` cannot access another device's
-// memory or does not exist. The same device may occur several times.
+// Throws hadal::Error, which names the devices, if a device of `devices` does not exist or cannot access the
+// memory of another one. The same device may occur several times.
 void check_peer_access(std::span<const int> devices);
 
 class SymmetricMemory {

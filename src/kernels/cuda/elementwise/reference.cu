@@ -11,7 +11,7 @@ namespace hadal::cuda::reference {
 namespace {
 
 constexpr int kThreads = 128;
-static_assert(kThreads == kQuantGroup);  // one thread per value of a group
+static_assert(kThreads == kQuantGroup);  // each thread handles one value of a group
 
 // Returns element `idx` of a part. It loads the whole 32-bit word that holds the element.
 __device__ float exchanged_value(const void* part, int64_t idx, bool is_f16) {

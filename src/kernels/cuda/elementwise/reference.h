@@ -1,6 +1,6 @@
 // Declares the plain kernels of elementwise.h, which support any shape and alignment and any architecture
-// from sm_80. They are the oracle of the tuned kernels' tests, and they run for shapes that the tuned kernels
-// do not support. Their arguments are those of the ops, which check them.
+// from sm_80. They are the oracle of the tuned kernels' tests, and they run if the tuned kernels do not
+// support the shape or the alignment. Their arguments are those of the ops, which check them.
 #pragma once
 
 #include "kernels/cuda/elementwise/elementwise.h"

@@ -39,9 +39,9 @@ struct GroupedShape {
 // Returns the choice for a shape without a measurement.
 GroupedChoice heuristic(const GroupedShape& shape);
 
-// Returns the number of rows after the batch is padded (finely_padded_tokens): up to 512 tokens to the next
-// power of two, up to 4,096 tokens to the next default graph size. The heuristic's thresholds apply to this
-// number, so that a batch gets the same kernels, and the same bits, as the graph that it is padded to.
+// Returns the number of rows, rounded up as finely_padded_tokens does: up to 512 tokens to the next power of
+// two, up to 4,096 tokens to the next default graph size. The heuristic's thresholds apply to this number. A
+// batch and the graph to which it may be padded round up to the same number, so they get the same bits.
 int64_t padded_rows(const GroupedShape& shape);
 // Returns true if sorting the rows is worthwhile even though it needs a separate kernel. padded_rows counts
 // the rows of all experts.

@@ -98,7 +98,7 @@ struct GroupedLinearParams {
   const int32_t* token_of = nullptr;        // [num_rows]: gathers rows of x; null: x is sorted already
   const int32_t* expert_offsets = nullptr;  // [num_experts + 1], on the device
   int64_t num_rows = 0;
-  int rows_per_token = 1;           // used only to choose the kernel
+  int rows_per_token = 1;           // num_rows per token; used only to choose the kernel
   int num_experts = 0;              // including the shared ones
   MatrixWeight w;                   // expert 0's: [n, k]
   int64_t expert_stride = 0;        // elements between experts

@@ -39,7 +39,7 @@ inline constexpr int64_t kOneTallTileUpTo = 200;
 // These belong to the kernels for few tokens. cuda_experts_table_bench measures them
 // (docs/kernels/cuda-few-experts.md).
 inline constexpr int64_t kSplitSlots = 8;  // slots of k per split of gate_up, up to kMaxSplits splits
-// A block adds up at most this many floats of gate. The count assumes that all tokens chose the expert.
+// A block adds up at most this many floats of gate for one expert, counted as if all tokens chose it.
 inline constexpr int64_t kMostActivation = 16384;
 
 }  // namespace hadal::cuda::fitted

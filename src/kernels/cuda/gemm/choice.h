@@ -39,7 +39,7 @@ std::optional<LinearTile> linear_tile_of(const LinearChoice& choice);
 
 // Returns the choice for a shape that has no measured choice, by the thresholds of gemm/fitted.h.
 LinearChoice heuristic(const LinearShape& shape);
-// Returns the tiled kernel's tile with the least estimated time, for 8-bit weights of any shape.
+// Chooses the tiled kernel's tile by estimated times, for 8-bit weights of any shape.
 // (gemm/skinny/schedule.h chooses the tile of the weight-streaming kernel.)
 LinearTile choose_linear_tile(WeightType type, int64_t m, int64_t n, int64_t k, int num_sms);
 

@@ -56,7 +56,7 @@ inline constexpr int kMostHelpersPerTile = 2;
 
 // The kernel of a linear changes at these thresholds, which are bytes of weights, bytes of a row of W, or
 // counts. cuda_gemm_bench measures them. `hadal tune fp8-gemm --model-path DIR` checks them: its last line
-// says for how many rows the heuristic is close to the search (docs/kernels/cuda-skinny-gemm.md, "Borders").
+// says on how many shapes the heuristic is close to the search (docs/kernels/cuda-skinny-gemm.md, "Borders").
 inline constexpr int64_t kMaxThinBytes = int64_t{18} << 20;
 inline constexpr int64_t kMaxThinBytesInt8 = int64_t{30} << 20;  // INT8 with channel scales, up to eight rows
 inline constexpr int64_t kMaxThinRowBytes = 8192;

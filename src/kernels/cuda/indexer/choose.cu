@@ -42,7 +42,7 @@ __device__ __forceinline__ int thread() {
   return static_cast<int>(threadIdx.x);
 }
 
-// Calls body(position, score bits) for each of the slice's positions below num_keys.
+// Calls body(score bits) for each position from `begin` to `end` − 1.
 template <typename Body>
 __device__ __forceinline__ void for_each_score(const float* scores, int64_t begin, int64_t end, Body body) {
 #pragma unroll 4

@@ -65,7 +65,7 @@ void mla_decode_plan(const MlaPlanShape& shape, const int32_t* kv_len, void* pla
 struct DeviceSelection {
   const int32_t* slots = nullptr;   // [num_seqs, index_topk]; null only with index_topk 0
   const int32_t* counts = nullptr;  // [num_seqs]: 0 … index_topk; 0 gives zeros
-  int64_t num_slots = 0;  // slots of the pool; builds with HADAL_SANITIZE_KERNELS trap at a slot beyond it;
+  int64_t num_slots = 0;  // slots of the pool; builds with HADAL_SANITIZE_KERNELS trap at any other slot;
                           // 0: not checked
   // True: every row sees more than index_topk keys or no key (prompts), so no plan is needed.
   bool all_rows = false;

@@ -117,7 +117,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     least_warp_best = loaded.least_warp_best;
     if (best_value(best) != masked_logit() || !changes.any()) break;
     // No token is allowed. First the end tokens are allowed again, because a grammar that allows only an end
-    // token has precedence. If all tokens are still masked, the best token without masks is chosen.
+    // token has precedence. If all tokens are still masked, the best of the unchanged logits is chosen.
     greedy |= changes.num_ends == 0;
     if (changes.num_ends == 0) changes = {};
     changes.num_ends = 0;

@@ -1,6 +1,6 @@
 // Joins the normed embedding and the normed hidden state of each row. Grid: one block of 256 threads for each
-// row and half; a thread reads its columns twice, the second time from the L1. There are two barriers, before
-// and after the sums of squares that warps leave in shared memory (32 bytes).
+// row and half; a thread reads its columns twice, the second time from the L1. There is one barrier, after
+// the warps have stored their sums of squares in shared memory (32 bytes).
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/types.cuh"

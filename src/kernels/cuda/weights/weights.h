@@ -28,7 +28,7 @@ void convert_weight(const ConvertWeightParams& params, const Launch& launch);
 
 // Describes the quantisation of [rows, cols] to one of the types with scales, as in quantize_rows
 // (model/quantize.h). There is one scale per row or per 128×128 block, where blocks count from the upper left
-// corner and are smaller at the right and lower edges. All values determine the scales, but a caller may
+// corner and may be smaller at the right and lower edges. All values determine the scales, but a caller may
 // store only some of the codes: with block scales the first code_rows rows, because another rank may have the
 // last block's other rows, and with row scales code_cols columns from first_code_col on. Other memory is left
 // as it is.

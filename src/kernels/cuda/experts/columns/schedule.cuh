@@ -39,8 +39,8 @@ struct Tables {
 };
 
 // Iterates over the tiles of one cluster. In every second round the order of the clusters is reversed, so
-// that the last cluster gets the first tile of the round. Tiles never become wider along the order, so the
-// clusters end at about the same time.
+// that the last cluster gets the first tile of the round. The tile width never increases from one expert
+// to the next, so the clusters end at about the same time.
 struct Schedule {
   int round = 0;
   int place = 0;

@@ -1,4 +1,4 @@
-// Implements the step between the products: it reads the sums of gate_up's splits, which other blocks wrote,
+// Implements the step between the products: it reads the sums of gate_up's splits, which all blocks wrote,
 // adds them up and activates them.
 #pragma once
 

@@ -124,8 +124,8 @@ inline bool starts_late(int tokens, int64_t blocks, int num_sms) {
 }
 
 // Returns the schedule for one matrix [n, k_blocks · 128 bytes] and m rows of x. In measurements
-// (docs/kernels/cuda-skinny-gemm.md) the fastest schedules have at least a quarter more blocks than
-// multiprocessors, and two blocks fit on a multiprocessor beside a block of the next kernel. A block gets all
+// (docs/kernels/cuda-skinny-gemm.md) the fastest schedules have a quarter more blocks than multiprocessors or
+// somewhat more, and two blocks fit on a multiprocessor beside a block of the next kernel. A block gets all
 // the shared memory of a multiprocessor only if half of the multiprocessors have no block; otherwise the next
 // kernel could load nothing before this kernel ends. With up to eight rows, or for long k, a multiprocessor
 // has three blocks if there are enough splits.

@@ -9,7 +9,7 @@
 
 namespace hadal::cuda {
 
-// device_capacity returns how many clusters this process's device runs at once on num_sms of its
+// device_capacity returns how many clusters of each size this process's device runs at once on num_sms of its
 // multiprocessors. decode_geometry returns the geometry of the schedule that decode_schedule chooses for it.
 ClusterCapacity device_capacity(int num_sms);
 DecodeGeometry decode_geometry(const MlaPlanShape& shape);

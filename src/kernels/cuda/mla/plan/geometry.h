@@ -3,8 +3,8 @@
 // pure functions on the host (geometry.cpp), which are also built and tested without CUDA. The decisions that
 // need the lengths are made on the device (plan.cu).
 //
-// The rows of one sequence are its q_len · heads queries (row = query · heads + head). The `cluster` blocks
-// of a part work on one tile of rows: they divide the part's pages among themselves and read every key once.
+// The rows of one sequence are its q_len · heads queries (row = query · heads + head). For each
+// tile of rows a part has `cluster` blocks, which share the part's pages, so that they read every key once.
 // The grid is num_parts × num_tiles × cluster persistent blocks, all resident at once; block b is member b %
 // cluster of tile (b / cluster) % num_tiles of part b / cluster / num_tiles. The plan gives each part a run
 // of pages over consecutive sequences. If a border between parts lies inside a sequence, the sequence is
@@ -124,8 +124,8 @@ struct DecodePlanView {
   int32_t* num_merges;  // [1] (padded to 16 bytes); written, like `merges`, only if the merge kernel follows
   DecodePart* parts;    // [num_parts]
   DecodeSequence* sequences;  // [num_seqs]
-  int32_t* arrivals;    // [num_seqs, num_tiles, 2]: blocks that have arrived since the plan was made; unused
-  DecodeMerge* merges;  // [num_seqs]: the sequences of more than one split, ascending
+  int32_t* arrivals;          // [num_seqs, num_tiles, 2]: {blocks arrived since the plan was made, unused}
+  DecodeMerge* merges;        // [num_seqs]: the sequences of more than one split, ascending
 };
 DecodePlanView decode_plan_view(const DecodeGeometry& geometry, const void* plan);
 size_t decode_plan_bytes(const DecodeGeometry& geometry);

@@ -1,9 +1,9 @@
 // Makes the split-KV plan: one block reads the lengths and cuts their pages into num_parts shares of equal
 // cost.
 //
-// The `cluster` blocks of a part share its pages, so lengths are counted in strides of `cluster` pages, and a
-// split begins at a multiple of a step. A step is one stride, or two strides if blocks work on two pages at
-// once. The cost of a sequence is its number of steps plus an overhead. There are three ways to cut:
+// The `cluster` blocks of a part share its pages, so lengths are counted in strides of `cluster` pages, and
+// splits begin at whole strides, balanced ones at whole steps. A step is one stride, or two strides if blocks
+// work on two pages at once. A sequence costs its steps plus an overhead. There are three ways to cut:
 // - Balanced: the costs are laid end to end; part p begins at cost p · share. A border that falls into the
 //   overhead of a sequence moves to its first page, so no split is empty.
 // - Even: every sequence is cut into splits of one length and has num_parts / num_seqs parts for itself, some

@@ -5,7 +5,7 @@
 // Rows of kv_len that see more than index_topk keys are "selected rows": they attend to a selection of slots.
 // All other rows attend through their page table, by the kernels of geometry.h, which treat selected rows as
 // rows without keys (planned_keys there). Only the device has the lengths, so the blocks of the sparse kernel
-// count the selected rows, and then cut each selected row into as many splits as leave no block idle. The
+// count the selected rows, and then cut each of them into as many splits as there are blocks for. The
 // work of a block is an item: one row, one tile of heads and one split of the slots. The tile varies fastest
 // in the order of items, then the split, then the row, so that blocks that gather the same records run
 // together.

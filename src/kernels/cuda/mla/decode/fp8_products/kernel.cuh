@@ -13,7 +13,8 @@
 // moves pairs of bytes, and two byte permutations separate them. The two dims of a pair become rows g and g +
 // 8 of the operand, and the keys are permuted (see below). Each element is transposed once per block.
 // Warpgroup 2 loads: one thread of warp 0 issues the loads of pages, and warp 1 prepares a page that has
-// arrived: it copies the scales and zeroes records beyond the length, which may hold anything.
+// arrived: it copies the scales, finds the largest, and zeroes records beyond the length, which may hold
+// anything.
 //
 // Queries are quantised when a piece begins: one e4m3 per value, and one scale, a power of two, per row. A
 // block without a cluster loads them through two slots of the ring of pages, before the slots are needed for

@@ -44,7 +44,7 @@ struct Shared {
   std::byte scales[kPageSlots][kPageSize * kScaleBytes];
   KeyFacts keys[kPageSlots];
   float row_scale[kRows];            // scales of the queries, multiplied by scale_log2
-  float bound[2][kRows];             // upper bounds of log2(weight · key scale) in each page of the pair
+  float bound[2][kRows];             // upper bounds of score + log2(key scale) − 8 in each page of the pair
   float rescale[kRows];              // factor of the sums so far, before a pair is added
   alignas(16) uint32_t rescaled[4];  // nonzero: the factor of some row of the warp is not 1
   float sums[2][kRows];              // row sums of a piece, over the pages of each warpgroup

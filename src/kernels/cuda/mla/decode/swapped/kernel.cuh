@@ -10,9 +10,9 @@
 // the splits at the end (mla/decode/swapped/merge.cuh).
 //
 // Warp 8 loads tiles into the ring as soon as slots are free, also across the ends of pieces. At the end of a
-// piece it hands over kScratchTiles empty tiles for the join. With settled inputs it loads all settled
-// records before pdl_wait(). Warps 9 and 10 exchange a cluster's maxima and sums at a piece's end
-// (mla/decode/swapped/join.cuh); warp 11 is idle.
+// piece it hands over kScratchTiles empty tiles for the join. With settled inputs it calls pdl_wait() only
+// before the first page with records that are not settled, and never for up to kFreshRecords queries. Warps 9
+// and 10 exchange a cluster's maxima and sums at a piece's end (mla/decode/swapped/join.cuh); 11 is idle.
 //
 // barrier        arrivals                 guards                                       phase
 // full[slot]     1 + bytes                a tile has arrived                           each use of the slot

@@ -211,7 +211,7 @@ struct PageWork {
   float scale_log2;    // softmax_scale · log2 e
   int barrier;         // named barrier of this warpgroup
   int valid;           // keys from the page's first key to the sequence's end; may be > 64
-  int fresh_begin;     // the first record of this page that is fresh (see kFreshRecords)
+  int fresh_begin;     // records from this one on are fresh (see kFreshRecords); may be < 0; ≥ 64: none
   bool masked;         // some row of the tile may not see all 64 keys
   int seen[kN / 4];    // if masked: keys of this page that the thread's row sees (may be < 0 or > 64)
 };

@@ -2,7 +2,7 @@
 //
 // Grid: it has num_parts × num_tiles persistent blocks of three warpgroups. The blocks of a part's tiles have
 // consecutive numbers, because they read the same pages. With 16-bit caches and an even number of tiles, two
-// of these blocks are a cluster, and each loads half of every page's tile for both. Warpgroup 2 loads. With
+// of these blocks are a cluster, and each loads half of every page for both. Warpgroup 2 loads. With
 // 16-bit caches one thread loads pages and one loads queries, by tensor maps. With FP8 caches all 128 threads
 // widen codes, multiplied by their scales, to float16, which keeps 11 bits where bf16 keeps 8; all products
 // are then float16. Warpgroups 0 ("left") and 1 ("right") compute. Pages are processed in pairs: left scores
@@ -14,7 +14,7 @@
 //   O = a₀·O + P₀·V₀ left                         m₁, P₁, a₁ = 2^(m₀−m₁) (P₁ into the rope tile of K₁,
 //                                     ◄──(2)──    which is not read again)
 //   O = a₁·O + P₁·V₁ left                         O = a₁·O + P₁·V₁ right
-// Both sides have finished the first page when the softmax of the second page runs. So the next pair's first
+// Both sides finish the first page while the softmax of the second page runs. So the next pair's first
 // page is loaded while P₁·V₁ is computed, and it is scored while the next pair's second page is loaded. Left
 // is about half a pair ahead of right, and one side's softmax runs during the other side's products. The last
 // pair of a piece may lack its second page. A block without a cluster is bound by the loads of its pages, so

@@ -18,7 +18,8 @@ __device__ __forceinline__ void load_tiles(Shared& shared, const CUtensorMap* po
   constexpr int kRecords = kPageSize / kCluster;
   const int record = kCluster > 1 ? static_cast<int>(cluster_rank()) * kRecords : 0;
   mbarrier_wait(&shared.empty[kPage][step], parity);
-#pragma unroll 1  // short code, because the first execution in a block fetches it from memory
+// Unrolling would lengthen the code, which the first execution in a block fetches from memory.
+#pragma unroll 1
   for (int i = kBegin; i < kEnd; ++i) {
     const int tile = tile_in_order<kIsFirst>(i);
     Mbarrier* barrier = &shared.full[kPage][tile];
@@ -34,7 +35,7 @@ __device__ __forceinline__ void load_tiles(Shared& shared, const CUtensorMap* po
 
 // Prefetches a page into the L2.
 __device__ __forceinline__ void prefetch_page(const DecodeArgs& args, int32_t page) {
-  if (args.page_stride != kPageSize * args.record_stride) return;  // other data lies between the records
+  if (args.page_stride != kPageSize * args.record_stride) return;  // other data lies between the pages
   bulk_prefetch_l2(args.pool + page * args.page_stride, static_cast<uint32_t>(args.page_stride));
 }
 
