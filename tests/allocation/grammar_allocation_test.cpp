@@ -119,7 +119,7 @@ TEST_F(FailingGrammar, AMaskWithoutMemoryIsNotTooExpensive) {
 }
 
 // If the library failed in the middle of a token, its matcher is not used again.
-TEST_F(FailingGrammar, APositionThatWasLostIsAnErrorEverAfter) {
+TEST_F(FailingGrammar, AMatcherThatFailedWithinATokenThrowsFromThenOn) {
   const auto grammar = compiler_->compile({.kind = GrammarKind::kRegex, .text = "(ab|ac)+"}).value();
   const int32_t a = tokenizer_->encode("a", false).at(0);
   int64_t num_lost = 0;

@@ -37,7 +37,7 @@ TEST(Printable, ShownTextQuotesAndNeverCutsAnEscape) {
   EXPECT_EQ(shown_text(std::string(1000, '\x01')), fmt::format("\"{}…\"", escapes));
 }
 
-TEST(Printable, NumbersOfBytesAreShownInTheLargestUnitOfWhichThereIsOne) {
+TEST(Printable, BytesAreShownInTheLargestUnitThatFits) {
   EXPECT_EQ(shown_bytes(0), "0 bytes");
   EXPECT_EQ(shown_bytes(1023), "1023 bytes");
   EXPECT_EQ(shown_bytes(1024), "1.0 KiB");

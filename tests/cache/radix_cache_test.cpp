@@ -349,7 +349,7 @@ TEST(RadixCache, ASaltIsForgottenWithItsLastNode) {
 
 // Otherwise a client could add one token after the other to what another client has sent, and learn from the
 // count which tokens are right.
-TEST(RadixCache, AClientIsToldWholePagesOfWhatOthersHaveInserted) {
+TEST(RadixCache, OthersPrefixesAreReportedInWholePagesOnly) {
   World world;
   const auto told = [&](int64_t count, uint64_t client) {
     return world.cache.match(range(0, count), 0, {.client = client}).told_tokens;

@@ -233,11 +233,13 @@ TEST(ModelOptions, AFloat16ModelOnAGpuHasAFloat16Cache) {
   };
   for (const char* cache : {"bf16", "fp8_e4m3", "fp8_e5m2", "float32"}) {
     EXPECT_THAT(layout(cache, DType::kF16).status().message,
-                HasSubstr("--kv-cache-dtype: with --dtype float16"))
+                HasSubstr("not supported on a GPU with --dtype float16; allowed: auto, fp16, float16"))
         << cache;
   }
   for (const char* cache : {"fp16", "float32"}) {
-    EXPECT_THAT(layout(cache, DType::kBF16).status().message, HasSubstr("bfloat16, fp8_e4m3 or fp8_e5m2"))
+    EXPECT_THAT(layout(cache, DType::kBF16).status().message,
+                HasSubstr("not supported on a GPU with --dtype bfloat16; allowed: auto, bf16, bfloat16, "
+                          "fp8_e4m3, fp8_e5m2"))
         << cache;
   }
 }

@@ -52,7 +52,7 @@ TEST(SignalWatcherDeathTest, ASecondSignalEndsTheProcessAtOnce) {
       ::testing::ExitedWithCode(128 + SIGTERM), "");
 }
 
-TEST(SignalWatcherDeathTest, AHangupThatHasNoMemoryIsSaidAndTheNextOneIsServed) {
+TEST(SignalWatcherDeathTest, AHangupThatRunsOutOfMemoryIsLoggedAndTheNextIsServed) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Evaluates the bundled model on the GPU: for its FP8 weights (W8A8) and for the same weights as bfloat16, with each
-format of the KV cache, and for the latter with --dtype float16. All questions are asked, so that the scores kept with the
-model are those of the same questions: each task may lose at most one in a hundred against them. With --limit only the
-first questions of a task are asked; of these, no more may be wrong than the kept scores have wrong among all questions,
-and one in a hundred besides.
+"""Evaluates the bundled model on the GPU with each KV-cache format, once with its FP8 weights (W8A8) and once
+with the same weights as bfloat16; the bfloat16 weights are also run with --dtype float16. By default all
+questions are asked, and each task's score may be at most one in a hundred below the score kept with the
+model. With --limit only the first questions of each task are asked; the answers that may be wrong are then
+those that the kept score has wrong among all questions, plus one in a hundred of the questions asked.
 
     HADAL_BINARY=build/cuda-release/hadal tests/cuda/e2e_evals.py [--limit N] [--verbose]
 """
@@ -99,8 +99,8 @@ def check(model, dtype, kv_format, limit):
     assert set(scores["tasks"]) == set(kept), set(scores["tasks"]) ^ set(kept)
     short = []
     for task, score in scores["tasks"].items():
-        # The kept scores count the CPU's mistakes among all questions. With --limit the bound is therefore looser, by
-        # the mistakes that come after the limit, but it never fails because of which questions come first.
+        # The kept scores count the CPU's mistakes among all questions. With --limit the bound therefore also
+        # allows the mistakes that come after the limit, so the check never fails merely because the first questions are harder.
         allowed = kept[task]["total"] - kept[task]["correct"] + max(1, score["total"] // 100)
         if score["total"] - score["correct"] > allowed:
             short.append(f"{task} {score['correct']} of {score['total']}")

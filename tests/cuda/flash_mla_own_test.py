@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs FlashMLA's own test of dense decoding on hadal.flash_mla under the name flash_mla, and reports the errors of both.
+"""Runs FlashMLA's own test of dense decoding on hadal.flash_mla under the name flash_mla, and reports our
+errors and, with --peer, those of FlashMLA's own package.
 
     tests/cuda/flash_mla_own_test.py --file FLASHMLA/tests/test_flash_mla_dense_decoding.py [--peer DIR]
                                      [--dtype bf16|fp16] [--filter TEXT] [--keep N/OF]
@@ -10,8 +11,9 @@ the cosine difference between its outputs and those of float64, which are not ro
 FlashMLA's own package flash_mla; with it the same inputs go to FlashMLA as well, and the test fails when our largest error
 of a type is larger than FlashMLA's.
 
---keep 1/4 runs every fourth case, for a machine that is lent by the minute. It needs torch with CUDA and the wheels of
-scripts/wheel (or HADAL_PYTHON_PATH, a directory that they are installed into). The last line is "N passed, N failed".
+--keep 1/4 runs every fourth case, for a machine that is rented by the minute. It needs torch with CUDA and
+the wheels of scripts/wheel (or HADAL_PYTHON_PATH, a directory that they are installed into). The last line is
+"N passed, N failed".
 """
 import argparse
 import contextlib

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tests quantised checkpoints of every published spelling, made from the bundled model by quantize_checkpoint: each loads,
-writes, and answers the bundled questions as the model itself does; wrong files and contradictory flags are refused in words.
-It needs only the standard library.
+"""Tests quantised checkpoints of every published spelling, made from the bundled model by
+quantize_checkpoint: each loads, writes, and answers the bundled questions as the model itself does; wrong
+files and contradictory flags are refused with an error message. It needs only the standard library.
 
     HADAL_BINARY=build/cpu-release/hadal tests/e2e/quantization_test.py [--limit N] [--all] [--device cuda] [--verbose]
 """
@@ -23,8 +23,8 @@ HADAL = pathlib.Path(os.environ.get("HADAL_BINARY", ROOT / "build/cpu-release/ha
 QUANTIZE = HADAL.parent / "quantize_checkpoint"
 MAX_LOST = 2  # questions of a task
 
-# Each format of quantize_checkpoint has (its description by info, words of --quantization that mean the same, whether it
-# answers the bundled questions).
+# Each format of quantize_checkpoint has (its description by info, words of --quantization that mean the same, whether
+# its answers to the bundled questions are scored on a CPU even without --all).
 FORMATS = {
     "fp8": ("fp8 e4m3, 128x128 blocks", {"fp8"}, False),  # the bundled model's own bytes
     "fp8-tensor": ("fp8 e4m3, one scale per matrix", {"fp8", "w8a8_fp8"}, False),

@@ -52,8 +52,8 @@ INSTANTIATE_TEST_SUITE_P(Loop, CacheReuseTest, ::testing::Bool(),
 
 TEST_P(CacheReuseTest, AHitGivesTheSameBitsAsNoCache) {
   const auto engine = make_engine();
-  // The prompts share a part of the base: one ends inside a page of it, one at a border, one continues it,
-  // and one is the same again.
+  // Each prompt begins like the base: two leave it inside a page and two at a page's border, and the last
+  // prompt is the whole base again.
   const std::vector<int32_t> base = random_prompt(200, 1);
   for (const int64_t shared : {200, 130, 128, 70, 64, 200}) {
     std::vector<int32_t> ids(base.begin(), base.begin() + shared);

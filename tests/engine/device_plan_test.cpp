@@ -34,7 +34,7 @@ TEST(GraphBuckets, AreDenseWhereBatchesAreSmallAndEndAtTheLargest) {
   EXPECT_TRUE(std::is_sorted(many.begin(), many.end()));
 }
 
-TEST(GraphBuckets, NoneIsLargerThanTheBatchesWhoseKernelsFollowFromThePaddedSize) {
+TEST(GraphBuckets, NoneExceedsTheLimitOfGraphTokens) {
   EXPECT_EQ(graph_buckets({}, 16'384).value().back(), cuda::kMostGraphTokens);
   EXPECT_EQ(graph_buckets({.graph_max_bs = 5000}, 16'384).value().back(), cuda::kMostGraphTokens);
   EXPECT_THAT(graph_buckets({.graph_bs = {8, cuda::kMostGraphTokens}}, 16'384).value(), ElementsAre(8, 4096));
@@ -77,7 +77,7 @@ TEST(GraphShapes, HaveEveryNarrowWidthAndAFewWideOnes) {
   EXPECT_THAT(widths_of(64, true), ElementsAre(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64));
 }
 
-TEST(GraphShapes, HoldEveryStepOfVerificationsWithAtMostHalfAsManyRequestsMore) {
+TEST(GraphShapes, PadAStepOfVerificationsByAtMostHalf) {
   const std::vector<int64_t> buckets = graph_buckets({}, 4096).value();
   for (const int64_t greatest : {2, 4, 64}) {
     const std::vector<GraphShape> shapes =
@@ -108,7 +108,7 @@ TEST(GraphShapes, TheNarrowestThatFitsIsChosen) {
   EXPECT_EQ(choose_shape(shapes, 1, 5, false, true).items, 0);
 }
 
-TEST(GraphShapes, OfAModelWithAnIndexerAllSelectAndTheSmallOnesAreThereWithoutToo) {
+TEST(GraphShapes, WithAnIndexerAllShapesSelectAndSmallOnesAlsoExistWithoutSelection) {
   const std::vector<int64_t> buckets = graph_buckets({}, 4096).value();
   for (const EngineOptions& options :
        {EngineOptions{}, EngineOptions{.speculation_width = 4, .speculation_adapts = true}}) {

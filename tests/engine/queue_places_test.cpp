@@ -287,7 +287,7 @@ TEST_P(ReservationTest, ARequestThatRunsWaitsNoLonger) {
   sink->wait_finished(9);
 }
 
-TEST_P(ReservationTest, ADrainRefusesPlacesFromBeforeAndDoesNotWaitForThem) {
+TEST_P(ReservationTest, ADrainRefusesEarlierReservationsAndDoesNotWaitForThem) {
   const auto engine = make_engine({.max_queued_requests = 8});
   QueuePlaces places = engine->reserve(3, 5).value();
   EXPECT_EQ(engine->drain(std::chrono::minutes(5)), 0);

@@ -69,7 +69,7 @@ TEST(SpeculationPolicy, TheRowsOfAStepAreLimited) {
   EXPECT_EQ(widest_step(4, 5000), 1);
 }
 
-TEST(SpeculationPolicy, AcceptanceIsThatOfTheDepthGivenTheOneBefore) {
+TEST(SpeculationPolicy, AcceptanceAtADepthIsConditionalOnTheDepthBefore) {
   AcceptanceByDepth acceptance(3);
   for (int i = 0; i < 1000; ++i) acceptance.observe(2, i % 2);  // the first draft is right half the time
   const std::vector<double> rates = acceptance.rates();

@@ -3,9 +3,10 @@
     tests/hostile/hostile_test.py [--filter TEXT] [--list] [--verbose] [--slack FACTOR] [--serve FLAGS]
 $HADAL_BINARY is the server's binary. --slack multiplies the bounds on the neighbour's delays and the time in which answers must
 come, for machines that are slow or busy with other work; --serve gives the server more flags ("--device cuda").
-The cases are rows of cases_*.py. The cases of a group share one server; after a case that kills or blocks it, the next ones
-get a fresh one. After each case the server lives, answers a known request as before, runs nothing, and has given its memory
-back. docs/security.md says what the bounds mean. The last line is "N passed, N failed"."""
+The cases are rows of cases_*.py. The cases of a group share one server; after a case that kills or blocks it,
+the next ones get a fresh one. After each case the test checks that the server is alive, answers a known
+request as before, has no running request and has released its memory. docs/security.md says what the bounds
+mean. The last line is "N passed, N failed"."""
 import argparse
 import asyncio
 import json

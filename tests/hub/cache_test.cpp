@@ -180,7 +180,8 @@ TEST(LocateModel, OfflineTheErrorSaysWhatIsMissingAndHowToFetchIt) {
               AllOf(HasSubstr(cache.path().string()), HasSubstr("hadal fetch org/name"),
                     HasSubstr("HF_HUB_OFFLINE")));
   EXPECT_THAT(message("org/name", {}), HasSubstr("HF_HUB_CACHE, HF_HOME and HOME are unset"));
-  EXPECT_THAT(message("/no/such/dir", offline(cache.path())), HasSubstr("no such directory, nor a hub id"));
+  EXPECT_THAT(message("/no/such/dir", offline(cache.path())),
+              HasSubstr("is neither a directory nor a hub id"));
   const fs::path half = cache.path() / "models--org--half";
   write_file(half / "snapshots" / "a" / "tokenizer.json", "{}");
   write_file(half / "refs" / "main", "a");

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Installs the Debian package in a fresh Debian 12, runs what it brings, and removes it again:
+"""Installs the Debian package in a fresh Debian 12, runs the programs that it installs, and removes it again:
 
     tests/package/debian_test.py hadal_X_amd64.deb
 

@@ -14,14 +14,14 @@
 namespace hadal {
 namespace {
 
-TEST(ClientShares, WithoutCompanyAClientMayTakeEverything) {
+TEST(ClientShares, AClientAloneMayTakeEverything) {
   ClientShares shares(64, 1000);
   for (int i = 0; i < 60; ++i) shares.start(7, 1);
   for (int64_t step = 0; step < 100; ++step) shares.see(7, step);
   EXPECT_FALSE(shares.must_leave_room(7, 100));
 }
 
-TEST(ClientShares, CompanyBindsTheOneThatHoldsAnEighth) {
+TEST(ClientShares, AClientWithAnEighthMustLeaveRoomForOthers) {
   ClientShares shares(64, 1000);
   EXPECT_EQ(shares.kept_slots(), 8);
   EXPECT_EQ(shares.kept_pages(), 125);
@@ -45,7 +45,7 @@ TEST(ClientShares, ManyPagesBindAClientWithFewSlots) {
   EXPECT_TRUE(shares.must_leave_room(7, 1));
 }
 
-TEST(ClientShares, CompanyIsForgotten) {
+TEST(ClientShares, OtherClientsAreForgotten) {
   ClientShares shares(64, 1000);
   for (int i = 0; i < 9; ++i) shares.start(7, 1);
   shares.see(8, 1);
@@ -54,7 +54,7 @@ TEST(ClientShares, CompanyIsForgotten) {
   EXPECT_FALSE(shares.must_leave_room(7, 2 + ClientShares::kCompanySteps));
 }
 
-TEST(ClientShares, NobodyIsNoCompany) {
+TEST(ClientShares, RequestsWithoutAClientDoNotCountAsAnother) {
   ClientShares shares(64, 1000);
   for (int i = 0; i < 9; ++i) shares.start(7, 1);
   shares.see(0, 1);

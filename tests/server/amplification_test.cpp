@@ -61,7 +61,7 @@ TEST(Amplification, BytesOfACumulativeStreamAreLinearInItsTokens) {
   EXPECT_EQ(last.at("output_top_logprobs").as_array().size(), static_cast<size_t>(kTokens));
   const size_t final_bytes = json::serialize(events.back()).size();
   EXPECT_LE(stream.body.size(), kTokens * kEventBytesPerToken + 2 * final_bytes);
-  // Each event repeats everything that came before it, even where events wait for tokens.
+  // Each event repeats everything that came before it, even if it was held back for more tokens.
   size_t before = 0;
   for (const json::object& event : events) {
     const size_t count = event.at("meta_info").at("output_token_logprobs").as_array().size();

@@ -373,7 +373,7 @@ TEST(AnthropicCount, CountsWhatTheMessageHasAsItsInput) {
   EXPECT_EQ(count_tokens(R"({"messages":[{"role":"user","content":"Hi"}]})"), count_tokens(body_of()));
 }
 
-TEST(AnthropicCount, APromptThatDoesNotFitIsRefusedAndNotCutWhereOthersAre) {
+TEST(AnthropicCount, APromptThatDoesNotFitIsRefusedEvenWithAutoTruncate) {
   testing::TestServerOptions options = chat_options("x");
   options.server.allow_auto_truncate = true;
   TestServer server(options);

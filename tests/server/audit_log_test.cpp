@@ -279,7 +279,7 @@ TEST_F(Audited, WithoutAKnownKeyWhatIsRefusedHasNoLine) {
   EXPECT_TRUE(entries().empty());
 }
 
-TEST(AuditLog, AnOpenServerWritesNoLineOfWhatItRefuses) {
+TEST(AuditLog, AServerWithoutKeysWritesNoLineForRefusedRequests) {
   const TemporaryFile file;
   const auto log = started(file.path());
   testing::TestServerOptions options;

@@ -47,7 +47,7 @@ TEST(CacheIsolation, AGuessOfANeighboursPromptFindsNothingWithIsolation) {
   }
 }
 
-TEST(CacheIsolation, WithoutItAGuessIsToldWholePagesOnly) {
+TEST(CacheIsolation, WithoutIsolationAGuessRevealsOnlyWholePages) {
   TestServer server(with_keys(false));
   EXPECT_EQ(cached(server, "a", body_of(200)), 0);
   EXPECT_EQ(cached(server, "b", body_of(63)), 0);

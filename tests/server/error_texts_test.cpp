@@ -88,7 +88,7 @@ TEST(ErrorTexts, AListWithoutAValueForEachPromptIsNamedWithTheLengthThatItMustHa
   EXPECT_EQ(parsed(answer).at("message").as_string(), R"(rid is ["a","b","c"])" + allowed);
 }
 
-TEST(ErrorTexts, OfTextAndInputIdsItIsToldWhichAreGiven) {
+TEST(ErrorTexts, TheErrorSaysWhetherBothTextAndInputIdsAreGivenOrNeither) {
   EXPECT_EQ(native_error(R"("text":"a")"),
             "input_ids: both text and input_ids are given; exactly one of text and input_ids must be given");
   TestServer server;
@@ -96,7 +96,7 @@ TEST(ErrorTexts, OfTextAndInputIdsItIsToldWhichAreGiven) {
             "text: neither text nor input_ids is given; exactly one of text and input_ids must be given");
 }
 
-TEST(ErrorTexts, MemoryThatIsMissingIsToldInAUnitOfWhichThereIsOne) {
+TEST(ErrorTexts, MissingMemoryIsShownInTheLargestUnitThatFits) {
   const RequestMemory memory(size_t{3} << 20);
   EXPECT_EQ(memory_exhausted(memory, MemoryKind::kPrompt, 17).message,
             "the memory for all requests is in use (max-request-memory): this one needs 17 bytes for its "

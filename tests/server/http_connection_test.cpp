@@ -130,7 +130,7 @@ TEST_F(HttpConnectionTest, EmptyLinesDoNotOutlastTheTimeOfARequest) {
   EXPECT_TRUE(socket_->sent.starts_with("HTTP/1.1 408")) << socket_->sent;
 }
 
-TEST_F(HttpConnectionTest, TheLogHasALineForEachRequestWithoutAKeyOrCountsIt) {
+TEST_F(HttpConnectionTest, RequestsWithoutAKeyAreLoggedOrCounted) {
   transport_->options.access_log = true;
   constexpr int kRequests = 5000;
   ::testing::internal::CaptureStderr();

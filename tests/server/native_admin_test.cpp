@@ -327,7 +327,7 @@ TEST(Metrics, SayWhetherTheLastDecodeStepWasAGraph) {
 
 // If an answer comes in one piece, the times of its first and later tokens are those at which the engine made
 // them, not that of the piece.
-TEST(Metrics, SeparateTheTokensOfAnAnswerInOnePiece) {
+TEST(Metrics, SeparateTheTokenTimesOfAnAnswerSentInOnePiece) {
   TestServer server({.server = {.enable_metrics = true}});
   server.generate(R"({"input_ids":[3,4,5],"sampling_params":{"max_new_tokens":50}})");
   HttpResponse page = server.call("GET", "/metrics");

@@ -146,7 +146,7 @@ TEST(OpenAiChatBody, MayHaveUnknownFieldsAndModels) {
   EXPECT_EQ(str(parsed(response).at("id")), "my-id");
 }
 
-TEST(OpenAiChatBody, ForAModelWithoutATemplateIsAClearError) {
+TEST(OpenAiChatBody, AModelWithoutATemplateIsAClearError) {
   TestServer server;
   const HttpResponse response = server.call("POST", "/v1/chat/completions", chat_body());
   EXPECT_EQ(response.status, 400);

@@ -53,7 +53,7 @@ int64_t prompt_tokens_of(TestServer& server, const std::string& body) {
   return response.status != 200 ? 0 : parsed(response).at("usage").at("prompt_tokens").to_number<int64_t>();
 }
 
-TEST(OpenAiFields, WhatIsNotDoneIsRefusedOnBothEndpoints) {
+TEST(OpenAiFields, UnsupportedFieldsAreRefusedOnBothEndpoints) {
   TestServer server(answering(1, "x"));
   const struct {
     std::string_view field, body;

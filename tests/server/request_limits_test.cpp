@@ -53,7 +53,7 @@ std::string chat_with(int64_t top_logprobs) {
   return fmt::format(R"({},"max_tokens":1,"logprobs":true,"top_logprobs":{})", kHello, top_logprobs);
 }
 
-TEST(RequestLimits, AlternativesHaveTheEnginesBoundAndOpenAisWithoutTheFlag) {
+TEST(RequestLimits, WithoutTheFlagTheLimitIs128AndThatOfOpenAisChatIs20) {
   TestServer server(options_with({}));
   EXPECT_EQ(refusal(server, "/generate", generate_with(128)), "");
   EXPECT_EQ(refusal(server, "/generate", generate_with(129)),

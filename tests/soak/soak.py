@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Puts random load on one server for a while: lengths, prefixes, streams, aborts by client and by request id, clients
-that vanish or dawdle, and broken requests. The server must answer each request once, give the greedy answers that it
-gave before the storm, lose no page, and end by SIGTERM with exit code 0.
+"""Puts random load on one server for a while: lengths, prefixes, streams, aborts by client and by request id,
+clients that vanish or dawdle, and broken requests. The server must answer each request once, give the greedy
+answers that it gave before the random load, lose no page, and end by SIGTERM with exit code 0.
     tests/soak/soak.py [--minutes 15] [--clients 24] [--seed N]      $HADAL_BINARY: the server's binary
 The last line is "N passed, N failed"."""
 import argparse
@@ -34,7 +34,7 @@ class Storm:
         self.lock = threading.Lock()
         self.counts = collections.Counter()
         self.problems = []
-        self.known = []  # (request, expected output ids), answered before the storm
+        self.known = []  # (request, expected output ids), answered before the random load
 
     def count(self, what):
         with self.lock:

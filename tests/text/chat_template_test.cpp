@@ -184,7 +184,7 @@ TEST(ChatTemplate, RefusesMessagesThatNoFormatSupports) {
   EXPECT_THAT(error(ChatFormat::kV2, {{.role = "tool"}}), HasSubstr("v2 does not support tool calls"));
   const std::pair<const char*, const char*> tools[] = {
       {"{", "tools: is not valid JSON"},
-      {"{}", "tools is not a list"},
+      {"{}", "tools is {}; must be a list"},
       {"[1]", "tools[0] has no"},
       {R"([{"function": {}}])", "tools[0].function.name"},
       {R"([{"type": "code", "function": {"name": "f"}}])", "tools[0].type is \"code\""},

@@ -126,7 +126,7 @@ TEST(StopRegex, WhatNeedsBacktrackingIsRefusedByNameAndPlace) {
       {"[a", "the class at byte 0 has no closing bracket"},
       {"(?J)a", "the flag J at byte 2 is not supported; allowed are i, m, s, x"},
       {"xy[b-a]", "range out of order in character class at byte 5"},
-      {"a{3,2}", "the numbers of the quantifier at byte 1 are out of order"},
+      {"a{3,2}", "the quantifier at byte 1 is {3,2}; its first number must not be larger than its second"},
       {"\\", "the pattern ends in a backslash"},
       {"\\y", "the escape \\y at byte 0 is unknown"},
   };

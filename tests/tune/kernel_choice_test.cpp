@@ -349,7 +349,7 @@ TEST(KernelChoice, HeuristicsDoNotDependOnPadding) {
         shape.rows_per_token = static_cast<int>(product.rows(1));
         return std::pair(heuristic(shape), wants_sorted(shape, nullptr));
       };
-      // An uneven share of the experts of all GPUs gets no whole number of rows per token.
+      // A GPU that has a share of the experts may get no whole number of rows per token.
       const bool whole = product.rows(2) == 2 * product.rows(1) && product.rows(16) == 16 * product.rows(1);
       if (whole) expect_no_change(product, of);
       continue;

@@ -222,7 +222,7 @@ TEST_F(KernelConfigs, WritingKeepsWhatIsNotReplaced) {
 }
 )");
   EXPECT_THAT(write_kernel_config(dir_, name, std::vector{entry(2048)}).status().message,
-              AllOf(HasSubstr(kDense), HasSubstr("\"2048\" is an entry of another tool")));
+              AllOf(HasSubstr(kDense), HasSubstr("\"2048\" was written by another tool")));
   write(kDense, "[]");
   EXPECT_THAT(write_kernel_config(dir_, name, std::vector{entry(8)}).status().message,
               HasSubstr("is a list"));

@@ -1,5 +1,5 @@
-// Tests choices that were measured: which of them serves a number of rows, also for padded batches and for
-// rows far from every measurement.
+// Tests which measured choice is used for a given number of rows, also for padded batches and for numbers of
+// rows far from every measured one.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -191,7 +191,7 @@ TEST_F(Tuning, KeepsEntriesOfOtherToolsAndVersions) {
   EXPECT_EQ(read_kernel_config(options_.output_dir, name)->entries.size(), 2) << "1 and 256";
   source_.num_opened = 0;
   EXPECT_THAT(tune(products_, {1, 4096}, source_, options_).status().message,
-              HasSubstr(file_name(name) + ": \"4096\" is an entry of another tool"));
+              HasSubstr(file_name(name) + ": \"4096\" was written by another tool"));
   EXPECT_EQ(source_.num_opened, 0) << "it is refused before anything is measured";
 }
 
@@ -204,12 +204,11 @@ TEST_F(Tuning, ExpertsOfAnotherModelAreNotOverwritten) {
   source_.num_opened = 0;
   for (const bool again : {false, true}) {
     options_.again = again;
-    EXPECT_THAT(
-        tune(experts(5120, 8), batches_, source_, options_).status().message,
-        HasSubstr(
-            "[128, 128].json: \"1\": hidden_size is 7168, of another model's experts; here it is 5120"));
+    EXPECT_THAT(tune(experts(5120, 8), batches_, source_, options_).status().message,
+                HasSubstr("[128, 128].json: \"1\": hidden_size is 7168, which belongs to another model's "
+                          "experts; must be 5120"));
     EXPECT_THAT(tune(experts(7168, 6), {16}, source_, options_).status().message,
-                HasSubstr("\"16\": rows is 128, of another model's experts; here it is 96"));
+                HasSubstr("\"16\": rows is 128, which belongs to another model's experts; must be 96"));
   }
   EXPECT_EQ(source_.num_opened, 0);
   options_.again = false;

@@ -199,7 +199,7 @@ TEST(ExchangingNorm, CombinesExpertsRowsAsCombineRowsDoes) {
   }
 }
 
-TEST(ExchangingNorm, LargePartsAndOtherRowsAreNotExchangedInTheNorm) {
+TEST(ExchangingNorm, LargePartsAndUnsupportedRowsAreNotExchangedInTheNorm) {
   const cuda::Launch launch{.num_sms = 132};
   EXPECT_TRUE(cuda::norm_exchanges(8, 7168, false, 2, launch));
   EXPECT_FALSE(cuda::norm_exchanges(10, 7168, false, 2, launch)) << "too large for lines";

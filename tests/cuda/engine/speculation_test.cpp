@@ -180,8 +180,8 @@ TEST_F(SpeculationTest, AbortsAtAnyMomentLeaveTheOthersRunning) {
   }
 }
 
-// The bias makes every sampled token the stop token 7, which min_new_tokens forbids for the first ten tokens.
-// The answer must therefore end exactly there, in the middle of a step.
+// Because of the bias, every sampled token would be the stop token 7, but min_new_tokens forbids it for the
+// first ten tokens. The answer must therefore end exactly there, in the middle of a step.
 TEST_F(SpeculationTest, RowsCountTheDraftsBeforeThem) {
   std::vector<int64_t> counts;
   for (const int64_t width : {0, 2, 4}) {
@@ -241,7 +241,7 @@ TEST_F(SpeculationTest, SimulatedAcceptanceIsThatOfTheCpu) {
   }
 }
 
-// Holds what an executor samples for one request in steps of these widths, where width 1 means no drafts.
+// Holds what an executor samples for one request in steps of given widths, where width 1 means no drafts.
 struct Walk {
   std::vector<int32_t> tokens;
   std::vector<int64_t> accepted;  // drafts of each step

@@ -8,8 +8,8 @@
 // queries. Where weights are alike, the cosine is at least 0.9995 and LSE within 1e-3. 64-row FP8 products
 // (kTilesFp8) quantise queries to one e4m3 per value, which is an error of the scores themselves, so their
 // LSE bound is 4e-3 instead. Tests whose weights differ widely set bounds of their own, down to a cosine of
-// 0.98 and an LSE that is off by 0.5. decode_fp8_test.cpp compares them with the same math on the quantised
-// queries.
+// 0.98 and an LSE that is off by 0.5. decode_fp8_test.cpp compares 64-row FP8 products with the same math on
+// the quantised queries.
 #pragma once
 
 #include <gtest/gtest.h>

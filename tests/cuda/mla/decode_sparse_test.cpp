@@ -1,6 +1,6 @@
 // Tests decode attention over selections. The oracle is the plain kernel in double precision, which is itself
 // compared with the CPU's operation. Rows whose lengths cross index_topk are mixed with rows that follow
-// their page table, whose slots and counts are absurd. Codes are multiplied without rounding and queries are
+// their page table and have absurd slots and counts. Codes are multiplied without rounding and queries are
 // not rounded either, so FP8 caches have nearly the bounds of bf16.
 #include <algorithm>
 #include <cstring>

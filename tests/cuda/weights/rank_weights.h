@@ -1,4 +1,4 @@
-// Compares what ranks hold on GPUs with what one GPU holds, codes and scales. The weights are in host memory.
+// Compares the codes and scales that ranks would hold on GPUs with those of one GPU. All are in host memory.
 #pragma once
 
 #include <gtest/gtest.h>
