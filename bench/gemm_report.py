@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Reports what bench/run_gemm_h200.sh measured, as Markdown: every row with all its figures on standard output, or (--pages)
-each row beside the fastest peer of each kind in docs/measurements. The report's last line counts goals and slower rows."""
+"""Reports what bench/run_gemm_h200.sh measured, as Markdown: every row with all its figures on standard
+output, or (--pages) each row beside the fastest peer of each kind in docs/measurements. The report's last
+line says how many goals are reached and how many rows are slower than each peer."""
 import argparse
 import pathlib
 import sys
@@ -146,7 +147,7 @@ def short_section(kind, rows):
 
 def short_absorbed(rows):
     """Returns one table of all absorbed products: our times, and those of torch's bmm in bf16, both with output rows like ours
-    and head by head. bmm's times are taken from the row of bf16 weights. One of our times is bold if bmm was faster."""
+    and head by head. bmm's times are taken from the row of bf16 weights. One of our times is bold if bmm was faster in its row."""
     found = {}
     for row in rows:
         found.setdefault((row["groups"], row["m"]), {})[row["kind"]] = row
@@ -245,11 +246,11 @@ def last_line(rows):
     for name, us in RIVALS.items():
         slower, beside, _ = slower_of(rows, us)
         if beside:
-            counts.append(f"{slower} of {beside} than {name}")
+            counts.append(f"{slower} of {beside} are slower than {name}")
     own = sum(row["library"] for row in rows)
     if counts and own:
         counts[-1] += f"; {own} rows of the library's own kernel are not counted"
-    return f"{last}. These numbers of rows are slower: {', '.join(counts)}." if counts else f"{last}."
+    return f"{last}. Slower rows: {', '.join(counts)}." if counts else f"{last}."
 
 
 def write_pages(rows, pages, machine):

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Measures the server's rows of bench/run_h200.sh: `hadal serve` with V2-Lite's dims under `hadal bench serving` with random ids,
-at each concurrency; --load names the lengths of prompts and answers. With --start it measures instead how long a
-full-size checkpoint and the bundled model take from start to ready (the second start counts: the page cache is warm)."""
+"""Measures the server's rows of bench/run_h200.sh: `hadal serve` with V2-Lite's dims under `hadal bench
+serving` with random ids, at each concurrency; --load names the lengths of prompts and answers. With --start
+it measures instead how long a full-size checkpoint and the bundled model take from start to ready (the second
+start is reported, because the page cache is warm then)."""
 import argparse
 import json
 import os

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Reports what bench/run_mla_h200.sh measured, as Markdown: every row with all its figures on standard output, or (--pages)
-the goals, FlashMLA's table as batch by keys, and prefill in docs/measurements."""
+"""Reports what bench/run_mla_h200.sh measured, as Markdown: every row with all its figures on standard
+output, or (--pages) the goals, a comparison with FlashMLA by batch size and number of keys, and prefill in
+docs/measurements."""
 import argparse
 import pathlib
 import sys

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Prints how fast the chat page is in a headless Chromium: the time until its first paint, the bytes loaded before it, and
-the longest tasks of the main thread while answers of 20,000 tokens stream. The server is real, the answers are written here.
+"""Prints how fast the chat page is in a headless Chromium: the time until its first paint, the bytes loaded
+before it, and the longest tasks of the main thread while answers of 20,000 tokens stream. The server is a
+real one, but this script supplies the answers.
 
     bench/page_report.py [--tokens 20000] [--rate 2000]"""
 import argparse

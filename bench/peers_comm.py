@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Measures what bench/cuda/comm_bench.cpp measures, with NCCL and with torch's symmetric memory: microseconds per call inside a
-CUDA graph of 20 calls, as the median of nine replays on the rank that began last. "norm" is the fastest all-reduce of bf16 rows,
-followed by torch's own addition to a float32 residual and RMSNorm, compiled by nothing. Needs torch and a GPU for each rank.
+"""Measures what bench/cuda/comm_bench.cpp measures, with NCCL and with torch's symmetric memory: microseconds
+per call inside a CUDA graph of 20 calls, as the median of nine replays on the rank that began last. "norm" is
+the fastest all-reduce of bf16 rows, followed by torch's own addition to a float32 residual and RMSNorm,
+without torch.compile. Needs torch and a GPU for each rank.
 
     bench/peers_comm.py [--ranks 2] [--rows 1,8,64,128,1024,8192] [--width 7168]
 """

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Measures MLA attention on one H200, beside its peers: decode beside FlashMLA's stored figures and what each shape is
-# to reach (bench/cuda/mla_goals.h), and, where python3 has torch and FlashMLA's own module flash_mla, beside that in
-# the same run; prefill beside cuDNN in the same run (which needs torch too; without it only ours is
-# measured). Builds the cuda-release preset unless told where a build is. Without the build it took 67 seconds
-# with FlashMLA and cuDNN beside it. The report is build/mla/report.md; "bench/mla_report.py build/mla
-# --pages" then writes the tables of docs/measurements/mla.md. What a failed run has measured stays in a new
-# directory failed-XXXXXX beside the report, named at the end; reports of earlier runs stay as they are.
+# Measures MLA attention on one H200. Decode is compared with FlashMLA's stored figures and with each shape's
+# goal (bench/cuda/mla_goals.h). Where python3 has torch and flash_mla (FlashMLA's own module), FlashMLA is
+# also measured in the same run. Prefill is compared with cuDNN, measured in the same run; without torch only
+# our prefill is measured. Builds the cuda-release preset unless told where a build is. A run with FlashMLA
+# and cuDNN took 67 seconds, not counting the build. The report is build/mla/report.md; "bench/mla_report.py
+# build/mla --pages" then writes the tables of docs/measurements/mla.md. What a failed run has measured stays
+# in a new directory failed-XXXXXX beside the report, named at the end; reports of earlier runs stay as they
+# are.
 #   bench/run_mla_h200.sh [--build-dir DIR] [--out DIR]
 # The GPU is CUDA's first; CUDA_VISIBLE_DEVICES chooses another.
 script=bench/run_mla_h200.sh

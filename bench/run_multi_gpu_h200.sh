@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Measures several H200s of one machine: collectives beside those of NCCL and torch, decode and prefill with --tp-size 2, and on
-# one GPU a lone rank of V3 at tp 8, whose collectives are modelled; the section speculation does both with NextN and without. Builds the cuda-release preset unless told where a build is.
+# Measures several H200s of one machine: collectives beside those of NCCL and torch, decode and prefill with
+# --tp-size 2, and on one GPU a lone rank of V3 at tp 8, whose collectives are modelled; the section
+# speculation measures decode with --tp-size 2 and the lone rank, each with NextN and without. Builds the
+# cuda-release preset unless told where a build is.
 #   bench/run_multi_gpu_h200.sh [--build-dir DIR] [--out DIR] [SECTION …]
 # Sections: comm peers lite-bf16 v3-fp8 v2 v3-22 prefill serving lone speculation; all of them unless some are named. Results stay in --out
 # (build/multi-gpu), and "bench/multi_gpu_report.py build/multi-gpu" prints their tables.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Reports what bench/run_speculation_h200.sh measured, as Markdown on standard output or (--pages) in
-docs/measurements/speculation.md. Each row stands beside the same one without speculation of the same run."""
+docs/measurements/speculation.md. Each row stands beside the same row of the same run without speculation."""
 import argparse
 import pathlib
 import sys

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the short tables of docs/performance.md and README.md from the tables of docs/measurements, so that each figure is
-measured, and written by hand, in one place only. Run it after a report's --pages. With --check it changes nothing, and says
+"""Writes the short tables of docs/performance.md and README.md from the tables of docs/measurements, so that
+no figure has to be copied by hand. Run it after a report's --pages. With --check it changes nothing, and says
 which table is not up to date."""
 import argparse
 import re

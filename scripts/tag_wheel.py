@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Names a wheel for the oldest glibc that its libraries run with: manylinux_2_36_x86_64 in place of linux_x86_64, which
-indexes refuse and which says nothing. Rewrites the wheel under its new name, removes the old one and prints the new path.
+"""Names a wheel for the oldest glibc that its libraries run with: manylinux_2_36_x86_64 in place of
+linux_x86_64, a tag that package indexes refuse, because it names no glibc. Rewrites the wheel under its new
+name, removes the old one and prints the new path.
 
     scripts/tag_wheel.py dist/NAME-VERSION-cp39-abi3-linux_x86_64.whl
 

@@ -1,7 +1,7 @@
 // Measures un-absorbed prefill attention and the gathering of its keys, and prints a table of times in a
 // graph. FLOPs are those of visible (query, key) pairs. Inputs are in the L2 as far as they fit, as earlier
-// kernels leave them. Beside the times are those of cuDNN 9.19's causal attention (TFLOP/s, one H200, another
-// run); prefill_cudnn.py measures both in one run.
+// kernels leave them. Beside the times are the rates of cuDNN 9.19's causal attention (TFLOP/s, one H200,
+// another run); prefill_cudnn.py measures both in one run.
 //   cuda_mla_prefill_bench                                the table
 //   cuda_mla_prefill_bench --row heads,sequences,q_len,prefix    one row, as a JSON line
 #include <fmt/core.h>

@@ -144,7 +144,7 @@ void sweep_cuts(const Format& format, Pool& pool, const Row& row) {
       g.num_parts = wanted * row.batch;
       g.max_slots = int64_t{2} * g.num_parts;
       g.merge_ns = g.split_ns = 0;
-      g.sequence_ns = 200'000;  // so high that equal shares would count it twice
+      g.sequence_ns = 200'000;  // equal shares count it twice, so they are not chosen
       line += fmt::format(" {} {:.2f}", wanted, us_of(g));
     }
     for (const int sequence_ns : {100, 3000, 6000, 10000, 14000}) {

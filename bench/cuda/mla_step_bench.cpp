@@ -6,9 +6,9 @@
 //   cuda_mla_step_bench [bf16|f16|e4m3|e4m3/128|e5m2] [--splits] [--row BATCH,KEYS,HEADS]…
 // Each layer has its own weights and pages. There are 27 layers of V2-Lite's dimensions (bf16 weights; up to
 // 32 heads), or six layers of V3's (FP8; more heads). The program prints one line per row: µs per layer
-// without decode, then the µs that each schedule adds. * marks the op's choice, and ! a schedule that adds 5
-// % less. Rows are measured twice, the second time in reverse order, and the smaller time counts. With
-// --splits, brackets hold the times of the whole batch in as many splits as possible, and without splits.
+// without decode, then the µs that each schedule adds. * marks the op's choice, and ! a schedule that adds
+// 5 % less. Rows are measured twice, the second time in reverse order, and the smaller time counts. With
+// --splits, brackets hold the µs that the whole batch adds in as many splits as possible, and without splits.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -3,8 +3,8 @@
 //
 // A row with peers is measured in rounds. Each round measures every contender once, in turn; our kernel is
 // the first in one round and the last in the next. Before each measurement the card rests for a time that
-// depends on its length. A contender's figure is the median of its rounds, so that no contender has the
-// advantage of more tries or of a cooler card.
+// depends on the measurement's length. A contender's figure is the median of its rounds, so that no contender
+// has the advantage of more tries or of a cooler card.
 #pragma once
 
 #include <fmt/format.h>

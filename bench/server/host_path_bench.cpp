@@ -3,7 +3,6 @@
 // model's vocabulary at once or, with step_ms, after sleeping for a step's time, during which the host is
 // idle as it is with a device. The client is a forked process that reads every stream with one epoll and
 // counts, without parsing JSON.
-// parsing JSON.
 //
 // The counters are tokens_per_s, from the first request sent to the last stream's end; events_per_token,
 // which is one per token and the few that begin and end a stream; itl_*_ms, the time between two events of a

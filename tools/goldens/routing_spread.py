@@ -1,8 +1,8 @@
 """Measures how evenly the random weights' gates spread: distinct experts hit per MoE layer against E·(1−(1−k/E)^B).
 
-Runs the whole depth of a published config with its own experts, top-k and groups, but a smaller hidden size and
-experts, over random tokens; prints the ratio averaged over layers for batches of B tokens taken from different
-sequences (decode) and from one sequence (prefill).
+Runs the whole depth of a published config with its own number of experts, top-k and groups, but a smaller
+hidden size and smaller experts, over random tokens; prints the ratio averaged over layers for batches of B
+tokens taken from different sequences (decode) and from one sequence (prefill).
 
     python routing_spread.py [--hidden 512] [v2-lite v2 v3 …]
 """

@@ -103,8 +103,8 @@ def _character(rng):
 
 
 def story_parts(split):
-    """Returns (hero description, text). Some combinations of opening, plot sentences and ending occur on the held-out side
-    only."""
+    """Returns (hero description, text). No combination of opening, plot sentences and ending occurs both in training
+    and on the held-out side."""
     rng = split.rng
 
     def skeleton():
