@@ -165,31 +165,27 @@ constexpr EchoedField kEchoedFields[] = {{"instructions", "null"},
                                          {"tools", "[]"}};
 constexpr size_t kMaxEchoBytes = size_t{1} << 20;
 
-std::string_view largest_echoed_field(const FieldReader& reader) {
-  std::string_view largest = kEchoedFields[0].name;
-  size_t most = 0;
-  for (const auto& [name, otherwise] : kEchoedFields) {
-    const json::value* value = reader.find(name);
-    const size_t bytes = value == nullptr ? 0 : json::serialize(*value).size();
-    if (bytes <= most) continue;
-    largest = name;
-    most = bytes;
-  }
-  return largest;
-}
+struct Echo {
+  std::string text;
+  std::string_view largest_field;
+};
 
 // Writes the members of the response that repeat the request.
-std::string echo_of(const FieldReader& reader, const SamplingParams& sampling, std::string_view effort,
-                    bool store) {
+Echo echo_of(const FieldReader& reader, const SamplingParams& sampling, std::string_view effort, bool store) {
   std::string out;
-  const auto member = [&](std::string_view name, std::string_view otherwise) {
+  std::string_view largest;
+  size_t most = 0;
+  for (const auto& [name, otherwise] : kEchoedFields) {
     out += ",\"";
     out += name;
     out += "\":";
     const json::value* value = reader.find(name);
+    const size_t begin = out.size();
     out += value == nullptr ? std::string(otherwise) : json::serialize(*value);
-  };
-  for (const auto& [name, otherwise] : kEchoedFields) member(name, otherwise);
+    if (out.size() - begin <= most) continue;
+    largest = name;
+    most = out.size() - begin;
+  }
   out += ",\"reasoning\":{\"effort\":";
   if (effort.empty()) {
     out += "null";
@@ -204,7 +200,7 @@ std::string echo_of(const FieldReader& reader, const SamplingParams& sampling, s
       ",\"background\":false,\"service_tier\":\"default\",\"top_logprobs\":0,\"truncation\":\"disabled\","
       "\"store\":";
   out += store ? "true" : "false";
-  return out;
+  return {.text = std::move(out), .largest_field = largest};
 }
 
 // Joins the conversation: instructions, which are not stored, then earlier turns, then the new input.
@@ -274,15 +270,14 @@ std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limi
     sampling.params.min_new_tokens = 0;
   }
   if (reader.ok() && !counting) {
-    std::string echo = echo_of(reader, sampling.params, effort, out.store);
-    if (echo.size() > kMaxEchoBytes) {
-      const std::string_view largest = largest_echoed_field(reader);
+    Echo echo = echo_of(reader, sampling.params, effort, out.store);
+    if (echo.text.size() > kMaxEchoBytes) {
       reader.fail(
-          largest,
+          echo.largest_field,
           fmt::format("makes the fields that a response repeats {} bytes long; at most {} are allowed",
-                      echo.size(), kMaxEchoBytes));
+                      echo.text.size(), kMaxEchoBytes));
     } else {
-      keep_for_answer(reader, std::move(echo), messages.list, out);
+      keep_for_answer(reader, std::move(echo.text), messages.list, out);
     }
   }
   std::vector<std::string> places;
