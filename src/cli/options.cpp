@@ -177,22 +177,6 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
   return options;
 }
 
-const char* to_string(KvFormat format) {
-  switch (format) {
-    case KvFormat::kF32:
-      return "float32";
-    case KvFormat::kF16:
-      return "float16";
-    case KvFormat::kBF16:
-      return "bfloat16";
-    case KvFormat::kFp8E4M3:
-      return "fp8_e4m3";
-    case KvFormat::kFp8E5M2:
-      return "fp8_e5m2";
-  }
-  return "unknown";
-}
-
 Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfig& config) {
   if (options.device != DeviceType::kCuda) return resolve_compute_dtype(options.dtype, config);
   if (options.dtype == "auto") {

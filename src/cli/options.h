@@ -74,9 +74,6 @@ Result<DType> resolve_device_dtype(const ModelOptions& options, const ModelConfi
 Result<KvLayout> resolve_kv_layout(const ModelOptions& options, const ModelConfig& config,
                                    DType compute_dtype);
 
-// Returns "bfloat16", "fp8_e4m3", …, as in --kv-cache-dtype and in every report.
-const char* to_string(KvFormat format);
-
 // Returns "per_token" or "per_128", as in --kv-cache-scales; "none" if records have no scales. Scales that
 // are powers of two are "per_128" too.
 const char* scales_name(const KvLayout& layout);

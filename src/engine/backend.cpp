@@ -8,10 +8,8 @@
 #include "tensor/dtype.h"
 
 namespace hadal {
-namespace {
 
-// Returns the name of the format in --kv-cache-dtype.
-const char* name_of(KvFormat format) {
+const char* to_string(KvFormat format) {
   switch (format) {
     case KvFormat::kF32:
       return "float32";
@@ -27,13 +25,11 @@ const char* name_of(KvFormat format) {
   return "unknown";
 }
 
-}  // namespace
-
 Result<void> check_gpu_kv_layout(KvLayout layout, DType compute_dtype) {
   const KvFormat format = layout.format;
   const auto refused = [&](std::string_view allowed) {
     return unsupported("--kv-cache-dtype {}: not supported on a GPU with --dtype {}; allowed: {}",
-                       name_of(format), to_string(compute_dtype), allowed);
+                       to_string(format), to_string(compute_dtype), allowed);
   };
   if (compute_dtype == DType::kF16) {
     if (format == KvFormat::kF16) return {};

@@ -84,6 +84,9 @@ struct BackendOptions {
   std::optional<std::filesystem::path> named_kernel_config_dir;  // the folder among them that the user named
 };
 
+// Returns "bfloat16", "fp8_e4m3", …, as in --kv-cache-dtype and in every report.
+const char* to_string(KvFormat format);
+
 // Checks that ranks find their GPUs, of which the machine has num_gpus. On the CPU any number of ranks is
 // accepted. The errors (kInvalidArgument) name the flag, its value, the number of GPUs and what is allowed.
 Result<void> check_ranks(DeviceType device, ModelSplit split, const GpuRanks& gpus, int num_gpus);
