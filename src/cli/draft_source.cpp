@@ -36,8 +36,7 @@ Result<std::optional<DraftLayer>> find_draft_layer(const ParsedFlags& flags, con
   HADAL_ASSIGN_OR_RETURN(DraftRequest request, request_of(flags, options));
   const auto scope =
       request.format == LoadFormat::kDummy ? hub::FetchScope::kConfig : hub::FetchScope::kWeights;
-  const hub::HubEnvironment hub = hub_settings(flags, environment);
-  const auto located = find_draft(*path, scope, hub);
+  const auto located = find_draft(*path, scope, flags, environment);
   std::error_code ignored;
   if (!located.ok()) {
     const bool is_id = !fs::exists(*path, ignored) && hub::parse_model_id(*path);

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/mapped_file.h"
+#include "cli/session.h"
 #include "cli/terminal.h"
 #include "hub/transfer_rate.h"
 #include "model/config.h"
@@ -44,9 +45,17 @@ Result<fs::path> with_progress(const std::string& model, ConfigCheck check, cons
         if (check == nullptr) return {};
         const fs::path path = snapshot / "config.json";
         HADAL_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kMaxConfigBytes));
-        return check(text, path.native());
+        const Result<void> checked = check(text, path.native());
+        if (!checked.ok()) return blame_file(checked.status());
+        return {};
       }};
   return get(callbacks);
+}
+
+hub::HubEnvironment hub_settings(const ParsedFlags& flags, const Environment& environment) {
+  hub::HubEnvironment hub = environment.hub;
+  hub.offline |= flags.has("offline");
+  return hub;
 }
 
 }  // namespace
@@ -66,12 +75,6 @@ hub::FetchScope fetch_scope(const ParsedFlags& flags) {
   }
 }
 
-hub::HubEnvironment hub_settings(const ParsedFlags& flags, const Environment& environment) {
-  hub::HubEnvironment hub = environment.hub;
-  hub.offline |= flags.has("offline");
-  return hub;
-}
-
 Result<fs::path> find_model(const std::string& model_path, const ParsedFlags& flags,
                             const Environment& environment) {
   const ConfigCheck check = flags.has("json-model-override-args") ? nullptr : &check_config;
@@ -80,9 +83,10 @@ Result<fs::path> find_model(const std::string& model_path, const ParsedFlags& fl
   });
 }
 
-Result<fs::path> find_draft(const std::string& path, hub::FetchScope scope, const hub::HubEnvironment& hub) {
+Result<fs::path> find_draft(const std::string& path, hub::FetchScope scope, const ParsedFlags& flags,
+                            const Environment& environment) {
   return with_progress(path, &refuse_other_model, [&](const hub::FetchCallbacks& callbacks) {
-    return hub::locate_model(path, scope, hub, callbacks);
+    return hub::locate_model(path, scope, hub_settings(flags, environment), callbacks);
   });
 }
 

@@ -26,7 +26,8 @@ struct FetchCallbacks {
   std::function<void(const FetchProgress&)> progress;  // called by the thread that fetches; may be empty
   std::function<bool()> is_cancelled;                  // called by any thread; may be empty
   // Called by the thread that fetches, with the snapshot's directory, when the small files are there and the
-  // weights are not. An error ends the fetch before any weight has arrived. May be empty.
+  // weights are not. An error, which is not kInvalidArgument, ends the fetch before any weight has
+  // arrived. May be empty.
   std::function<Result<void>(const std::filesystem::path&)> check_before_weights;
 };
 

@@ -69,15 +69,8 @@ Result<fs::path> fetch(const ModelId& id, FetchScope scope, const HubAccess& acc
   HADAL_ASSIGN_OR_RETURN(const auto small_files, choose_small_files(info, scope));
   HADAL_RETURN_IF_ERROR(download_files(small_files, from, access, cache, callbacks));
   if (scope == FetchScope::kWeights) {
-    if (callbacks.check_before_weights) {
-      const Result<void> checked = callbacks.check_before_weights(cache.snapshot(info.commit));
-      if (!checked.ok()) {
-        Status status = checked.status();
-        // The file is wrong, and not the request, of which explained() would speak.
-        if (status.code == StatusCode::kInvalidArgument) status.code = StatusCode::kDataLoss;
-        return status;
-      }
-    }
+    if (callbacks.check_before_weights)
+      HADAL_RETURN_IF_ERROR(callbacks.check_before_weights(cache.snapshot(info.commit)));
     std::string index;
     const fs::path index_path = cache.snapshot(info.commit) / kWeightIndexFile;
     if (find_file(info, kWeightIndexFile) != nullptr) {
