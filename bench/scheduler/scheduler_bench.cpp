@@ -169,6 +169,39 @@ BENCHMARK(BM_PlanBesideThousandWhoWaitForAPrefix)
     ->Iterations(1'000)
     ->Unit(benchmark::kMicrosecond);
 
+// Measures plan() with 4,096 waiting choices of a prompt of 32k tokens, which share their ids, beside a
+// prompt in prefill that begins with the same tokens: the first plan that sees the choices, or one of the
+// following.
+void BM_PlanBesideChoicesOfALongPrompt(benchmark::State& state) {
+  const bool is_first = state.range(0) == 1;
+  std::mt19937_64 rng(1);
+  const TokenIds document = random_tokens(rng, 32'768);
+  std::unique_ptr<Scheduler> scheduler;
+  const auto start = [&] {
+    scheduler = std::make_unique<Scheduler>(options_for(512, 1 << 18));
+    scheduler->add({.id = 1, .prompt = document, .max_new_tokens = 1, .max_cached_tokens = 1});
+    HADAL_CHECK(!scheduler->plan().empty());
+    for (RequestId id = 2; id < 2 + 4096; ++id) {
+      scheduler->add({.id = id, .prompt = document, .max_new_tokens = 1, .max_cached_tokens = 32'767});
+    }
+  };
+  start();
+  for (auto _ : state) {
+    HADAL_CHECK(scheduler->plan().empty());
+    if (!is_first) continue;
+    state.PauseTiming();
+    start();
+    state.ResumeTiming();
+  }
+  HADAL_CHECK_EQ(scheduler->stats().num_queued, 4096);
+}
+BENCHMARK(BM_PlanBesideChoicesOfALongPrompt)
+    ->ArgName("first")
+    ->Arg(1)
+    ->Arg(0)
+    ->Iterations(20)
+    ->Unit(benchmark::kMicrosecond);
+
 }  // namespace
 }  // namespace hadal
 

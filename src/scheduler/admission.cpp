@@ -1,25 +1,26 @@
 // Decides which waiting requests start in this step. They are admitted in the queue's order until the step's
 // budget, the slots or the memory are used up; the first that has no room ends admission, so that no request
-// overtakes a large one.
+// overtakes a large one. There are two exceptions, in which a request and all later ones of its client are
+// passed over:
 //
-// A client that holds at least an eighth of the slots or pages leaves an eighth of both to other clients, if
-// there are any (client_shares.h). Its first request that would use that eighth is passed over, and so are
-// all of its later ones. Short requests of clients that have no prompt under way start ahead of that order
-// (prompt_turns.cpp). If the first request of such a client is not short, the pages that it needs are kept
-// for it.
+//   - It would use the eighth of the slots and pages that its client must leave to others (client_shares.h).
+//   A
+//     request that yielded to a waiting one leaves that eighth, too (retraction.cpp).
+//   - It would have room without the pages that running requests of its own client hold.
+//
+// Short requests of clients that have no prompt under way start ahead of that order (prompt_turns.cpp). If
+// the first request of such a client is not short, the pages that it needs are kept for it.
 //
 // While requests of other clients generate, the cost of a step's prompt tokens is limited, too
 // (prompt_budget.h). A request is not admitted if none of its prompt may be computed.
 //
 // A request has room if the pages that it needs are free or evictable: those of all known tokens that the
 // cache does not have, plus the expected growth of this request and of the running ones (growth_estimate.h).
-// When nothing runs, the first request is always admitted, because it fits alone. If necessary it starts
-// without its cached prefix, whose path may have more pages than the prefix has blocks.
+// Growth that the running requests will not get, because their clients must leave the kept pages to this
+// request, does not count. When nothing runs, the first request is always admitted, because it fits alone. If
+// necessary it starts without its cached prefix, whose path may have more pages than the prefix has blocks.
 //
-// A request whose prompt shares at least a page more with a prompt in prefill than with the cache waits for
-// that prefill, and then finds the pages in the tree. Other requests may overtake it meanwhile. The wait
-// always ends, because a running prefill advances with every step, and a starved request (request_queue.h)
-// does not wait.
+// A request that waits for a prompt in prefill (prefix_wait.cpp) is overtaken by others meanwhile.
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -43,33 +44,24 @@ int64_t Scheduler::Impl::match_limit(const RequestState& request) const {
 }
 
 int64_t Scheduler::Impl::match_length(RequestState& request) {
-  if (request.match_version != tree_version) {
-    request.match_length = cache.match_length(known_tokens(request, match_limit(request)), request.salt);
-    request.match_version = tree_version;
+  if (request.match_version == tree_version) return request.match_length;
+  const int64_t limit = match_limit(request);
+  PromptPages::Cached& latest = request.prompt_pages->cached;
+  if (latest.tree_version == tree_version && latest.num_evicted == cache.num_evicted_tokens() &&
+      latest.salt == request.salt && latest.limit == limit) {
+    request.match_length = latest.length;
+  } else {
+    request.match_length = cache.match_length(known_tokens(request, limit), request.salt);
+    if (limit <= request.prompt_len) {
+      latest = {.tree_version = tree_version,
+                .num_evicted = cache.num_evicted_tokens(),
+                .salt = request.salt,
+                .limit = limit,
+                .length = request.match_length};
+    }
   }
+  request.match_version = tree_version;
   return request.match_length;
-}
-
-bool Scheduler::Impl::waits_for_prefix(RequestState& request) {
-  if (request.first_page_hash == 0 || request.starved || prefilling.empty()) return false;
-  if (request.prefix_owner != 0) {  // decided in an earlier step
-    const RequestState* owner = find(request.prefix_owner);
-    if (owner != nullptr && owner->prefilling) return true;
-  }
-  request.prefix_owner = 0;
-  const auto mine = known_tokens(request, match_limit(request));
-  int64_t longest = 0;
-  for (const RequestState* other : prefilling) {
-    if (other->first_page_hash != request.first_page_hash || other->salt != request.salt) continue;
-    const TokenIds& theirs = other->tokens.prompt();
-    const auto [end, unused] = std::mismatch(mine.begin(), mine.end(), theirs.begin(), theirs.end());
-    const int64_t common = end - mine.begin();
-    if (common <= longest) continue;
-    longest = common;
-    request.prefix_owner = other->id;
-  }
-  if (longest < kCachePageSize || longest < match_length(request) + kCachePageSize) request.prefix_owner = 0;
-  return request.prefix_owner != 0;
 }
 
 int64_t Scheduler::Impl::expected_growth() const {
@@ -86,26 +78,28 @@ void Scheduler::Impl::admit(PromptBudget& budget, const Generating& generating, 
                         .most_tokens = std::numeric_limits<int64_t>::max(),
                         .wanted_pages = expected_growth(),
                         .first_prompt = budget.tokens() == prefill_budget()};
+  using Visit = RequestQueue::Visit;
   std::vector<const RequestState*> admitted;
-  std::unordered_set<uint64_t> leave_room;  // clients that must leave room
-  int64_t num_lookups = 0;
+  std::unordered_set<uint64_t> passed_over;           // clients whose later requests wait
+  std::unordered_map<uint64_t, int64_t> num_waiting;  // by client, for a prefix
   queue.visit_in_order([this](RequestState& request) { return match_length(request); },
                        [&](RequestState& request) {
-                         if (leave_room.contains(request.client)) return ++num_lookups < kMaxLookups;
+                         if (passed_over.contains(request.client)) return Visit::kSkipClient;
                          switch (try_admit(request, pass)) {
                            case Admission::kNoRoom:
-                             return false;
-                           case Admission::kLeavesRoom:
-                             leave_room.insert(request.client);
-                             return true;
+                             return Visit::kStop;
                            case Admission::kTooLong:
                            case Admission::kWaitsForPrefix:
-                             return true;
+                             if (++num_waiting[request.client] < kMaxWaiting) return Visit::kNext;
+                             [[fallthrough]];
+                           case Admission::kClientWaits:
+                             passed_over.insert(request.client);
+                             return Visit::kSkipClient;
                            case Admission::kAdmitted:
                              break;
                          }
                          admitted.push_back(&request);
-                         return budget.tokens() > 0 && !free_slots.empty();
+                         return budget.tokens() > 0 && !free_slots.empty() ? Visit::kNext : Visit::kStop;
                        });
   for (const RequestState* request : admitted) queue.note_admission(*request);
 }
@@ -119,15 +113,17 @@ void Scheduler::Impl::admit_newcomers(PromptBudget& budget, const Generating& ge
                         .plan = plan,
                         .most_tokens = most_tokens,
                         .wanted_pages = expected_growth()};
+  using Visit = RequestQueue::Visit;
   std::vector<const RequestState*> admitted;
   int64_t num_lookups = 0;
   queue.visit_in_order([this](RequestState& request) { return match_length(request); },
                        [&](RequestState& request) {
-                         if (++num_lookups > kMaxLookups) return false;
-                         if (!busy.insert(request.client).second) return true;
+                         if (++num_lookups > kMaxLookups) return Visit::kStop;
+                         if (!busy.insert(request.client).second) return Visit::kSkipClient;
                          const Admission admission = try_admit(request, pass);
                          if (admission == Admission::kAdmitted) admitted.push_back(&request);
-                         return admission != Admission::kNoRoom && budget.tokens() > 0 && !free_slots.empty();
+                         const bool goes_on = admission != Admission::kNoRoom && budget.tokens() > 0;
+                         return goes_on && !free_slots.empty() ? Visit::kSkipClient : Visit::kStop;
                        });
   for (const RequestState* request : admitted) queue.note_admission(*request);
 }
@@ -145,25 +141,30 @@ Scheduler::Impl::Admission Scheduler::Impl::try_admit(RequestState& request, Adm
 Scheduler::Impl::Admission Scheduler::Impl::decide(RequestState& request, AdmissionPass& pass, Start& start) {
   // The outcome from before the retraction must be known first; later requests do not overtake.
   if (request.num_items_in_flight > 0) return Admission::kNoRoom;
-  const bool leaves_room = shares.must_leave_room(request.client, last_step);
-  if (leaves_room && std::ssize(free_slots) <= shares.kept_slots()) return Admission::kLeavesRoom;
+  shares.see(request.client, last_step);
+  const bool alone = running.empty();
+  const bool leaves_room = shares.must_leave_room(request.client, last_step) ||
+                           (request.yielded && !alone && goes_after_waiting(request));
+  if (leaves_room && std::ssize(free_slots) <= shares.kept_slots()) return Admission::kClientWaits;
   if (waits_for_prefix(request)) return Admission::kWaitsForPrefix;
 
   const int64_t known = request.num_known();
   const int64_t num_blocks = num_pages_for(known);
-  const bool alone = running.empty();
   const int64_t own_growth = growth.pages(request, num_blocks);
   if (known - match_length(request) > pass.most_tokens) {
-    pass.wanted_pages += num_blocks - match_length(request) / kCachePageSize + own_growth;
+    if (!leaves_room) pass.wanted_pages += num_blocks - match_length(request) / kCachePageSize + own_growth;
     return Admission::kTooLong;
   }
-  const int64_t wanted_beside = pass.wanted_pages + own_growth + (leaves_room ? shares.kept_pages() : 0);
-  const Admission refused = leaves_room ? Admission::kLeavesRoom : Admission::kNoRoom;
-  const auto available = [this] { return pool.num_free() + cache.evictable_pages(); };
+  const auto has_room = [&](int64_t num_new) {
+    if (alone) return num_new <= available_pages();
+    const int64_t missing = num_new + own_growth + pass.wanted_pages - available_pages();
+    if (leaves_room) return missing + shares.kept_pages() <= 0;
+    return missing <= 0 || missing <= barred_growth(request, pass);
+  };
   // Requests that surely do not fit are refused before match(), which counts as a use of the cached prefix.
-  if (!alone && num_blocks + wanted_beside > available() &&
-      num_blocks - match_length(request) / kCachePageSize + wanted_beside > available()) {
-    return refused;
+  if (!alone && !has_room(num_blocks)) {
+    const int64_t num_new = num_blocks - match_length(request) / kCachePageSize;
+    if (!has_room(num_new)) return refuse(request, num_new + own_growth, leaves_room, pass);
   }
 
   PrefixMatch& match = start.match;
@@ -172,30 +173,55 @@ Scheduler::Impl::Admission Scheduler::Impl::decide(RequestState& request, Admiss
     match = cache.match(matchable, request.priority, request.cache_owner());
   cache.lock(match.node);
   const auto num_shared = [&match] { return std::ssize(match.pages); };
-  if (alone && num_blocks - num_shared() > available()) {
+  if (alone && num_blocks - num_shared() > available_pages()) {
     cache.unlock(match.node);
     match = {};
     cache.lock(match.node);
     request.isolated = true;
   }
-  const bool has_room = alone ? num_blocks - num_shared() <= available()
-                              : num_blocks - num_shared() + wanted_beside <= available();
+  const bool fits = has_room(num_blocks - num_shared());
   const int64_t to_compute = known - match.num_tokens();
   const bool cut = options.chunked_prefill_size >= 0;
   const bool delays = pass.generating.others_than(request.client);
   const int64_t step_tokens =
       cut ? pass.budget.most(request, match.num_tokens(), 0, to_compute, delays) : to_compute;
   const bool has_time = cut ? step_tokens > 0 : pass.first_prompt || to_compute <= pass.budget.tokens();
-  if (!has_room || !has_time) {
-    HADAL_CHECK(has_room || !alone, "request {}: no room for {} pages in an idle pool of {}", request.id,
+  if (!fits || !has_time) {
+    HADAL_CHECK(fits || !alone, "request {}: no room for {} pages in an idle pool of {}", request.id,
                 num_blocks, pool.num_pages());
     cache.unlock(match.node);
-    return has_room ? Admission::kNoRoom : refused;
+    return fits ? Admission::kNoRoom
+                : refuse(request, num_blocks - num_shared() + own_growth, leaves_room, pass);
   }
   start.num_pages = num_blocks;
   start.step_tokens = step_tokens;
   start.delays = delays;
   return Admission::kAdmitted;
+}
+
+int64_t Scheduler::Impl::barred_growth(const RequestState& request, AdmissionPass& pass) const {
+  const int32_t priority = options.policy == SchedulePolicy::kPriority ? request.priority : 0;
+  if (pass.barred_priority != priority) {
+    pass.barred_priority = priority;
+    pass.over_share_growth = 0;
+    for (const RequestState* other : running) {
+      if (options.policy == SchedulePolicy::kPriority && other->priority > priority) continue;
+      if (!shares.must_leave_room(other->client, last_step)) continue;
+      pass.over_share_growth += growth.pages(*other, std::ssize(other->pages));
+    }
+  }
+  const int64_t most = std::max<int64_t>(available_pages() - shares.kept_pages(), 0);
+  return std::max<int64_t>(pass.over_share_growth - most, 0);
+}
+
+Scheduler::Impl::Admission Scheduler::Impl::refuse(const RequestState& request, int64_t num_pages,
+                                                   bool leaves_room, AdmissionPass& pass) {
+  if (leaves_room) return Admission::kClientWaits;
+  if (!pass.has_refused) lacks_pages = request.id;
+  pass.has_refused = true;
+  const int64_t own_pages = shares.pages_of(request.client);
+  return num_pages + pass.wanted_pages - own_pages <= available_pages() ? Admission::kClientWaits
+                                                                        : Admission::kNoRoom;
 }
 
 void Scheduler::Impl::take_pages(RequestState& request, Start& start, BatchPlan& plan) {
@@ -237,6 +263,9 @@ void Scheduler::Impl::start_running(RequestState& request, const Start& start, A
   request.starts_slot = true;
   request.catching_up = true;
   request.prompt_cached = false;
+  request.prompt_end_cached = match.shared_tokens;
+  request.yielded = false;
+  if (lacks_pages == request.id) lacks_pages = 0;
   request.planned = request.confirmed = match.num_tokens();
   request.step_tokens = start.step_tokens;
   request.step_absorbed =
@@ -244,7 +273,7 @@ void Scheduler::Impl::start_running(RequestState& request, const Start& start, A
   pass.budget.take(request, match.num_tokens(), 0, start.step_tokens, start.delays);
   const int64_t cached_tokens = std::min(match.num_tokens(), request.prompt_len);
   request.told_cached_tokens = std::min(match.told_tokens, request.prompt_len);
-  if (request.first_page_hash != 0 && options.enable_radix_cache && !request.isolated) {
+  if (request.prompt_pages->num_pages() > 0 && options.enable_radix_cache && !request.isolated) {
     request.prefilling = true;
     prefilling.push_back(&request);
   }

@@ -27,6 +27,11 @@ void ClientShares::see(uint64_t client, int64_t step) {
   latest_step_ = step;
 }
 
+int64_t ClientShares::pages_of(uint64_t client) const {
+  const auto held = held_.find(client);
+  return held == held_.end() ? 0 : held->second.pages;
+}
+
 bool ClientShares::must_leave_room(uint64_t client, int64_t step) const {
   const int64_t company = client == latest_client_ ? other_step_ : latest_step_;
   if (kept_slots_ == 0 || step - company > kCompanySteps) return false;

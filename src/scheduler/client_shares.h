@@ -1,7 +1,8 @@
 // ClientShares keeps an eighth of the slots and an eighth of the pages for clients that hold less than an
 // eighth of both. So a client whose requests fill the engine does not make another one wait until a request
-// ends. Only admission respects this: running requests may grow into the kept pages. A client may use
-// everything when no other client has had a running request for kCompanySteps steps.
+// ends. Admission respects this (admission.cpp), and so does the growth of running requests while another
+// client waits for pages (retraction.cpp). A client may use everything when no other client has had a request
+// that ran, arrived or asked for admission for kCompanySteps steps.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +27,16 @@ class ClientShares {
   void start(uint64_t client, int64_t num_pages);
   void grow(uint64_t client) { ++held_[client].pages; }
   void stop(uint64_t client, int64_t num_pages);
-  // Notes that a request of `client` runs at `step`; steps do not decrease. Client 0 stands for all unknown
-  // clients, such as the server's own probes, and does not count as another client.
+  // Notes that a request of `client` runs, arrives or asks for admission at `step`; steps do not decrease.
+  // Client 0 stands for all unknown clients, such as the server's own probes, and does not count as another
+  // client.
   void see(uint64_t client, int64_t step);
 
   // Returns true if `client` must leave the kept slots and pages free at `step`: another client was seen in
   // the last kCompanySteps steps, and this one has at least as many slots, or pages, as are kept.
   bool must_leave_room(uint64_t client, int64_t step) const;
+  // Returns how many pages the running requests of `client` have.
+  int64_t pages_of(uint64_t client) const;
   int64_t kept_slots() const { return kept_slots_; }
   int64_t kept_pages() const { return kept_pages_; }
 

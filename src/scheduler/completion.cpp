@@ -74,15 +74,18 @@ void Scheduler::Impl::take_tokens(RequestState& request, const WorkItem& item, c
 void Scheduler::Impl::cache_prompt(RequestState& request) {
   request.prompt_cached = true;
   leave_prefilling(request);
-  if (request.isolated || !options.enable_radix_cache) return;
-  const CacheNodeId node =
-      cache.insert(request.tokens.prompt(),
-                   std::span(request.pages).first(static_cast<size_t>(num_pages_for(request.prompt_len))),
-                   request.priority, request.cache_owner());
+  if (!request.isolated && options.enable_radix_cache) insert_prompt(request, request.prompt_len);
+}
+
+void Scheduler::Impl::insert_prompt(RequestState& request, int64_t count) {
+  const CacheNodeId node = cache.insert(
+      known_tokens(request, count), std::span(request.pages).first(static_cast<size_t>(num_pages_for(count))),
+      request.priority, request.cache_owner());
   ++tree_version;
   cache.lock(node);
   cache.unlock(request.node);
   request.node = node;
+  request.prompt_end_cached = count;
 }
 
 void Scheduler::Impl::leave_prefilling(RequestState& request) {
@@ -123,6 +126,7 @@ void Scheduler::Impl::forget(RequestState& request, bool keep) {
   if (request.running) stop_running(request, keep);
   if (request.queued) queue.remove(&request, /*served=*/false);
   std::erase(retracted_ids, request.id);
+  prompt_table.leave(request.tokens.prompt());
   requests.erase(request.id);
 }
 

@@ -47,6 +47,8 @@ void FairLine::remove(uint64_t client_id, uint64_t arrival, bool served) {
 }
 
 RequestState* FairLine::Walk::next() {
+  if (following_) visited_.push(*following_);
+  following_.reset();
   // A client that was visited may have a new first request, which comes from visited_ instead.
   const auto was_visited = [this](const Turn& turn) {
     return line_.clients_.at(std::get<2>(turn)).walk == line_.num_walks_;
@@ -68,7 +70,7 @@ RequestState* FairLine::Walk::next() {
   const Client& client = line_.clients_.at(id);
   const auto found = client.requests.find(arrival);
   if (const auto following = std::next(found); following != client.requests.end()) {
-    visited_.emplace(std::max(round, line_.round_) + 1, following->first, id);
+    following_ = {std::max(round, line_.round_) + 1, following->first, id};
   }
   return found->second;
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <queue>
 #include <set>
 #include <tuple>
@@ -35,16 +36,20 @@ class FairLine {
   int64_t check_integrity() const;
 
   // Lists the requests in order. Between two calls of next(), requests that it has returned may be removed.
+  // A request costs O(log n), and a client whose other requests are skipped costs no more than one request.
   class Walk {
    public:
     explicit Walk(FairLine& line) : line_(line), head_(line.heads_.begin()) { ++line.num_walks_; }
     RequestState* next();  // null at the end
+    // Leaves out all further requests of the client whose request next() has returned.
+    void skip_client() { following_.reset(); }
 
    private:
     FairLine& line_;
     std::set<Turn>::iterator head_;
     // Holds the next request of each client that has been visited.
     std::priority_queue<Turn, std::vector<Turn>, std::greater<>> visited_;
+    std::optional<Turn> following_;  // the same for the latest one, which enters visited_ with next()
   };
 
  private:

@@ -24,6 +24,8 @@ void Scheduler::Impl::check_integrity() const {
   }
   HADAL_CHECK(held == shares.held(), "what {} clients hold is counted wrongly", held.size());
 
+  HADAL_CHECK_EQ(prompt_table.num_requests(), std::ssize(requests));
+
   HADAL_CHECK_LE(in_flight.size(), 2U);
   HADAL_CHECK_EQ(running.size() + free_slots.size(), by_slot.size());
   HADAL_CHECK_EQ(requests.size(), running.size() + static_cast<size_t>(queue.size()));

@@ -76,7 +76,7 @@ void RequestQueue::remove(RequestState* request, bool served) {
 }
 
 void RequestQueue::visit_in_order(const std::function<int64_t(RequestState&)>& match_length,
-                                  const std::function<bool(RequestState&)>& visit) {
+                                  const std::function<Visit(RequestState&)>& visit) {
   for (auto line = lines_.begin(); line != lines_.end();) {
     const auto following = std::next(line);  // visit may remove the line with its last request
     const bool by_match = policy_ == SchedulePolicy::kLpm && line->first.group == kOtherGroup;
@@ -92,11 +92,16 @@ void RequestQueue::visit_in_order(const std::function<int64_t(RequestState&)>& m
       std::stable_sort(longest.begin(), longest.end(),
                        [](const auto& a, const auto& b) { return a.first < b.first; });
       for (const auto& [rank, request] : longest) {
-        if (!visit(*request)) return;
+        if (visit(*request) == Visit::kStop) return;
       }
     }
-    for (; left > 0; --left) {
-      if (!visit(*walk.next())) return;
+    // Retracted requests are in the line as if they were one client's.
+    const bool by_client = line->first.group != kRetractedGroup;
+    while (RequestState* request = left > 0 ? walk.next() : nullptr) {
+      --left;
+      const Visit how = visit(*request);
+      if (how == Visit::kStop) return;
+      if (how == Visit::kSkipClient && by_client) walk.skip_client();
     }
     line = following;
   }

@@ -35,10 +35,14 @@ class RequestQueue {
   // Costs O(log n). `served` says that the request was admitted, not aborted.
   void remove(RequestState* request, bool served);
 
-  // Calls `visit` in order of admission until it returns false. `match_length` returns how many tokens of a
+  // Visit says how a walk over the queue goes on after a request. With kSkipClient, the client's further
+  // requests of the same standing are left out where that is cheap; the others are visited all the same.
+  enum class Visit { kNext, kSkipClient, kStop };
+
+  // Calls `visit` in order of admission until it returns kStop. `match_length` returns how many tokens of a
   // request are cached (used by kLpm only). `visit` may remove the request that it receives, but no other.
   void visit_in_order(const std::function<int64_t(RequestState&)>& match_length,
-                      const std::function<bool(RequestState&)>& visit);
+                      const std::function<Visit(RequestState&)>& visit);
 
   // Counts that `request`, which has already been removed, was admitted before waiting requests that arrived
   // earlier. Over all calls, each waiting request is visited at most kMaxOvertaken times.

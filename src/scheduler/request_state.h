@@ -18,6 +18,7 @@
 #include "base/token_ids.h"
 #include "cache/page_pool.h"
 #include "cache/radix_cache.h"
+#include "scheduler/prompt_pages.h"
 
 namespace hadal {
 
@@ -31,20 +32,22 @@ struct RequestState {
   int64_t prompt_len = 0;
   int64_t max_new_tokens = 0;
   int64_t max_cached_tokens = 0;
-  int64_t scored_from = 0;       // logits are computed for all known tokens from this position on
-  bool speculates = false;       // see SchedulerOptions::max_width
-  uint64_t client = 0;           // see ScheduledRequest
-  int32_t priority = 0;          // higher goes first, whatever the options say about the caller's values
-  uint64_t arrival = 0;          // 1, 2, …; a retraction does not change it
-  CacheSalt salt;                // see ScheduledRequest
-  uint64_t first_page_hash = 0;  // hash of the prompt's first 64 tokens; 0 for shorter prompts
+  int64_t scored_from = 0;  // logits are computed for all known tokens from this position on
+  bool speculates = false;  // see SchedulerOptions::max_width
+  uint64_t client = 0;      // see ScheduledRequest
+  int32_t priority = 0;     // higher goes first, whatever the options say about the caller's values
+  uint64_t arrival = 0;     // 1, 2, …; a retraction does not change it
+  CacheSalt salt;           // see ScheduledRequest
+  PromptPages* prompt_pages = nullptr;  // shared by all requests with the same ids (prompt_pages.h)
 
   // The next fields are its state in the queue.
   bool queued = false;
   bool retracted = false;  // it has run before
+  bool yielded = false;    // it was retracted so that its client leaves pages to others (retraction.cpp)
   bool starved = false;    // overtaken too often: it goes first and does not wait for another prompt's prefix
   int32_t num_overtaken = 0;   // later arrivals that were admitted first
-  RequestId prefix_owner = 0;  // the request in prefill whose prompt this one waits for
+  RequestId prefix_owner = 0;  // the request in prefill whose prompt this one waits for …
+  int64_t prefix_end = 0;      // … until that one has computed its tokens up to here
   int64_t match_length = 0;    // how many of its tokens were cached …
   uint64_t match_version = 0;  // … at this version of the tree; 0: never looked up
 
@@ -56,9 +59,11 @@ struct RequestState {
   CacheNodeId node = kRootNode;  // the node that it locks in the tree
   bool isolated = false;         // neither matched nor cached before its end: it has only pages of its own
   bool starts_slot = false;
-  bool catching_up = false;    // not all tokens known at admission are planned yet
-  bool prompt_cached = false;  // in the tree since this admission
-  bool prefilling = false;     // its prompt will be inserted into the tree: others may wait for it
+  bool catching_up = false;       // not all tokens known at admission are planned yet
+  bool prompt_cached = false;     // in the tree since this admission
+  bool prefilling = false;        // its prompt will be inserted into the tree: others may wait for it
+  int64_t prompt_end_cached = 0;  // the prompt's tokens up to here are in the tree already
+  int64_t prompt_step = 0;        // the latest step that computes prompt tokens of this request; 0: none
   int64_t planned = 0;
   int64_t confirmed = 0;
   int64_t step_tokens = 0;     // scratch of plan(): how many of its tokens this step computes

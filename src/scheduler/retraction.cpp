@@ -1,11 +1,19 @@
 // A decoding request that begins a block needs a page, either a free one or one that the cache evicts. A
 // request that speculates needs pages for everything that this step and the one in flight may write. When
-// there is no page, the last of the running requests is retracted: it goes back to the queue, ahead of
-// requests that have not run yet. What it computed is cached, so most of it is reused unless other requests
-// need the memory.
+// there is no page, a running request is retracted: it goes back to the queue, ahead of requests that have
+// not run yet. What it computed is cached, so most of it is reused unless other requests need the memory.
 //
-// The oldest request is kept first (it is never retracted, so it always ends); the others are kept by
-// priority under kPriority, then by arrival.
+// The retracted request belongs to the client that holds the most pages, so one client's requests do not push
+// out those of another one that holds fewer. Among that client's requests it is the one that arrived last.
+// Under kPriority, priority goes first: the requests of the lowest priority are retracted first, and the rule
+// chooses among them. The oldest running request is never retracted, so it always ends.
+//
+// Clients that hold a share of the engine must leave the last pages to others (client_shares.h). While
+// another client's waiting request lacks pages, the running requests of such a client do not grow into the
+// kept ones. Instead, the client's last request is retracted. That request `yielded`: as long as the other
+// one waits, it starts only if it leaves the kept pages free, or when nothing runs. This does not apply to
+// the oldest running request, which may always grow, to starved requests (request_queue.h), and under
+// kPriority to requests of a higher priority than the waiting one's.
 #include <algorithm>
 
 #include "base/check.h"
@@ -16,6 +24,7 @@ namespace hadal {
 // Returns whether the request has all pages that it needs. If not, it keeps the pages that it has got.
 bool Scheduler::Impl::acquire_pages(RequestState& request, int64_t width) {
   while (request.needs_page(width)) {
+    if (leaves_next_page(request)) return false;
     if (pool.num_free() == 0) cache.evict(1);
     const auto page = pool.allocate();
     if (!page) return false;
@@ -33,7 +42,7 @@ bool Scheduler::Impl::goes_before(const RequestState& a, const RequestState& b) 
 void Scheduler::Impl::secure_decode_pages(int64_t width) {
   bool all = true;
   for (RequestState* request : running) {
-    if (request->needs_page(width) && !(all && acquire_pages(*request, width))) all = false;
+    if (request->needs_page(width) && !acquire_pages(*request, width)) all = false;
   }
   if (all) return;
 
@@ -42,21 +51,61 @@ void Scheduler::Impl::secure_decode_pages(int64_t width) {
     return;
 
   std::vector<RequestState*> order = running;
-  const auto oldest = std::min_element(order.begin(), order.end(),
-                                       [](const auto* a, const auto* b) { return a->arrival < b->arrival; });
-  std::iter_swap(order.begin(), oldest);
+  std::iter_swap(order.begin(), std::find(order.begin(), order.end(), &oldest_running()));
   std::sort(order.begin() + 1, order.end(),
             [this](const RequestState* a, const RequestState* b) { return goes_before(*a, *b); });
-  for (size_t i = 0; i < order.size(); ++i) {
-    while (!acquire_pages(*order[i], width)) {
-      RequestState* victim = order.back();
-      order.pop_back();
-      // The request runs alone and still gets no page, because its own locked path has more pages than
-      // blocks. It starts again without the cache, and then fits by contract.
-      retract(*victim, /*isolated=*/order.empty());
-      if (i == order.size()) return;
+  for (size_t i = 0; i < order.size();) {
+    if (acquire_pages(*order[i], width)) {
+      ++i;
+      continue;
+    }
+    const bool yields = leaves_next_page(*order[i]);
+    const size_t at = victim_for(i, order);
+    RequestState& victim = *order[at];
+    order.erase(order.begin() + static_cast<std::ptrdiff_t>(at));
+    if (at < i) --i;
+    // If the request runs alone and still gets no page, its own locked path has more pages than blocks. It
+    // starts again without the cache, and then fits by contract.
+    retract(victim, /*isolated=*/order.empty());
+    victim.yielded = yields;
+  }
+}
+
+const RequestState& Scheduler::Impl::oldest_running() const {
+  return **std::min_element(running.begin(), running.end(),
+                            [](const auto* a, const auto* b) { return a->arrival < b->arrival; });
+}
+
+bool Scheduler::Impl::goes_after_waiting(const RequestState& request) const {
+  const RequestState* waiting = find(lacks_pages);
+  if (waiting == nullptr || !waiting->queued || waiting->client == request.client) return false;
+  if (request.starved) return false;
+  if (options.policy == SchedulePolicy::kPriority && request.priority > waiting->priority) return false;
+  return !shares.must_leave_room(waiting->client, last_step);
+}
+
+bool Scheduler::Impl::leaves_next_page(const RequestState& request) const {
+  return available_pages() <= shares.kept_pages() && shares.must_leave_room(request.client, last_step) &&
+         goes_after_waiting(request) && &request != &oldest_running();
+}
+
+size_t Scheduler::Impl::victim_for(size_t idx, const std::vector<RequestState*>& order) const {
+  const bool yields = leaves_next_page(*order[idx]);
+  size_t victim = order.size() - 1;
+  int64_t most_pages = -1;  // of a client
+  for (size_t at = order.size() - 1; at > 0; --at) {
+    const RequestState& request = *order[at];
+    if (yields) {
+      if (request.client == order[idx]->client) return at;
+      continue;
+    }
+    if (options.policy == SchedulePolicy::kPriority && request.priority > order.back()->priority) break;
+    if (const int64_t num_pages = shares.pages_of(request.client); num_pages > most_pages) {
+      most_pages = num_pages;
+      victim = at;
     }
   }
+  return victim;
 }
 
 void Scheduler::Impl::retract(RequestState& request, bool isolated) {

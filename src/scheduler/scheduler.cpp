@@ -9,20 +9,6 @@
 #include "scheduler/scheduler_impl.h"
 
 namespace hadal {
-namespace {
-
-// Hashes the tokens of the first page; equal prefixes have equal hashes. Prompts shorter than a page give 0.
-uint64_t hash_first_page(std::span<const int32_t> tokens) {
-  if (std::ssize(tokens) < kCachePageSize) return 0;
-  uint64_t hash = 0x9e3779b97f4a7c15ULL;
-  for (const int32_t token : tokens.first(kCachePageSize)) {
-    hash = (hash ^ static_cast<uint32_t>(token)) * 0xff51afd7ed558ccdULL;
-    hash ^= hash >> 32;
-  }
-  return hash | 1;
-}
-
-}  // namespace
 
 Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options)
     : options(scheduler_options),
@@ -78,9 +64,10 @@ void Scheduler::Impl::add(ScheduledRequest request) {
   state->client = request.client;
   state->salt = request.salt;
   state->arrival = ++last_arrival;
-  state->first_page_hash = hash_first_page(state->tokens.prompt());
   const auto [it, is_new] = requests.emplace(request.id, std::move(state));
   HADAL_CHECK(is_new, "request {} already exists", request.id);
+  it->second->prompt_pages = prompt_table.enter(it->second->tokens.prompt());
+  shares.see(request.client, last_step);
   if (requests.size() == 1) growth.reset();  // an estimate from earlier work does not apply to this request
   queue.push(it->second.get());
 }

@@ -47,6 +47,7 @@ void Scheduler::Impl::add_item(RequestState& request, WorkKind kind, int64_t num
   HADAL_CHECK(!item.input_from_previous || num_tokens == 1, "request {}: {} unknown tokens", request.id,
               num_tokens);
 
+  if (kind != WorkKind::kDecode) request.prompt_step = last_step + 1;
   request.planned += item.verifies ? 1 : num_tokens;
   request.step_tokens -= num_tokens;
   ++request.num_items_in_flight;

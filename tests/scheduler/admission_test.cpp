@@ -69,8 +69,8 @@ TEST(Scheduler, APrefixSharedWithAPromptInPrefillIsComputedOnce) {
   SimulatorOptions options = small();
   options.scheduler.chunked_prefill_size = 100;
   Simulator simulator(options);
-  const RequestId first = simulator.add(join(text(1, 200), text(2, 30)), 5);
-  const RequestId second = simulator.add(join(text(1, 200), text(3, 30)), 5);
+  const RequestId first = simulator.add(join(text(1, 260), text(2, 20)), 5);
+  const RequestId second = simulator.add(join(text(1, 260), text(3, 20)), 5);
   const RequestId other = simulator.add(text(4, 40), 5);
   step(simulator);
   step(simulator);
@@ -80,7 +80,7 @@ TEST(Scheduler, APrefixSharedWithAPromptInPrefillIsComputedOnce) {
   EXPECT_FALSE(simulator.scheduler().is_running(second));
   step(simulator);
   EXPECT_TRUE(simulator.scheduler().is_running(second));
-  EXPECT_EQ(simulator.scheduler().cached_tokens(second), 200);
+  EXPECT_EQ(simulator.scheduler().cached_tokens(second), 260);
   EXPECT_EQ(simulator.scheduler().cached_tokens(first), 0);
   simulator.run_to_the_end();
 }

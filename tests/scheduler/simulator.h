@@ -98,6 +98,7 @@ class Simulator {
   void check_reads(const Slot& slot, const WorkItem& item, int64_t end, const Step& step) const;
   void check_budget(const BatchPlan& plan) const;
   void check_every_decode_runs(const BatchPlan& plan) const;
+  void check_oldest_continues(const std::vector<RequestId>& were_running, const BatchPlan& plan) const;
   void check();
 
   SimulatorOptions options_;
