@@ -1,6 +1,6 @@
 // Measures the time that the prefix cache adds to an admission. A 4,096-token prompt is matched, locked,
 // inserted and unlocked, in an almost empty tree and in a tree of 100,000 nodes, with none, half or all of
-// the prompt cached.
+// the prompt cached. Earlier requests may have divided the path of the prompt into many pieces.
 #include <benchmark/benchmark.h>
 
 #include <random>
@@ -43,6 +43,17 @@ class Fixture {
 
   void keep(const Tokens& tokens) {
     const std::vector<PageId> pages = allocate(tokens.size());
+    cache_.insert(tokens, pages, /*priority=*/1);
+    for (const PageId page : pages) pool_.release(page);
+  }
+
+  // Does the same, with the cached pages of the prefix that the tree has already.
+  void extend(const Tokens& tokens) {
+    const PrefixMatch match = cache_.match(tokens);
+    std::vector<PageId> pages = match.pages;
+    for (const PageId page : pages) pool_.add_ref(page);
+    const size_t num_pages = (tokens.size() + kCachePageSize - 1) / kCachePageSize;
+    while (pages.size() < num_pages) pages.push_back(pool_.allocate().value());
     cache_.insert(tokens, pages, /*priority=*/1);
     for (const PageId page : pages) pool_.release(page);
   }
@@ -106,6 +117,28 @@ void serve_prompts(benchmark::State& state) {
 BENCHMARK(serve_prompts)
     ->ArgNames({"nodes", "cached"})
     ->ArgsProduct({{0, 100000}, {0, kPromptTokens / 2 + 10, kPromptTokens}});
+
+enum Division : int64_t {
+  kUndivided,
+  kGrown,     // each of 4,096 requests has sent one more token of the prompt than the one before
+  kBranched,  // each of 4,096 requests has left the prompt at another token
+};
+
+// Serves a prompt that is cached whole, by itself, after requests that divided its path.
+void serve_divided_prompt(benchmark::State& state) {
+  Fixture fixture(kPromptTokens);
+  const Tokens prompt = fixture.random_tokens(kPromptTokens);
+  if (state.range(0) != kGrown) fixture.keep(prompt);
+  for (int64_t size = 1; size <= kPromptTokens && state.range(0) != kUndivided; ++size) {
+    Tokens part(prompt.begin(), prompt.begin() + size);
+    if (state.range(0) == kBranched) part.back() ^= 1 << 20;  // no token of the prompt
+    fixture.extend(part);
+  }
+  const int64_t before = fixture.cache().num_nodes();
+  for (auto _ : state) serve_prompt(fixture, prompt);
+  state.counters["nodes"] = static_cast<double>(before);
+}
+BENCHMARK(serve_divided_prompt)->ArgName("division")->DenseRange(kUndivided, kBranched);
 
 // Evicts one leaf and inserts another, as in a full pool.
 void evict_and_insert(benchmark::State& state) {

@@ -19,6 +19,9 @@ constexpr int64_t round_down(int64_t position) {
 constexpr int64_t num_blocks(int64_t num_tokens) {
   return (num_tokens + kCachePageSize - 1) / kCachePageSize;
 }
+constexpr int64_t round_up(int64_t position) {
+  return num_blocks(position) * kCachePageSize;
+}
 
 // Returns the length of the common prefix of `a` and `b`, in tokens.
 int64_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b) {
@@ -80,6 +83,8 @@ int64_t RadixCache::match_length(std::span<const int32_t> tokens, const CacheSal
 
 void RadixCache::lock(CacheNodeId node) {
   HADAL_CHECK(in_use(node), "node {} is not in use", node);
+  HADAL_CHECK(nodes_[node].end() == round_down(nodes_[node].end()), "lock of node {}, which ends at {}", node,
+              nodes_[node].end());
   for (; node != -1; node = nodes_[node].parent) {
     Node& entry = nodes_[node];
     if (entry.num_locks == 0 && node != kRootNode) {
@@ -115,6 +120,7 @@ CacheNodeId RadixCache::insert(std::span<const int32_t> tokens, std::span<const 
     const TreeIdx tree = parent == kRootNode ? find_or_add_tree(owner.salt) : nodes_[parent].tree;
     deepest = add_child(parent, tree, tokens.subspan(found.num_matched),
                         pages.subspan(block_of(found.num_matched)), priority);
+    join_only_child(parent);
   }
   note_writer(deepest, size, owner.client);
   const CacheNodeId whole = node_ending_at(deepest, round_down(size));
@@ -264,6 +270,8 @@ CacheNodeId RadixCache::split(CacheNodeId node, int64_t position) {
   upper.tokens.assign(lower.tokens.begin(), lower.tokens.begin() + num_upper);
   upper.pages.assign(lower.pages.begin(), lower.pages.begin() + (num_blocks(position) - first_block));
   upper.num_children = 1;
+  upper.child_ids = node;
+  nodes_[upper.parent].child_ids ^= node ^ id;
   upper.num_locks = lower.num_locks;
   upper.priority = lower.priority;
   upper.num_matches = lower.num_matches;
@@ -285,6 +293,42 @@ CacheNodeId RadixCache::split(CacheNodeId node, int64_t position) {
   return id;
 }
 
+// Joins `node`, if it ends inside a page and has one child, with the part of the child on that page. The page
+// of the child contains the rows of `node` too, so the joined part keeps one page, not two. The use of `node`
+// counts for all of it, because the page was kept until then anyway. The id is that of the child, whose end
+// may be locked.
+void RadixCache::join_only_child(CacheNodeId node) {
+  const int64_t position = nodes_[node].end();
+  if (nodes_[node].num_children != 1 || position == round_down(position)) return;
+  CacheNodeId child = nodes_[node].child_ids;
+  if (nodes_[child].end() > round_up(position)) child = split(child, round_up(position));
+  Node& lower = nodes_[child];
+  HADAL_CHECK_EQ(lower.num_locks, nodes_[node].num_locks);  // no lock ends inside a page
+  if (is_evictable(lower)) order_.erase(order_key(child));
+  children_.erase(child_key(node, lower.tree, lower.tokens.front()));
+  Node upper = std::exchange(nodes_[node], Node{});
+  --num_nodes_;
+  free_nodes_.push_back(node);
+
+  if (lower.num_locks > 0) pool_.unpin(upper.pages.back());
+  pool_.release_cache_ref(upper.pages.back());
+  upper.pages.pop_back();
+  upper.pages.insert(upper.pages.end(), lower.pages.begin(), lower.pages.end());
+  upper.tokens.insert(upper.tokens.end(), lower.tokens.begin(), lower.tokens.end());
+  for (Writer& writer : upper.writers) {
+    const auto same = std::find_if(lower.writers.begin(), lower.writers.end(),
+                                   [&](const Writer& other) { return other.client == writer.client; });
+    // Whoever has not inserted all of the upper part is told nothing of the lower one.
+    if (writer.end == position && same != lower.writers.end()) writer.end = same->end;
+  }
+  upper.num_children = lower.num_children;
+  upper.child_ids = lower.child_ids;
+  lower = std::move(upper);
+  nodes_[lower.parent].child_ids ^= node ^ child;
+  children_[child_key(lower.parent, lower.tree, lower.tokens.front())] = child;
+  if (is_evictable(lower)) order_.insert(order_key(child));
+}
+
 // Adds a leaf that begins where `parent` ends. `pages` are those of the blocks that it touches.
 CacheNodeId RadixCache::add_child(CacheNodeId parent, TreeIdx tree, std::span<const int32_t> tokens,
                                   std::span<const PageId> pages, int32_t priority) {
@@ -293,6 +337,7 @@ CacheNodeId RadixCache::add_child(CacheNodeId parent, TreeIdx tree, std::span<co
   Node& above = nodes_[parent];
   if (parent != kRootNode && is_evictable(above)) order_.erase(order_key(parent));
   ++above.num_children;
+  above.child_ids ^= id;
   if (parent == kRootNode) ++trees_[tree].num_children;
   Node& node = nodes_[id];
   node.parent = parent;
@@ -305,19 +350,6 @@ CacheNodeId RadixCache::add_child(CacheNodeId parent, TreeIdx tree, std::span<co
   num_tokens_ += static_cast<int64_t>(tokens.size());
   children_[child_key(parent, tree, tokens.front())] = id;
   order_.insert(order_key(id));
-
-  // If ancestors touch the same block, its new page also contains their rows. Where no other path needs their
-  // page, these ancestors adopt the new page, so that a conversation that continues inside a page keeps one
-  // page, not two.
-  const int64_t block_begin = round_down(node.begin);
-  for (CacheNodeId up = parent; nodes_[up].end() > block_begin && nodes_[up].num_children == 1;
-       up = nodes_[up].parent) {
-    Node& ancestor = nodes_[up];
-    HADAL_CHECK_EQ(ancestor.num_locks, 0);  // locks cover whole pages, and everything below is new
-    if (ancestor.pages.back() == pages.front()) continue;
-    pool_.add_cache_ref(pages.front());
-    pool_.release_cache_ref(std::exchange(ancestor.pages.back(), pages.front()));
-  }
   return id;
 }
 
@@ -331,12 +363,14 @@ void RadixCache::remove_leaf(CacheNodeId node) {
   free_nodes_.push_back(node);
   Node& parent = nodes_[removed.parent];
   --parent.num_children;
+  parent.child_ids ^= node;
   if (removed.parent != kRootNode) {
     if (is_evictable(parent)) order_.insert(order_key(removed.parent));
   } else if (Tree& tree = trees_[removed.tree]; --tree.num_children == 0 && removed.tree != 0) {
     tree_of_.erase(tree.salt);
     free_trees_.push_back(removed.tree);
   }
+  join_only_child(removed.parent);
 }
 
 CacheNodeId RadixCache::new_node() {

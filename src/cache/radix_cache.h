@@ -7,6 +7,11 @@
 // either the same page, or a copy that the inserting request made before it continued writing). So the page
 // of block b on a path is that of the deepest node that touches b.
 //
+// A node that ends inside a page is a leaf or has several children: with one child left, it is joined with
+// the part of the child on that page. So a path has at most one node for each of its pages and each of its
+// branches, however many requests have extended it token by token. Each further node of a page therefore
+// belongs to a branch, which holds a page of its own.
+//
 // The table shows who owns the pages of one request by position (R: a request's own references, T: the
 // tree's, L: the lock that keeps the tree from evicting):
 //
@@ -108,7 +113,8 @@ class RadixCache {
   int64_t match_length(std::span<const int32_t> tokens, const CacheSalt& salt = {}) const;
 
   // Locks the node and its ancestors against eviction. Locks are counted, and unlock removes one. The root
-  // may be locked, but need not be.
+  // may be locked, but need not be. Only nodes that match or insert has returned may be locked: they end at
+  // the end of a page, so they keep their id as long as they exist.
   void lock(CacheNodeId node);
   void unlock(CacheNodeId node);
 
@@ -155,7 +161,8 @@ class RadixCache {
     std::vector<int32_t> tokens;
     std::vector<PageId> pages;  // pages of blocks begin / 64 …
     int32_t num_children = 0;
-    int32_t num_locks = 0;  // locks of this node and of all below it
+    CacheNodeId child_ids = 0;  // the children's ids combined by exclusive or: the id of an only child
+    int32_t num_locks = 0;      // locks of this node and of all below it
     int32_t priority = 0;
     int64_t num_matches = 0;
     int64_t last_use = 0;         // clock_ of the latest match or insert
@@ -206,6 +213,7 @@ class RadixCache {
   void touch(CacheNodeId deepest, int32_t priority, bool is_match);
   CacheNodeId node_ending_at(CacheNodeId node, int64_t position);
   CacheNodeId split(CacheNodeId node, int64_t position);
+  void join_only_child(CacheNodeId node);
   CacheNodeId add_child(CacheNodeId parent, TreeIdx tree, std::span<const int32_t> tokens,
                         std::span<const PageId> pages, int32_t priority);
   void remove_leaf(CacheNodeId node);

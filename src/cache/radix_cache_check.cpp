@@ -43,6 +43,7 @@ void RadixCache::check_integrity(const std::unordered_map<PageId, int32_t>& requ
 void RadixCache::check_nodes() const {
   const auto size = static_cast<CacheNodeId>(nodes_.size());
   std::vector<int32_t> num_children(size);
+  std::vector<CacheNodeId> child_ids(size);
   std::vector<int64_t> locks_below(size);
   std::vector<bool> is_free(size);
   for (const CacheNodeId id : free_nodes_) {
@@ -87,7 +88,11 @@ void RadixCache::check_nodes() const {
     for (const Writer& writer : node.writers)
       HADAL_CHECK(writer.end > node.begin && writer.end <= node.end(),
                   "node {}: written up to {} of [{}, {})", id, writer.end, node.begin, node.end());
+    // This bounds the depth of a path by its pages and branches.
+    HADAL_CHECK(node.end() % kCachePageSize == 0 || node.num_children != 1,
+                "node {} ends at {}, inside a page, and has one child", id, node.end());
     ++num_children[node.parent];
+    child_ids[node.parent] ^= id;
     locks_below[node.parent] += node.num_locks;
     ++num_nodes;
     num_tokens += static_cast<int64_t>(node.tokens.size());
@@ -100,6 +105,7 @@ void RadixCache::check_nodes() const {
   for (CacheNodeId id = 0; id < size; ++id) {
     HADAL_CHECK(nodes_[id].num_children == num_children[id], "node {}: {} children, counted {}", id,
                 num_children[id], nodes_[id].num_children);
+    HADAL_CHECK(nodes_[id].child_ids == child_ids[id], "node {}: wrong ids of its children", id);
     HADAL_CHECK(nodes_[id].num_locks >= locks_below[id], "node {}: {} locks, its children {}", id,
                 nodes_[id].num_locks, locks_below[id]);
   }

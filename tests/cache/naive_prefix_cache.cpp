@@ -59,20 +59,7 @@ void NaivePrefixCache::insert(View tokens, std::span<const PageId> pages, int32_
     added.pages.assign(pages.begin() + matched / 64, pages.end());
     added.priority = priority;
     segments_.push_back(added);
-    // Each segment above the new one that ends inside the new page's block adopts the page, up to the first
-    // segment that has another child too.
-    std::vector<Segment*> above;
-    for (Segment& segment : segments_) {
-      if (segment.path.size() < added.path.size() && is_prefix(segment.path, added.path) &&
-          std::ssize(segment.path) > matched / 64 * 64) {
-        above.push_back(&segment);
-      }
-    }
-    std::sort(above.begin(), above.end(), [](auto* a, auto* b) { return a->begin > b->begin; });
-    for (Segment* segment : above) {
-      if (num_children(*segment) != 1) break;
-      segment->pages.back() = added.pages.front();
-    }
+    join_all();
   }
   split_at(tokens.first(tokens.size() / 64 * 64));
   use(tokens, priority, false);
@@ -84,6 +71,7 @@ int64_t NaivePrefixCache::evict(int64_t num_pages) {
     const int64_t victim = next_victim();
     num_evicted_tokens_ += segments_[victim].size();
     segments_.erase(segments_.begin() + victim);
+    join_all();
   }
   return num_free_of(before);
 }
@@ -91,6 +79,7 @@ int64_t NaivePrefixCache::evict(int64_t num_pages) {
 int64_t NaivePrefixCache::clear() {
   const std::set<PageId> before = pages();
   std::erase_if(segments_, [this](const Segment& segment) { return !is_locked(segment); });
+  join_all();
   return num_free_of(before);
 }
 
@@ -155,6 +144,26 @@ void NaivePrefixCache::split_at(View path) {
     lower.begin = at;
     segments_.push_back(upper);
     return;  // at most one segment passes there
+  }
+}
+
+void NaivePrefixCache::join_all() {
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const int64_t end = std::ssize(segments_[i].path);
+    if (end % 64 == 0 || num_children(segments_[i]) != 1) continue;
+    const auto is_child = [&](const Segment& other) {
+      return other.begin == end && is_prefix(segments_[i].path, other.path);
+    };
+    const int64_t page_end = (end + 63) / 64 * 64;
+    const Tokens child = std::find_if(segments_.begin(), segments_.end(), is_child)->path;
+    split_at(View(child).first(std::min(page_end, std::ssize(child))));
+    const auto lower = std::find_if(segments_.begin(), segments_.end(), is_child);
+    Segment& upper = segments_[i];
+    upper.path = lower->path;
+    upper.pages.pop_back();
+    upper.pages.insert(upper.pages.end(), lower->pages.begin(), lower->pages.end());
+    segments_.erase(lower);
+    return join_all();
   }
 }
 

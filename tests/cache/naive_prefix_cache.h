@@ -50,6 +50,9 @@ class NaivePrefixCache {
   int64_t num_children(const Segment& segment) const;
   int64_t num_free_of(const std::set<PageId>& pages) const;
   void split_at(std::span<const int32_t> path);  // splits the segment that continues past the end of `path`
+  // Extends each segment that ends inside a page and has one child by the child's part of that page, which
+  // has the child's page and counts as used when the segment was.
+  void join_all();
   void use(std::span<const int32_t> path, int32_t priority, bool is_match);
   int64_t next_victim() const;  // -1: no unlocked leaf
 

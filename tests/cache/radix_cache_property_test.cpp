@@ -42,9 +42,9 @@ struct Request {
   bool ended = false;
 };
 
-class World {
+class RandomRequests {
  public:
-  World(uint64_t seed, EvictionPolicy policy, int64_t num_pages, int64_t max_requests)
+  RandomRequests(uint64_t seed, EvictionPolicy policy, int64_t num_pages, int64_t max_requests)
       : random_(seed),
         max_requests_(max_requests),
         pool_(num_pages),
@@ -297,29 +297,29 @@ class World {
   std::map<std::pair<uint64_t, uint64_t>, std::set<Tokens>> inserted_;  // by client and salt
 };
 
-class RadixCacheProperty : public testing::TestWithParam<EvictionPolicy> {
+class RadixCacheProperty : public ::testing::TestWithParam<EvictionPolicy> {
  protected:
   // HADAL_TEST_SEED=N repeats the sequence of a failure.
   void run(int64_t num_pages, int64_t max_requests, int num_steps, int steps_between_checks) {
     const char* given = std::getenv("HADAL_TEST_SEED");
     const uint64_t seed = given == nullptr ? std::random_device{}() : std::strtoull(given, nullptr, 10);
     SCOPED_TRACE("seed " + std::to_string(seed));
-    World world(seed, GetParam(), num_pages, max_requests);
+    RandomRequests requests(seed, GetParam(), num_pages, max_requests);
     for (int step = 0; step < num_steps && !HasFailure(); ++step) {
       try {
-        world.step();
-        if (step % steps_between_checks == 0) world.check_integrity();
+        requests.step();
+        if (step % steps_between_checks == 0) requests.check_integrity();
       } catch (const std::exception& error) {
         ADD_FAILURE() << error.what();
       }
       if (HasFailure()) ADD_FAILURE() << "in step " << step;
     }
     if (HasFailure()) return;
-    world.end_all();
+    requests.end_all();
     // The test proves nothing unless prefixes were shared.
-    EXPECT_GT(world.num_shared_tokens, num_steps / 8);
-    EXPECT_GT(world.num_copied_tokens, num_steps / 8);
-    EXPECT_GT(world.num_evicted_pages, num_steps / 40);
+    EXPECT_GT(requests.num_shared_tokens, num_steps / 8);
+    EXPECT_GT(requests.num_copied_tokens, num_steps / 8);
+    EXPECT_GT(requests.num_evicted_pages, num_steps / 40);
   }
 };
 
@@ -333,12 +333,12 @@ TEST_P(RadixCacheProperty, AgreesWithTheNaiveModelAndIsSoundAfterEveryOperation)
   run(20, 4, 40000, 1);
 }
 
-std::string policy_name(const testing::TestParamInfo<EvictionPolicy>& param) {
+std::string policy_name(const ::testing::TestParamInfo<EvictionPolicy>& param) {
   return std::vector<std::string>{"Lru", "Lfu", "Priority"}.at(static_cast<size_t>(param.param));
 }
 INSTANTIATE_TEST_SUITE_P(Policies, RadixCacheProperty,
-                         testing::Values(EvictionPolicy::kLru, EvictionPolicy::kLfu,
-                                         EvictionPolicy::kPriority),
+                         ::testing::Values(EvictionPolicy::kLru, EvictionPolicy::kLfu,
+                                           EvictionPolicy::kPriority),
                          policy_name);
 
 }  // namespace

@@ -2,53 +2,17 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "base/error.h"
+#include "tests/cache/cache_world.h"
 
 namespace hadal {
 namespace {
 
-using Tokens = std::vector<int32_t>;
-using Pages = std::vector<PageId>;
-
-Tokens range(int32_t first, int64_t count) {
-  Tokens tokens(count);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-Tokens operator+(Tokens a, const Tokens& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-struct World {
-  explicit World(EvictionPolicy policy = EvictionPolicy::kLru, bool enabled = true)
-      : cache(pool, policy, enabled) {}
-
-  // Allocates pages for this number of tokens, with one reference of a request to each.
-  Pages allocate(int64_t num_tokens) {
-    Pages pages((num_tokens + 63) / 64);
-    for (PageId& page : pages) page = pool.allocate().value();
-    return pages;
-  }
-  void release(const Pages& pages) {
-    for (const PageId page : pages) pool.release(page);
-  }
-  // Leaves the cache as a request does that has computed all of `tokens` and ended. Returns its pages.
-  Pages keep(const Tokens& tokens, int32_t priority = 0) {
-    Pages pages = allocate(std::ssize(tokens));
-    cache.insert(tokens, pages, priority);
-    release(pages);
-    return pages;
-  }
-  bool has(const Tokens& tokens) const { return cache.match_length(tokens) == std::ssize(tokens); }
-  int64_t num_used() const { return pool.num_pages() - pool.num_free(); }
-
-  PagePool pool{64};
-  RadixCache cache;
-};
+using testing::CacheWorld;
+using testing::Pages;
+using testing::range;
+using testing::Tokens;
+using testing::operator+;
 
 TEST(EvictionPolicyNames, ThreeAreAllowedAndAnErrorNamesTheField) {
   EXPECT_EQ(parse_eviction_policy("lru", "f").value(), EvictionPolicy::kLru);
@@ -62,7 +26,7 @@ TEST(EvictionPolicyNames, ThreeAreAllowedAndAnErrorNamesTheField) {
 }
 
 TEST(RadixCache, WholePagesAreShared) {
-  World world;
+  CacheWorld world;
   const Pages pages = world.keep(range(0, 128));
   const PrefixMatch match = world.cache.match(range(0, 128) + range(1000, 50));
   EXPECT_EQ(match.shared_tokens, 128);
@@ -73,7 +37,7 @@ TEST(RadixCache, WholePagesAreShared) {
 }
 
 TEST(RadixCache, PartlyMatchedPageIsReportedForCopy) {
-  World world;
+  CacheWorld world;
   const Pages pages = world.keep(range(0, 150));
   const PrefixMatch match = world.cache.match(range(0, 100) + range(1000, 50));
   EXPECT_EQ(match.shared_tokens, 64);
@@ -84,7 +48,7 @@ TEST(RadixCache, PartlyMatchedPageIsReportedForCopy) {
 }
 
 TEST(RadixCache, AMatchBelowOnePageIsCopiedWhole) {
-  World world;
+  CacheWorld world;
   const Pages pages = world.keep(range(0, 150));
   const PrefixMatch match = world.cache.match(range(0, 63));
   EXPECT_EQ(match.node, kRootNode);
@@ -94,7 +58,7 @@ TEST(RadixCache, AMatchBelowOnePageIsCopiedWhole) {
 }
 
 TEST(RadixCache, NothingMatchesAnEmptyOrUnknownSequence) {
-  World world;
+  CacheWorld world;
   world.keep(range(0, 150));
   for (const Tokens& tokens : {Tokens{}, range(1, 100)}) {
     const PrefixMatch match = world.cache.match(tokens);
@@ -105,7 +69,7 @@ TEST(RadixCache, NothingMatchesAnEmptyOrUnknownSequence) {
 }
 
 TEST(RadixCache, BranchesInsideAPageHaveTheirOwnCopyOfIt) {
-  World world;
+  CacheWorld world;
   const Pages first = world.keep(range(0, 192));
   const Tokens branch = range(0, 100) + range(1000, 92);
   Pages second = world.allocate(192);
@@ -122,7 +86,7 @@ TEST(RadixCache, BranchesInsideAPageHaveTheirOwnCopyOfIt) {
 }
 
 TEST(RadixCache, KeepsItsOwnPagesOfTokensItAlreadyHad) {
-  World world;
+  CacheWorld world;
   const Pages pages = world.keep(range(0, 128));
   world.keep(range(0, 128));
   EXPECT_EQ(world.cache.match(range(0, 128)).pages, pages);
@@ -131,7 +95,7 @@ TEST(RadixCache, KeepsItsOwnPagesOfTokensItAlreadyHad) {
 
 // A turn ends at 100 tokens; the next turn continues with a copy of the second page.
 TEST(RadixCache, ASequenceThatContinuesInsideAPageKeepsOnePageForIt) {
-  World world;
+  CacheWorld world;
   const Pages first = world.keep(range(0, 100));
   Pages second = first;
   second[1] = world.allocate(64)[0];
@@ -145,7 +109,7 @@ TEST(RadixCache, ASequenceThatContinuesInsideAPageKeepsOnePageForIt) {
 }
 
 TEST(RadixCache, InsertReturnsTheNodeOfTheWholePages) {
-  World world;
+  CacheWorld world;
   const Pages pages = world.allocate(150);
   const CacheNodeId node = world.cache.insert(range(0, 150), pages);
   EXPECT_EQ(node, world.cache.match(range(0, 128)).node);
@@ -158,7 +122,7 @@ TEST(RadixCache, InsertReturnsTheNodeOfTheWholePages) {
 }
 
 TEST(RadixCache, EvictionNeverFreesLockedPages) {
-  World world;
+  CacheWorld world;
   const Pages pages = world.keep(range(0, 256));
   world.keep(range(1000, 64));
   const PrefixMatch match = world.cache.match(range(0, 128));
@@ -178,7 +142,7 @@ TEST(RadixCache, EvictionNeverFreesLockedPages) {
 }
 
 TEST(RadixCache, ALockSurvivesSplitsOfItsPath) {
-  World world;
+  CacheWorld world;
   const Pages pages = world.allocate(256);
   const CacheNodeId node = world.cache.insert(range(0, 256), pages);
   world.cache.lock(node);
@@ -195,7 +159,7 @@ TEST(RadixCache, ALockSurvivesSplitsOfItsPath) {
 }
 
 TEST(RadixCache, PagesThatRequestsHoldAreNotEvictable) {
-  World world;
+  CacheWorld world;
   const Pages pages = world.allocate(128);
   world.cache.insert(range(0, 128), pages);
   EXPECT_EQ(world.cache.evictable_pages(), 0);
@@ -208,7 +172,7 @@ TEST(RadixCache, PagesThatRequestsHoldAreNotEvictable) {
 }
 
 TEST(RadixCache, EvictsNoMoreThanAskedAndLeavesBeforeParents) {
-  World world;
+  CacheWorld world;
   world.keep(range(0, 64));
   world.keep(range(0, 64) + range(1000, 64));
   world.keep(range(0, 64) + range(2000, 64));
@@ -222,7 +186,7 @@ TEST(RadixCache, EvictsNoMoreThanAskedAndLeavesBeforeParents) {
 }
 
 TEST(RadixCache, LruEvictsWhatWasNotUsedForLongest) {
-  World world;
+  CacheWorld world;
   for (const int32_t first : {0, 1000, 2000}) world.keep(range(first, 64));
   world.cache.match(range(0, 64));            // counts as a use
   world.keep(range(1000, 64));                // counts as a use
@@ -235,7 +199,7 @@ TEST(RadixCache, LruEvictsWhatWasNotUsedForLongest) {
 }
 
 TEST(RadixCache, LfuEvictsWhatWasMatchedLeastThenOldest) {
-  World world(EvictionPolicy::kLfu);
+  CacheWorld world(EvictionPolicy::kLfu);
   for (const int32_t first : {0, 1000, 2000}) world.keep(range(first, 64));
   world.cache.match(range(0, 64));
   world.cache.match(range(0, 64));
@@ -249,7 +213,7 @@ TEST(RadixCache, LfuEvictsWhatWasMatchedLeastThenOldest) {
 }
 
 TEST(RadixCache, PriorityEvictsTheLowestThenOldest) {
-  World world(EvictionPolicy::kPriority);
+  CacheWorld world(EvictionPolicy::kPriority);
   world.keep(range(0, 64), -1);
   world.keep(range(1000, 64), 5);
   world.keep(range(2000, 64), 1);
@@ -263,7 +227,7 @@ TEST(RadixCache, PriorityEvictsTheLowestThenOldest) {
 }
 
 TEST(RadixCache, ClearRemovesEverythingThatIsNotLocked) {
-  World world;
+  CacheWorld world;
   world.keep(range(0, 256));
   world.keep(range(1000, 100));
   const PrefixMatch match = world.cache.match(range(0, 100));
@@ -279,7 +243,7 @@ TEST(RadixCache, ClearRemovesEverythingThatIsNotLocked) {
 }
 
 TEST(RadixCache, ADisabledCacheStoresAndFindsNothing) {
-  World world(EvictionPolicy::kLru, /*enabled=*/false);
+  CacheWorld world(EvictionPolicy::kLru, /*enabled=*/false);
   world.keep(range(0, 128));
   EXPECT_EQ(world.pool.num_free(), 64);
   const PrefixMatch match = world.cache.match(range(0, 128));
@@ -293,7 +257,7 @@ TEST(RadixCache, ADisabledCacheStoresAndFindsNothing) {
 }
 
 TEST(RadixCache, MisuseIsABrokenInvariant) {
-  World world;
+  CacheWorld world;
   const Pages pages = world.allocate(128);
   EXPECT_THROW(world.cache.insert(range(0, 129), pages), Error);
   const CacheNodeId node = world.cache.insert(range(0, 128), pages);
@@ -305,7 +269,7 @@ TEST(RadixCache, MisuseIsABrokenInvariant) {
 }
 
 TEST(RadixCache, CheckIntegrityFindsEveryWrongReference) {
-  World world;
+  CacheWorld world;
   const Pages pages = world.allocate(128);
   world.cache.insert(range(0, 128), pages);
   EXPECT_NO_THROW(world.cache.check_integrity({{pages[0], 1}, {pages[1], 1}}));
@@ -317,7 +281,7 @@ TEST(RadixCache, CheckIntegrityFindsEveryWrongReference) {
 }
 
 TEST(RadixCache, DifferentSaltsShareNothing) {
-  World world;
+  CacheWorld world;
   const CacheSalt a{.low = 1};
   const CacheSalt b{.high = 1};
   const Pages plain = world.keep(range(0, 128));
@@ -333,7 +297,7 @@ TEST(RadixCache, DifferentSaltsShareNothing) {
 }
 
 TEST(RadixCache, ASaltIsForgottenWithItsLastNode) {
-  World world;
+  CacheWorld world;
   for (uint64_t salt = 1; salt <= 1000; ++salt) {  // many more than there are pages
     if (world.pool.num_free() == 0) world.cache.evict(1);
     const Pages pages = world.allocate(64);
@@ -350,7 +314,7 @@ TEST(RadixCache, ASaltIsForgottenWithItsLastNode) {
 // Otherwise a client could add one token after the other to what another client has sent, and learn from the
 // count which tokens are right.
 TEST(RadixCache, OthersPrefixesAreReportedInWholePagesOnly) {
-  World world;
+  CacheWorld world;
   const auto told = [&](int64_t count, uint64_t client) {
     return world.cache.match(range(0, count), 0, {.client = client}).told_tokens;
   };
@@ -374,7 +338,7 @@ TEST(RadixCache, OthersPrefixesAreReportedInWholePagesOnly) {
 }
 
 TEST(RadixCache, OnlyAFewWritersOfANodeAreRemembered) {
-  World world;
+  CacheWorld world;
   const Pages pages = world.allocate(40);
   for (uint64_t client = 1; client <= 20; ++client)
     world.cache.insert(range(0, 40), pages, 0, {.client = client});
