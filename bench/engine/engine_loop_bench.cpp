@@ -3,6 +3,7 @@
 // copies are measured.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -116,6 +117,102 @@ BENCHMARK(BM_EngineThread)
     ->Args({1024, 0, 1})
     ->Args({1024, 1, 1})
     ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+// GapSink measures the longest time between two chunks of a request, and counts requests that have ended.
+class GapSink final : public ChunkSink {
+ public:
+  void on_chunks(std::vector<TokenChunk>& chunks) override {
+    const auto now = std::chrono::steady_clock::now();
+    const std::lock_guard lock(mutex_);
+    for (const TokenChunk& chunk : chunks) {
+      if (chunk.finish_reason != FinishReason::kNone) {
+        ++finished_;
+      } else if (chunk.request_id == watched_) {
+        longest_ = std::max(longest_, now - last_);
+        last_ = now;
+        has_chunk_ = true;
+      }
+    }
+    changed_.notify_all();
+  }
+  void watch(RequestId id) {
+    std::unique_lock lock(mutex_);
+    watched_ = id;
+    has_chunk_ = false;
+    changed_.wait(lock, [&] { return has_chunk_; });
+    longest_ = {};
+  }
+  // Returns the longest gap in seconds up to the end of `count` requests.
+  double wait(int64_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return finished_ >= count; });
+    return std::chrono::duration<double>(longest_).count();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::chrono::steady_clock::time_point last_;
+  std::chrono::steady_clock::duration longest_{};
+  RequestId watched_ = 0;
+  bool has_chunk_ = false;
+  int64_t finished_ = 0;
+};
+
+// One request generates while another client does something range(0) times at once: aborts waiting requests,
+// or starts choices of a prompt of 100,000 tokens with penalties. The time is the longest gap between two
+// tokens.
+enum class Burst { kAborts, kPenalisedChoices };
+void BM_LongestGap(benchmark::State& state, Burst burst) {
+  const int64_t count = state.range(0);
+  ModelConfig config;
+  config.vocab_size = 129280;
+  config.max_position_embeddings = 1 << 28;
+  config.eos_token_ids = {1};
+  EngineOptions options;
+  options.max_total_tokens = 1 << 28;
+  options.max_running_requests = burst == Burst::kAborts ? 1 : count + 1;
+  options.context_length = 1 << 28;
+  options.chunked_prefill_size = 1 << 20;
+  options.max_prefill_tokens = 1 << 20;
+  options.decode_log_interval = 0;
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 100000; ++i) ids.push_back(2 + i * 7 % 100000);
+  const TokenIds long_prompt(ids);
+  for (auto _ : state) {
+    const auto sink = std::make_shared<GapSink>();
+    auto engine = Engine::create(std::make_unique<InstantExecutor>(), config, options).value();
+    const auto submit = [&](const TokenIds& prompt, int64_t length) {
+      GenerateRequest request;
+      request.input_ids = prompt;
+      request.sampling.max_new_tokens = length;
+      if (length == 1) request.sampling.repetition_penalty = 1.1F;
+      request.sink = sink;
+      return engine->submit(std::move(request)).value();
+    };
+    const RequestId working = submit({5, 6, 7}, 1 << 27);
+    std::vector<RequestId> waiting;
+    if (burst == Burst::kAborts) {
+      for (int64_t i = 0; i < count; ++i) waiting.push_back(submit({8, 9}, 1 << 20));
+      engine->check_integrity();  // all of them are queued
+    }
+    sink->watch(working);
+    for (const RequestId id : waiting) engine->abort(id);
+    for (int64_t i = 0; burst == Burst::kPenalisedChoices && i < count; ++i) submit(long_prompt, 1);
+    state.SetIterationTime(sink->wait(count));
+  }
+}
+BENCHMARK_CAPTURE(BM_LongestGap, aborts, Burst::kAborts)
+    ->Arg(4096)
+    ->Arg(57344)
+    ->UseManualTime()
+    ->Iterations(3)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_LongestGap, penalised_choices, Burst::kPenalisedChoices)
+    ->Arg(128)
+    ->UseManualTime()
+    ->Iterations(3)
     ->Unit(benchmark::kMillisecond);
 
 }  // namespace

@@ -17,7 +17,7 @@ size_t end_of_character(std::string_view text, size_t begin) {
 }
 
 // Returns an ASCII character as it stands in a JSON string.
-std::string escaped(char c) {
+std::string json_escaped(char c) {
   constexpr std::string_view kPlain = "\"\\\n\r\t";
   constexpr std::string_view kLetters = "\"\\nrt";
   if (const size_t at = kPlain.find(c); at != kPlain.npos) return {'\\', kLetters[at]};
@@ -60,7 +60,8 @@ std::string shown_text(std::string_view text) {
   size_t chars = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t end = end_of_character(text, at);
-    const std::string character = end - at == 1 ? escaped(text[at]) : std::string(text.substr(at, end - at));
+    const std::string character =
+        end - at == 1 ? json_escaped(text[at]) : std::string(text.substr(at, end - at));
     chars += end - at == 1 ? character.size() : 1;
     if (chars > kShownChars) {
       out += "…";

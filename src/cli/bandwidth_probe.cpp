@@ -38,7 +38,7 @@ uint64_t sum_words(const uint64_t* words, int64_t count) {
 }
 
 // Returns the first word of a small system file; empty if it has none.
-std::string line_of(const std::filesystem::path& path) {
+std::string first_word_of(const std::filesystem::path& path) {
   std::string line;
   std::ifstream(path) >> line;
   return line;
@@ -60,12 +60,12 @@ size_t last_level_cache_bytes() {
     // The last index is the cache of the highest level.
     for (int index = 0;; ++index) {
       const std::filesystem::path cache = folder / fmt::format("index{}", index);
-      const std::string size = line_of(cache / "size");  // "32768K"
+      const std::string size = first_word_of(cache / "size");  // "32768K"
       if (size.empty()) break;
       bytes = std::strtoull(size.c_str(), nullptr, 10) << (size.back() == 'M'   ? 20
                                                            : size.back() == 'K' ? 10
                                                                                 : 0);
-      shared_by = line_of(cache / "shared_cpu_list");
+      shared_by = first_word_of(cache / "shared_cpu_list");
     }
     if (bytes == 0) break;
     caches[shared_by] = bytes;

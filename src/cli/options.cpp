@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <random>
 
 #include <nlohmann/json.hpp>
 
@@ -106,6 +107,14 @@ Result<void> check_batch_flags(const ParsedFlags& flags) {
   HADAL_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, parse_counts(flags, "batch-size", {}));
   for (const int64_t size : sizes) HADAL_RETURN_IF_ERROR(check_gpu_batch("--batch-size", size));
   return {};
+}
+
+// Returns the seed from which requests without a seed of their own get theirs. With a seed that everybody
+// knows, one client of a server could compute the random numbers of another's answer.
+uint64_t engine_seed(const ParsedFlags& flags, const ModelOptions& model) {
+  if (flags.command() != Command::kServe || flags.has("random-seed")) return model.random_seed;
+  std::random_device system;
+  return uint64_t{system()} << 32 | system();
 }
 
 }  // namespace
@@ -251,7 +260,7 @@ EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOption
   if (options.chunked_prefill_size == 0) options.chunked_prefill_size = -1;
   options.context_length = flags.integer("context-length").value_or(options.context_length);
   options.kernels = model.kernels;
-  options.random_seed = model.random_seed;
+  options.random_seed = engine_seed(flags, model);
   options.max_prefill_tokens = flags.integer("max-prefill-tokens").value_or(options.max_prefill_tokens);
   options.max_prefill_ms =
       flags.integer("max-prefill-ms").value_or(on_gpu ? options.max_prefill_ms : kDefaultPrefillMs);

@@ -82,7 +82,7 @@ const char* scales_name(const KvLayout& layout);
 Result<DeviceOptions> resolve_device_options(const ParsedFlags& flags);
 
 // Returns the engine's options, except kv_layout, which the caller sets, and `device`, which
-// resolve_device_options returns.
+// resolve_device_options returns. Without --random-seed, `serve` gets another seed from the system each time.
 EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOptions& model);
 
 // Returns --context-length, or without it the model's max_position_embeddings.

@@ -117,11 +117,6 @@ std::vector<std::string_view> seconds_of(std::string_view first) {
   return seconds;
 }
 
-bool is_command(std::string_view name) {
-  return std::any_of(commands().begin(), commands().end(),
-                     [&](const CommandInfo& info) { return info.name == name; });
-}
-
 // Tells whether a word such as "tune" begins commands of two words and is no command by itself.
 bool is_group(std::string_view first) {
   return !is_command(first) && !seconds_of(first).empty();
@@ -205,7 +200,7 @@ Result<std::pair<Command, size_t>> find_command(std::span<const std::string> wor
 
 namespace {
 
-bool asks_for_help(const std::string& word) {
+bool is_help_word(const std::string& word) {
   return word == "--help" || word == "-h" || word == "help";
 }
 
@@ -264,12 +259,12 @@ int run(std::span<const std::string> words, const Environment& environment) {
         write_stdout(fmt::format("hadal {}\n", version()));
         return kExitOk;
       }
-      if (asks_for_help(words[0])) return print_help(words.subspan(1));
+      if (is_help_word(words[0])) return print_help(words.subspan(1));
       if (words[0] == "--flags" || words[0] == "--completion" || words[0] == "--man")
         return print_generated(words[0], words.subspan(1));
     }
     if (words.size() > 1 &&
-        (words[1] == "help" || (asks_for_help(words[1]) && is_group(with_dashes(words[0])))))
+        (words[1] == "help" || (is_help_word(words[1]) && is_group(with_dashes(words[0])))))
       return print_help(words.first(1));
     const auto found = find_command(words);
     if (!found.ok()) {

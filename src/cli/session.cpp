@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/printable.h"
+#include "base/seconds.h"
 #include "cli/draft_source.h"
 #include "cli/flags/flag_values.h"
 #include "cli/model_source.h"
@@ -18,10 +19,6 @@
 
 namespace hadal::cli {
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 bool is_file(const std::filesystem::path& path) {
   std::error_code ignored;

@@ -12,11 +12,11 @@
 
 #include "base/log.h"
 #include "base/status_line.h"
+#include "cli/run.h"
 
 namespace hadal::cli {
 namespace {
 
-constexpr int kExitInterrupted = 130;
 std::atomic<int> guards{0};
 std::atomic<int> signals_seen{0};
 static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");

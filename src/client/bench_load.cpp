@@ -3,14 +3,12 @@
 #include <cmath>
 #include <random>
 
+#include "base/seconds.h"
+
 namespace hadal::client {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
 
 class Load;
 

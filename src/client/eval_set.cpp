@@ -8,9 +8,9 @@
 namespace hadal::client {
 namespace {
 
-using nlohmann::json;
+using Json = nlohmann::json;
 
-Result<std::string> string_field(const json& object, const char* name, const std::string& where) {
+Result<std::string> string_field(const Json& object, const char* name, const std::string& where) {
   const auto at = object.find(name);
   if (at == object.end() || !at->is_string())
     return data_loss("{}: {} is missing or not a string", where, name);
@@ -18,7 +18,7 @@ Result<std::string> string_field(const json& object, const char* name, const std
 }
 
 Result<EvalQuestion> parse_question(std::string_view line, const std::string& where) {
-  const json object = json::parse(line, nullptr, false);
+  const Json object = Json::parse(line, nullptr, false);
   if (!object.is_object()) return data_loss("{}: is not a JSON object", where);
   EvalQuestion question;
   HADAL_ASSIGN_OR_RETURN(question.task, string_field(object, "task", where));
@@ -27,7 +27,7 @@ Result<EvalQuestion> parse_question(std::string_view line, const std::string& wh
   if (messages == object.end() || !messages->is_array() || messages->empty()) {
     return data_loss("{}: messages is missing or not a list", where);
   }
-  for (const json& message : *messages) {
+  for (const Json& message : *messages) {
     if (!message.is_object()) return data_loss("{}: a message is not an object", where);
     ChatMessage parsed;
     HADAL_ASSIGN_OR_RETURN(parsed.role, string_field(message, "role", where));
@@ -80,8 +80,8 @@ std::string_view extract_answer(std::string_view output, bool starts_in_reasonin
 
 bool is_correct(const EvalQuestion& question, std::string_view answer) {
   if (question.compare == Compare::kText) return answer == stripped(question.answer);
-  const json expected = json::parse(question.answer, nullptr, false);
-  const json given = json::parse(answer, nullptr, false);
+  const Json expected = Json::parse(question.answer, nullptr, false);
+  const Json given = Json::parse(answer, nullptr, false);
   return !given.is_discarded() && given == expected;
 }
 

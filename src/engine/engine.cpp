@@ -203,6 +203,11 @@ Result<RequestId> ThreadedEngine::queue(GenerateRequest request, QueuePlaces& pl
       if (gate != nullptr) gate->left(false, client);
     }
   } leaving{&gate_, request.client};
+  // This is done here, because all requests would wait for the engine thread. The choices of a prompt share
+  // its distinct tokens.
+  if (uses_prompt_tokens(request.sampling)) request.input_ids.distinct();
+  std::vector<int32_t>& stop_ids = request.sampling.stop_token_ids;
+  std::sort(stop_ids.begin(), stop_ids.end());
   auto sequence = std::make_unique<Sequence>();
   const RequestId id = next_id_.fetch_add(1);
   sequence->id = id;

@@ -16,12 +16,16 @@ constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 void apply_penalties(const SamplingParams& params, const TokenHistory& history, std::vector<float>& logits) {
   if (!uses_token_counts(params)) return;
-  for (const auto& [token, counts] : history.counts()) {
-    float& logit = logits[token];
+  const auto repeat = [&](float& logit) {
     logit = logit > 0.0F ? logit / params.repetition_penalty : logit * params.repetition_penalty;
-    if (counts.generated > 0) {
-      logit -= params.frequency_penalty * static_cast<float>(counts.generated) + params.presence_penalty;
-    }
+  };
+  if (uses_prompt_tokens(params)) {
+    for (const int32_t token : history.prompt()) repeat(logits[token]);
+  }
+  for (const auto& [token, count, in_prompt] : history.generated()) {
+    float& logit = logits[token];
+    if (!in_prompt) repeat(logit);
+    logit -= params.frequency_penalty * static_cast<float>(count) + params.presence_penalty;
   }
 }
 
@@ -95,19 +99,40 @@ int32_t draw(std::span<const std::pair<float, int32_t>> candidates, const std::p
 
 }  // namespace
 
-TokenHistory::TokenHistory(std::span<const int32_t> prompt, bool keep_counts) : keep_counts_(keep_counts) {
-  if (!keep_counts_) return;
-  for (const int32_t token : prompt) counts_[token].in_prompt = true;
+TokenHistory::TokenHistory(TokenIds prompt, bool keep_counts) : keep_counts_(keep_counts) {
+  if (keep_counts_) prompt_ = std::move(prompt);
 }
 
-void TokenHistory::add_generated(int32_t token_id) {
-  if (keep_counts_) ++counts_[token_id].generated;
-  ++num_generated_;
+void TokenHistory::add_generated(std::span<const int32_t> token_ids) {
+  if (keep_counts_) {
+    for (const int32_t token_id : token_ids) count(token_id);
+  }
+  num_generated_ += std::ssize(token_ids);
 }
 
-bool uses_token_counts(const SamplingParams& params) {
-  return params.repetition_penalty != 1.0F || params.frequency_penalty != 0.0F ||
-         params.presence_penalty != 0.0F;
+void TokenHistory::count(int32_t token_id) {
+  if (2 * generated_.size() >= places_.size()) grow();
+  uint32_t& place = place_of(token_id);
+  if (place == 0) {
+    const std::span<const int32_t> prompt = prompt_.distinct();
+    const bool in_prompt = std::binary_search(prompt.begin(), prompt.end(), token_id);
+    generated_.push_back({.token = token_id, .count = 0, .in_prompt = in_prompt});
+    place = static_cast<uint32_t>(generated_.size());
+  }
+  ++generated_[place - 1].count;
+}
+
+// Returns the place of a token, or the empty one that it would have.
+uint32_t& TokenHistory::place_of(int32_t token_id) {
+  const size_t mask = places_.size() - 1;
+  size_t at = static_cast<uint32_t>(token_id) * 0x9E3779B1U & mask;
+  while (places_[at] != 0 && generated_[places_[at] - 1].token != token_id) at = (at + 1) & mask;
+  return places_[at];
+}
+
+void TokenHistory::grow() {
+  places_.assign(std::max<size_t>(16, 2 * places_.size()), 0);
+  for (uint32_t i = 0; i < generated_.size(); ++i) place_of(generated_[i].token) = i + 1;
 }
 
 int32_t sample_token(std::span<const float> logits, const SamplingParams& params, const TokenHistory& history,

@@ -4,36 +4,47 @@
 
 #include <cstdint>
 #include <span>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "base/token_ids.h"
 #include "engine/engine.h"
 #include "engine/sampling_params.h"
 
 namespace hadal {
 
-// TokenHistory holds the token counts of one request that penalties use.
+// TokenHistory holds the tokens of one request that penalties use. The tokens of a prompt are shared by all
+// choices of that prompt; those that a choice has generated are its own.
 class TokenHistory {
  public:
   // With keep_counts false it keeps only the number of generated tokens, for requests without penalties.
-  explicit TokenHistory(std::span<const int32_t> prompt, bool keep_counts = true);
-  void add_generated(int32_t token_id);
+  explicit TokenHistory(TokenIds prompt, bool keep_counts = true);
+  void add_generated(int32_t token_id) { add_generated({&token_id, 1}); }
+  void add_generated(std::span<const int32_t> token_ids);
 
-  struct Counts {
-    int32_t generated = 0;
+  struct Counted {
+    int32_t token = 0;
+    int32_t count = 0;
     bool in_prompt = false;
   };
-  const std::unordered_map<int32_t, Counts>& counts() const { return counts_; }
+  // Returns each token of the prompt once, in ascending order.
+  std::span<const int32_t> prompt() const { return prompt_.distinct(); }
+  // Returns each generated token once, in the order of their first occurrence.
+  std::span<const Counted> generated() const { return generated_; }
   int64_t num_generated() const { return num_generated_; }
 
  private:
-  std::unordered_map<int32_t, Counts> counts_;
+  void count(int32_t token_id);
+  uint32_t& place_of(int32_t token_id);
+  void grow();
+
+  TokenIds prompt_;  // none if counts are not kept
+  std::vector<Counted> generated_;
+  // A hash table with open addressing: 1 + the index in generated_, or 0. Its size is a power of two.
+  std::vector<uint32_t> places_;
   int64_t num_generated_ = 0;
   bool keep_counts_ = true;
 };
-
-// Tells whether sampling uses TokenHistory::counts at all.
-bool uses_token_counts(const SamplingParams& params);
 
 // The scratch is reused between calls, so that sampling a 129k vocabulary allocates nothing when warm.
 struct SamplerScratch {

@@ -33,6 +33,14 @@ struct SamplingParams {
   std::optional<uint64_t> seed;                       // none: the engine chooses one for each request
 };
 
+// These tell whether sampling depends on the tokens that have occurred so far, and on those of the prompt.
+inline bool uses_prompt_tokens(const SamplingParams& params) {
+  return params.repetition_penalty != 1.0F;
+}
+inline bool uses_token_counts(const SamplingParams& params) {
+  return uses_prompt_tokens(params) || params.frequency_penalty != 0.0F || params.presence_penalty != 0.0F;
+}
+
 // Errors name the field, its value and what is allowed. Token ids are checked against vocab_size.
 Result<void> validate(const SamplingParams& params, int64_t vocab_size);
 

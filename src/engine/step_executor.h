@@ -26,8 +26,8 @@ struct SlotStart {
   int32_t slot = 0;
   SamplingParams sampling;
   uint64_t seed = 0;
-  std::vector<int32_t> eos_token_ids;                // masked before min_new_tokens; empty with ignore_eos
-  TokenHistory history{std::span<const int32_t>()};  // prompt, and tokens generated before a retraction
+  std::vector<int32_t> eos_token_ids;  // masked before min_new_tokens; empty with ignore_eos
+  TokenHistory history{TokenIds()};    // prompt, and tokens generated before a retraction
   LogprobOptions logprobs;
 };
 

@@ -31,11 +31,8 @@ std::string listed(const std::vector<std::string>& items, std::string_view separ
   return text;
 }
 
-std::string printable(std::string_view name) {
-  std::string text(name.substr(0, 160));
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-  return text;
+std::string cut_name(std::string_view name) {
+  return printable_name(name, 160);
 }
 
 Status no_weights(const fs::path& dir) {
@@ -46,7 +43,7 @@ Status no_weights(const fs::path& dir) {
     const std::string extension = entry.path().extension().string();
     if (extension == ".safetensors" || extension == ".bin" || extension == ".pt" || extension == ".pth" ||
         extension == ".gguf") {
-      others.push_back(printable(name));
+      others.push_back(cut_name(name));
     }
   }
   std::sort(others.begin(), others.end());
@@ -84,7 +81,7 @@ Result<Checkpoint> Checkpoint::open(const fs::path& dir) {
     for (const auto& [tensor, file] : weight_map) names.insert(file);
     std::vector<std::string> missing;
     for (const std::string& name : names) {
-      if (!fs::exists(dir / name, error)) missing.push_back(printable(name));
+      if (!fs::exists(dir / name, error)) missing.push_back(cut_name(name));
     }
     if (!missing.empty()) {
       return not_found("{}: {} of the {} files named by {} are missing: {}", dir.string(), missing.size(),
@@ -102,7 +99,7 @@ Result<Checkpoint> Checkpoint::open(const fs::path& dir) {
   for (size_t i = 0; i < checkpoint.entries_.size(); ++i) {
     const auto [it, inserted] = checkpoint.by_name_.emplace(checkpoint.entries_[i].info.name, i);
     if (!inserted) {
-      return data_loss("{}: tensor {} is in {} and in {}", dir.string(), printable(it->first),
+      return data_loss("{}: tensor {} is in {} and in {}", dir.string(), cut_name(it->first),
                        files[checkpoint.entries_[it->second].shard_idx],
                        files[checkpoint.entries_[i].shard_idx]);
     }
@@ -111,7 +108,7 @@ Result<Checkpoint> Checkpoint::open(const fs::path& dir) {
   for (const auto& [name, file] : weight_map) {
     const Entry* entry = checkpoint.find(name);
     if (entry == nullptr || files[entry->shard_idx] != file) {
-      misplaced.push_back(fmt::format("{} ({})", printable(name), printable(file)));
+      misplaced.push_back(fmt::format("{} ({})", cut_name(name), cut_name(file)));
     }
   }
   if (!misplaced.empty()) {
@@ -165,7 +162,7 @@ std::string misfit(const SafetensorsTensor& tensor, const TensorSpec& spec) {
     return fmt::format("{} is {}, expected BF16, F16 or F32 ({})", spec.name, safetensors_name(*tensor.dtype),
                        why);
   }
-  return fmt::format("{} is {}, expected {}BF16, F16 or F32", spec.name, printable(tensor.dtype_name),
+  return fmt::format("{} is {}, expected {}BF16, F16 or F32", spec.name, cut_name(tensor.dtype_name),
                      code_expected ? fmt::format("{}, ", safetensors_name(spec.dtype)) : "");
 }
 
@@ -240,7 +237,7 @@ Result<TensorMatch> match_tensors(const Checkpoint& checkpoint, const std::vecto
   Leftovers leftovers(expected);
   for (size_t i = 0; i < used.size(); ++i) {
     const std::string& name = checkpoint.entries()[i].info.name;
-    if (!used[i] && name.starts_with(within) && !leftovers.takes(name)) unexpected.push_back(printable(name));
+    if (!used[i] && name.starts_with(within) && !leftovers.takes(name)) unexpected.push_back(cut_name(name));
   }
   leftovers.log();
   if (missing.empty() && misshapen.empty() && unexpected.empty()) return match;

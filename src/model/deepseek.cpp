@@ -23,7 +23,7 @@ void embed(const MatrixWeight& table, const ForwardBatch& batch, const Tensor& h
 }
 
 // Returns columns [begin, begin + count) of dense rows.
-Tensor columns(const Tensor& x, int64_t begin, int64_t count) {
+Tensor columns_of(const Tensor& x, int64_t begin, int64_t count) {
   Tensor part = Tensor::of(x.ptr<float>() + begin, {x.shape[0], count});
   part.stride[0] = x.stride[0];
   return part;
@@ -73,9 +73,9 @@ void Deepseek::forward_nextn(const ForwardBatch& batch, const float* hidden, KvC
     const Tensor embedded = exec.workspace.tensor<float>({m, width});
     const Tensor joined = exec.workspace.tensor<float>({m, 2 * width});
     embed(mtp.embedding, batch, embedded, exec);
-    rms_norm(embedded, mtp.enorm, step.norm_eps, columns(joined, 0, width), exec);
+    rms_norm(embedded, mtp.enorm, step.norm_eps, columns_of(joined, 0, width), exec);
     rms_norm(Tensor::of(const_cast<float*>(hidden), {m, width}), mtp.hnorm, step.norm_eps,
-             columns(joined, width, width), exec);
+             columns_of(joined, width, width), exec);
     linear(joined, mtp.eh_proj, residual, exec);
   }
   const LayerRun run{.layers = {&mtp.layer, 1},

@@ -7,9 +7,7 @@
 namespace hadal {
 namespace {
 
-using Json = nlohmann::json;
-
-class EventReader final : public nlohmann::json_sax<Json> {
+class EventReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit EventReader(const std::function<bool(const JsonEvent&)>& on_value) : on_value_(on_value) {}
 
@@ -35,7 +33,7 @@ class EventReader final : public nlohmann::json_sax<Json> {
     key_.swap(name);
     return true;
   }
-  bool parse_error(std::size_t, const std::string&, const Json::exception&) override {
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
     is_json_ = false;
     return false;
   }
@@ -68,7 +66,7 @@ class EventReader final : public nlohmann::json_sax<Json> {
 
 JsonEnd read_json_events(std::string_view json, const std::function<bool(const JsonEvent&)>& on_value) {
   EventReader reader(on_value);
-  if (Json::sax_parse(json, &reader)) return JsonEnd::kComplete;
+  if (nlohmann::json::sax_parse(json, &reader)) return JsonEnd::kComplete;
   return reader.is_json() ? JsonEnd::kStopped : JsonEnd::kNoJson;
 }
 

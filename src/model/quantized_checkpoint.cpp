@@ -80,7 +80,7 @@ struct Target {
   const Checkpoint::Entry* source = nullptr;  // null: a scale, which is written with its linear
   size_t idx = 0;                             // index in the shard
 };
-struct Piece {
+struct TargetPiece {
   Target target;
   int64_t begin = 0;
   int64_t count = 0;
@@ -117,7 +117,7 @@ class Converter {
 
   Result<void> write_shard(const fs::path& path, const std::vector<TensorSpec>& specs) {
     std::vector<SafetensorsWriter::Entry> entries;
-    std::vector<Piece> pieces;
+    std::vector<TargetPiece> pieces;
     for (size_t i = 0; i < specs.size(); ++i) {
       entries.push_back({.name = specs[i].name, .dtype = specs[i].dtype, .shape = specs[i].shape});
       if (specs[i].role != TensorRole::kScale) cut(specs[i], i, pieces);
@@ -134,7 +134,7 @@ class Converter {
             return;
           }
         }
-        const Piece& piece = pieces[static_cast<size_t>(i)];
+        const TargetPiece& piece = pieces[static_cast<size_t>(i)];
         const Result<int64_t> written = write_piece(writer, specs, piece);
         const std::lock_guard lock(mutex_);
         if (!written.ok()) {
@@ -154,7 +154,7 @@ class Converter {
   bool copies_all_codes() const { return copies_all_codes_; }
 
  private:
-  void cut(const TensorSpec& spec, size_t idx, std::vector<Piece>& pieces) const {
+  void cut(const TensorSpec& spec, size_t idx, std::vector<TargetPiece>& pieces) const {
     const Checkpoint::Entry* source = checkpoint_.find(spec.name);
     const bool copies = is_copied(spec, *source);
     const int64_t total = copies ? static_cast<int64_t>(source->data.size()) : spec.shape[0];
@@ -167,7 +167,7 @@ class Converter {
 
   // Returns how many bytes were written.
   Result<int64_t> write_piece(const SafetensorsWriter& writer, const std::vector<TensorSpec>& specs,
-                              const Piece& piece) const {
+                              const TargetPiece& piece) const {
     const TensorSpec& spec = specs[piece.target.idx];
     const Checkpoint::Entry& source = *piece.target.source;
     if (is_copied(spec, source)) {
@@ -211,7 +211,7 @@ class Converter {
   }
 
   static Result<int64_t> write_widened(const SafetensorsWriter& writer, const TensorSpec& spec,
-                                       const Piece& piece, const SourceMatrix& matrix) {
+                                       const TargetPiece& piece, const SourceMatrix& matrix) {
     const int64_t k = spec.shape[1];
     std::vector<float> scratch;
     const auto [dtype, values] = matrix.rows(piece.begin, piece.count, scratch);
@@ -226,8 +226,8 @@ class Converter {
     return static_cast<int64_t>(out.size());
   }
 
-  Result<int64_t> write_strip(const SafetensorsWriter& writer, const TensorSpec& spec, const Piece& piece,
-                              const SourceMatrix& matrix) const {
+  Result<int64_t> write_strip(const SafetensorsWriter& writer, const TensorSpec& spec,
+                              const TargetPiece& piece, const SourceMatrix& matrix) const {
     const int64_t k = spec.shape[1];
     const WeightType type = out_.quantization->type;
     std::vector<float> scratch;

@@ -18,9 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kPieceBytes = int64_t{4} << 20;
+constexpr int64_t kWrittenPieceBytes = int64_t{4} << 20;
 
-struct Piece {
+struct TensorPiece {
   size_t tensor_idx = 0;
   int64_t begin = 0;  // in elements
   int64_t count = 0;
@@ -36,13 +36,13 @@ Result<void> write_shard(const fs::path& path, const std::vector<TensorSpec>& sp
                          const RandomCheckpointOptions& options, ThreadPool& pool, Progress& progress) {
   std::vector<SafetensorsWriter::Entry> entries;
   std::vector<RandomTensor> tensors;
-  std::vector<Piece> pieces;
+  std::vector<TensorPiece> pieces;
   for (size_t i = 0; i < specs.size(); ++i) {
     const TensorSpec& spec = specs[i];
     entries.push_back({.name = spec.name, .dtype = spec.dtype, .shape = spec.shape});
     HADAL_ASSIGN_OR_RETURN(RandomTensor tensor, RandomTensor::make(spec, options.weights));
     tensors.push_back(tensor);
-    const int64_t step = kPieceBytes / dtype_bytes(spec.dtype);
+    const int64_t step = kWrittenPieceBytes / dtype_bytes(spec.dtype);
     for (int64_t begin = 0; begin < tensor.num_elements(); begin += step) {
       pieces.push_back({i, begin, std::min(step, tensor.num_elements() - begin)});
     }
@@ -53,7 +53,7 @@ Result<void> write_shard(const fs::path& path, const std::vector<TensorSpec>& sp
   std::optional<Status> failure;
   pool.parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end, int thread_idx) {
     std::vector<std::byte>& buffer = buffers[static_cast<size_t>(thread_idx)];
-    buffer.resize(kPieceBytes);
+    buffer.resize(kWrittenPieceBytes);
     for (int64_t i = begin; i < end; ++i) {
       {
         const std::lock_guard lock(progress.mutex);
@@ -63,7 +63,7 @@ Result<void> write_shard(const fs::path& path, const std::vector<TensorSpec>& sp
           return;
         }
       }
-      const Piece& piece = pieces[static_cast<size_t>(i)];
+      const TensorPiece& piece = pieces[static_cast<size_t>(i)];
       const RandomTensor& tensor = tensors[piece.tensor_idx];
       const int64_t element_bytes = dtype_bytes(tensor.dtype());
       tensor.fill(piece.begin, piece.count, buffer.data());

@@ -33,13 +33,6 @@ int64_t dtype_bits(std::string_view name) {
   return 0;
 }
 
-std::string printable(std::string_view name) {
-  std::string text(name.substr(0, 120));
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-  return text;
-}
-
 // Receives the events of the JSON parser and accepts exactly the structure of the format, so that a header of
 // any size is read in one pass and never nests deeper than the format allows. Handlers return false to stop.
 class HeaderReader {
@@ -117,7 +110,8 @@ class HeaderReader {
       field_ = Field::kOffsets;
       seen = &has_offsets_;
     } else {
-      return fail(fmt::format("unknown field \"{}\"; allowed: dtype, shape, data_offsets", printable(value)));
+      return fail(
+          fmt::format("unknown field \"{}\"; allowed: dtype, shape, data_offsets", printable_name(value)));
     }
     if (std::exchange(*seen, true)) return fail(fmt::format("{} given twice", value));
     return true;
@@ -176,7 +170,7 @@ class HeaderReader {
 
   bool fail(std::string what) {
     error_ = current_.name.empty() ? std::move(what)
-                                   : fmt::format("tensor {}: {}", printable(current_.name), what);
+                                   : fmt::format("tensor {}: {}", printable_name(current_.name), what);
     return false;
   }
 
@@ -217,7 +211,7 @@ Result<void> check_layout(std::vector<SafetensorsTensor>& tensors, size_t data_b
   uint64_t expected_begin = 0;
   for (SafetensorsTensor& tensor : tensors) {
     const auto bad = [&](const std::string& what) {
-      return data_loss("{}: tensor {}: {}", source, printable(tensor.name), what);
+      return data_loss("{}: tensor {}: {}", source, printable_name(tensor.name), what);
     };
     if (tensor.begin > tensor.end || tensor.end > data_size) {
       return bad(
@@ -230,7 +224,7 @@ Result<void> check_layout(std::vector<SafetensorsTensor>& tensors, size_t data_b
                              expected_begin));
     }
     const int64_t bits = dtype_bits(tensor.dtype_name);
-    if (bits == 0) return bad(fmt::format("unknown dtype \"{}\"", printable(tensor.dtype_name)));
+    if (bits == 0) return bad(fmt::format("unknown dtype \"{}\"", printable_name(tensor.dtype_name)));
     const std::optional<uint64_t> bytes = checked_bytes(tensor, bits);
     if (!bytes || *bytes != tensor.end - tensor.begin) {
       return bad(fmt::format("{} bytes of data do not fit {} of shape [{}]", tensor.end - tensor.begin,
@@ -273,7 +267,7 @@ Result<std::vector<SafetensorsTensor>> parse_safetensors_header(std::span<const 
     names.reserve(tensors.size());
     for (const SafetensorsTensor& tensor : tensors) {
       if (!names.insert(tensor.name).second) {
-        return data_loss("{}: tensor {} is given twice", source, printable(tensor.name));
+        return data_loss("{}: tensor {} is given twice", source, printable_name(tensor.name));
       }
     }
   }
@@ -283,6 +277,13 @@ Result<std::vector<SafetensorsTensor>> parse_safetensors_header(std::span<const 
   });
   HADAL_RETURN_IF_ERROR(check_layout(tensors, kLengthBytes + length, file.size(), source));
   return tensors;
+}
+
+std::string printable_name(std::string_view name, size_t max_bytes) {
+  std::string text(name.substr(0, max_bytes));
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  return text;
 }
 
 }  // namespace hadal

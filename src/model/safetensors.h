@@ -1,7 +1,7 @@
 // Reads the header of a safetensors file and checks it before anything in the file is used. A file consists
 // of 8 bytes of little-endian header length N, N bytes of JSON {"name": {"dtype", "shape", "data_offsets"}},
 // optionally with "__metadata__" (strings), and the data. Offsets count from the end of the header. Nothing
-// is assumed about alignment. The function is pure.
+// is assumed about alignment. The functions are pure.
 #pragma once
 
 #include <cstddef>
@@ -35,5 +35,9 @@ struct SafetensorsTensor {
 // with the file.
 Result<std::vector<SafetensorsTensor>> parse_safetensors_header(std::span<const std::byte> file,
                                                                 std::string_view source);
+
+// Returns the first `max_bytes` of a name that a file gives, with question marks in place of control
+// characters, so that it fits into an error line.
+std::string printable_name(std::string_view name, size_t max_bytes = 120);
 
 }  // namespace hadal

@@ -12,15 +12,15 @@ namespace {
 
 constexpr int64_t kPieceElements = int64_t{1} << 20;
 
-// Piece is a run of elements of one job: whole strips of 128 rows if rows have scales.
-struct Piece {
+// JobPiece is a run of elements of one job: whole strips of 128 rows if rows have scales.
+struct JobPiece {
   size_t job_idx = 0;
   int64_t begin = 0;  // in elements
   int64_t count = 0;
 };
 
-std::vector<Piece> cut(std::span<const WeightJob> jobs) {
-  std::vector<Piece> pieces;
+std::vector<JobPiece> cut(std::span<const WeightJob> jobs) {
+  std::vector<JobPiece> pieces;
   for (size_t i = 0; i < jobs.size(); ++i) {
     const TensorSource& source = jobs[i].source;
     const WeightJobKind kind = jobs[i].kind;
@@ -35,7 +35,7 @@ std::vector<Piece> cut(std::span<const WeightJob> jobs) {
 }
 
 // Returns the stored values of a piece; random ones are made in `scratch`.
-const std::byte* stored_values(const TensorSource& source, const Piece& piece,
+const std::byte* stored_values(const TensorSource& source, const JobPiece& piece,
                                std::vector<uint64_t>& scratch) {
   const int64_t element_bytes = dtype_bytes(source.dtype);
   if (!source.random) return source.bytes.data() + piece.begin * element_bytes;
@@ -55,7 +55,7 @@ std::vector<float> widened(const TensorSource& source, int64_t begin, int64_t co
 }
 
 // Converts a piece of kDequantize or kDequantizeToBf16, which is whole rows of one strip of blocks.
-void dequantize_piece(const WeightJob& job, const Piece& piece, const std::byte* codes) {
+void dequantize_piece(const WeightJob& job, const JobPiece& piece, const std::byte* codes) {
   const int64_t first_row = piece.begin / job.source.cols;
   const int64_t num_rows = piece.count / job.source.cols;
   const bool one_scale = job.scale_source.num_elements() == 1;
@@ -77,7 +77,7 @@ void dequantize_piece(const WeightJob& job, const Piece& piece, const std::byte*
                 reinterpret_cast<bf16*>(job.dst) + piece.begin);
 }
 
-void run_piece(const WeightJob& job, const Piece& piece, std::vector<uint64_t>& scratch) {
+void run_piece(const WeightJob& job, const JobPiece& piece, std::vector<uint64_t>& scratch) {
   const TensorSource& source = job.source;
   if (job.kind == WeightJobKind::kCopy && source.random) {
     source.random->fill(piece.begin, piece.count, job.dst + piece.begin * dtype_bytes(source.dtype));
@@ -124,15 +124,15 @@ void run_piece(const WeightJob& job, const Piece& piece, std::vector<uint64_t>& 
 }  // namespace
 
 void run_weight_jobs(std::span<const WeightJob> jobs, ThreadPool& pool, const LoadProgress& progress) {
-  const std::vector<Piece> pieces = cut(jobs);
+  const std::vector<JobPiece> pieces = cut(jobs);
   if (pieces.empty()) return;
-  const auto piece_bytes = [&](const Piece& piece) {
+  const auto piece_bytes = [&](const JobPiece& piece) {
     return static_cast<size_t>(piece.count * dtype_bytes(jobs[piece.job_idx].source.dtype));
   };
   size_t total = 0;
   bool quantizes = false;
   bool random = false;
-  for (const Piece& piece : pieces) total += piece_bytes(piece);
+  for (const JobPiece& piece : pieces) total += piece_bytes(piece);
   for (const WeightJob& job : jobs) {
     quantizes |= job.kind == WeightJobKind::kQuantize;
     random |= job.source.random.has_value();
@@ -145,7 +145,7 @@ void run_weight_jobs(std::span<const WeightJob> jobs, ThreadPool& pool, const Lo
   if (progress) progress(0, total, what);
   pool.parallel_for(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end, int thread_idx) {
     for (int64_t i = begin; i < end; ++i) {
-      const Piece& piece = pieces[static_cast<size_t>(i)];
+      const JobPiece& piece = pieces[static_cast<size_t>(i)];
       run_piece(jobs[piece.job_idx], piece, scratch[static_cast<size_t>(thread_idx)]);
       if (!progress) continue;
       const std::lock_guard lock(mutex);

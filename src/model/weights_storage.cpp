@@ -9,7 +9,7 @@
 namespace hadal {
 namespace {
 
-constexpr size_t kAlignment = 64;
+constexpr size_t kHostAlignment = 64;
 constexpr size_t kSlabBytes = size_t{64} << 20;
 
 // Advises about the whole pages inside [begin, end).
@@ -23,7 +23,8 @@ void advise(std::span<const std::byte> range, int advice) {
 }  // namespace
 
 std::byte* WeightStorage::allocate(size_t size_bytes) {
-  const size_t needed = (std::max<size_t>(size_bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  const size_t needed =
+      (std::max<size_t>(size_bytes, 1) + kHostAlignment - 1) / kHostAlignment * kHostAlignment;
   allocated_ += needed;
   if (over_limit()) return nullptr;
   if (slabs_.empty() || slab_used_ + needed > slabs_.back().size()) {

@@ -19,10 +19,6 @@ namespace json = boost::json;
 constexpr size_t kContextBytes = 24;
 constexpr std::string_view kBlanks = " \t\r\n";
 
-bool is_letter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
-
 // Returns the last few bytes before `at`, without cutting a character.
 std::string_view before(std::string_view text, size_t at) {
   size_t begin = at - std::min(at, kContextBytes);
@@ -79,11 +75,12 @@ std::string_view advice(std::string_view text, size_t at) {
     return "; inside a string, line breaks and tabs must be written as \\n, \\r and \\t";
   if (found == '\'') return "; keys and texts must be in double quotes";
   if (previous == ',' && (found == '}' || found == ']')) return "; nothing may end after a comma";
-  if (previous == '{' || (previous == ',' && is_letter(found))) return "; keys must be in double quotes";
+  if (previous == '{' || (previous == ',' && is_ascii_letter(found)))
+    return "; keys must be in double quotes";
   if (previous == '"') return "; after a key comes a colon, and after a value a comma or the closing bracket";
   if (previous == '}' || previous == ']')
     return "; after a value comes a comma, the closing bracket or the end of the text";
-  if (previous == ':' && is_letter(found))
+  if (previous == ':' && is_ascii_letter(found))
     return "; a value must be a string, a number, an object, a list, true, false or null";
   return "";
 }

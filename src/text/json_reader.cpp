@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxDocumentDepth = 64;
 
 // DocumentBuilder is a SAX handler that keeps the document's open containers on a stack. If `tables` is set,
 // the values of model.vocab and model.merges are diverted.
@@ -160,7 +160,7 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
     return &members.back().second;
   }
   bool open(Json container) {
-    is_too_deep = stack_.size() == kMaxDepth;
+    is_too_deep = stack_.size() == kMaxDocumentDepth;
     if (is_too_deep) return false;
     if (stack_.size() == 1) in_model_ = stack_[0]->is_object() && key_ == "model";
     stack_.push_back(place(std::move(container)));
@@ -188,13 +188,13 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
   std::vector<std::string> pair_;
 };
 
-Result<TokenizerDocument> read(std::string_view json, bool tables, std::string_view what) {
+Result<TokenizerDocument> read_document(std::string_view json, bool tables, std::string_view what) {
   TokenizerDocument document;
   DocumentBuilder builder(document, tables, what);
   if (!nlohmann::ordered_json::sax_parse(json.begin(), json.end(), &builder)) {
     if (builder.is_too_deep)
       return data_loss("{}: nested {} levels deep; at most {} are allowed", what, json_depth(json),
-                       kMaxDepth);
+                       kMaxDocumentDepth);
     return builder.error.value_or(data_loss("{}: is not valid JSON", what));
   }
   return document;
@@ -203,11 +203,11 @@ Result<TokenizerDocument> read(std::string_view json, bool tables, std::string_v
 }  // namespace
 
 Result<TokenizerDocument> read_tokenizer_document(std::string_view json, std::string_view what) {
-  return read(json, true, what);
+  return read_document(json, true, what);
 }
 
 Result<nlohmann::ordered_json> read_json(std::string_view json, std::string_view what) {
-  HADAL_ASSIGN_OR_RETURN(TokenizerDocument document, read(json, false, what));
+  HADAL_ASSIGN_OR_RETURN(TokenizerDocument document, read_document(json, false, what));
   return std::move(document.rest);
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMaxDepth = 128;
+constexpr size_t kMaxSpelledDepth = 128;
 
 // Python writes an exponent for numbers below 1e-4 or from 1e16 on, and always writes a point or an exponent.
 std::string spell_double(double value) {
@@ -130,7 +130,7 @@ class Speller : public nlohmann::json_sax<Json> {
   }
 
   bool open(bool is_object) {
-    is_too_deep_ = open_.size() == kMaxDepth;
+    is_too_deep_ = open_.size() == kMaxSpelledDepth;
     if (is_too_deep_) return false;
     begin_value();
     open_.push_back({.is_object = is_object, .begin = out_.size()});
@@ -173,11 +173,11 @@ class Speller : public nlohmann::json_sax<Json> {
   bool is_too_deep_ = false;
 };
 
-Result<void> read(std::string_view json, std::string_view what, Speller& speller) {
+Result<void> read_spelling(std::string_view json, std::string_view what, Speller& speller) {
   if (Json::sax_parse(json.begin(), json.end(), &speller) || speller.is_too_long()) return {};
   if (speller.is_too_deep()) {
     return invalid_argument("{} is nested {} levels deep; at most {} are allowed", what, json_depth(json),
-                            kMaxDepth);
+                            kMaxSpelledDepth);
   }
   return invalid_argument("{} is not valid JSON", what);
 }
@@ -190,7 +190,7 @@ std::string quote_json(std::string_view text) {
 
 Result<std::string> spell_json(std::string_view json, std::string_view what, size_t max_bytes) {
   Speller speller(max_bytes);
-  HADAL_RETURN_IF_ERROR(read(json, what, speller));
+  HADAL_RETURN_IF_ERROR(read_spelling(json, what, speller));
   return speller.take_text();
 }
 
@@ -198,7 +198,7 @@ Result<std::vector<JsonMember>> read_json_members(std::string_view json, std::st
   if (json.size() > kMaxMembersBytes)
     return invalid_argument("{} has {} bytes; at most {} are allowed", what, json.size(), kMaxMembersBytes);
   Speller speller(std::numeric_limits<size_t>::max());
-  HADAL_RETURN_IF_ERROR(read(json, what, speller));
+  HADAL_RETURN_IF_ERROR(read_spelling(json, what, speller));
   if (!speller.is_object()) return invalid_argument("{} is not a JSON object", what);
   return speller.take_members();
 }

@@ -13,6 +13,10 @@ struct DecodedChar {
   uint32_t num_bytes;
 };
 
+inline bool is_ascii_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
 // Decodes the character at `text`, which is valid UTF-8 and points at the first byte of a character.
 inline DecodedChar decode_valid_utf8(const char* text) {
   const auto* s = reinterpret_cast<const unsigned char*>(text);

@@ -28,6 +28,15 @@ TEST(TokenIds, CopiesShareTheIds) {
   EXPECT_EQ(none.begin(), none.end());
 }
 
+TEST(TokenIds, CopiesShareTheDistinctIdsInAscendingOrder) {
+  const TokenIds ids{7, 0, 300, 7, 5, 300, 0};
+  const TokenIds copy = ids;
+  EXPECT_THAT(list_of(copy.distinct()), ElementsAre(0, 5, 7, 300));
+  EXPECT_EQ(ids.distinct().data(), copy.distinct().data());
+  EXPECT_TRUE(TokenIds().distinct().empty());
+  EXPECT_TRUE(TokenIds(std::vector<int32_t>()).distinct().empty());
+}
+
 TEST(TokenSequence, GeneratedIdsAreItsOwnAndThePromptIsShared) {
   const TokenIds prompt{5, 6, 7};
   TokenSequence first(prompt);

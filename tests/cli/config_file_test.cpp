@@ -15,14 +15,15 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Parses a command line together with a file of this text.
-Result<ParsedFlags> parse(Command command, const std::string& yaml, std::vector<std::string> words) {
+Result<ParsedFlags> parse_with_file(Command command, const std::string& yaml,
+                                    std::vector<std::string> words) {
   auto file = parse_config(yaml, "f.yaml");
   if (!file.ok()) return file.status();
   return parse_flags(command, words, *file);
 }
 
-std::string error_of(const std::string& yaml, std::vector<std::string> words = {}) {
-  const auto parsed = parse(Command::kServe, yaml, std::move(words));
+std::string file_error(const std::string& yaml, std::vector<std::string> words = {}) {
+  const auto parsed = parse_with_file(Command::kServe, yaml, std::move(words));
   EXPECT_FALSE(parsed.ok()) << yaml;
   if (parsed.ok()) return "";
   EXPECT_EQ(parsed.status().code, StatusCode::kInvalidArgument);
@@ -31,18 +32,18 @@ std::string error_of(const std::string& yaml, std::vector<std::string> words = {
 }
 
 TEST(ConfigFile, KeysAreNamesOfFlagsInAnySpelling) {
-  const auto parsed = parse(Command::kServe,
-                            "# a server\n"
-                            "model-path: deepseek-ai/DeepSeek-V3  # the model\n"
-                            "tp_size: 8\n"
-                            "max-run: 64\n"
-                            "mem-fraction-static: 0.85\n"
-                            "trust-remote-code: true\n"
-                            "enable-metrics: true\n"
-                            "log-requests: false\n"
-                            "json-model-override-args: '{\"num_hidden_layers\": 4}'\n"
-                            "cuda-graph-bs: [1, 2, 4]\n",
-                            {});
+  const auto parsed = parse_with_file(Command::kServe,
+                                      "# a server\n"
+                                      "model-path: deepseek-ai/DeepSeek-V3  # the model\n"
+                                      "tp_size: 8\n"
+                                      "max-run: 64\n"
+                                      "mem-fraction-static: 0.85\n"
+                                      "trust-remote-code: true\n"
+                                      "enable-metrics: true\n"
+                                      "log-requests: false\n"
+                                      "json-model-override-args: '{\"num_hidden_layers\": 4}'\n"
+                                      "cuda-graph-bs: [1, 2, 4]\n",
+                                      {});
   ASSERT_TRUE(parsed.ok()) << parsed.status().message;
   EXPECT_EQ(parsed->text("model-path"), "deepseek-ai/DeepSeek-V3");
   EXPECT_EQ(parsed->integer("tp-size"), 8);
@@ -56,8 +57,8 @@ TEST(ConfigFile, KeysAreNamesOfFlagsInAnySpelling) {
 }
 
 TEST(ConfigFile, FlagsOfTheCommandLineWin) {
-  const auto parsed = parse(Command::kGenerate, "model-path: a\nstop: [x, y]\ntop-k: 3\nseed: 1\n",
-                            {"b", "--stop", "z", "--top-k=4"});
+  const auto parsed = parse_with_file(Command::kGenerate, "model-path: a\nstop: [x, y]\ntop-k: 3\nseed: 1\n",
+                                      {"b", "--stop", "z", "--top-k=4"});
   ASSERT_TRUE(parsed.ok()) << parsed.status().message;
   EXPECT_EQ(parsed->text("model-path"), "b");
   EXPECT_THAT(parsed->texts("stop"), ElementsAre("z"));
@@ -66,35 +67,35 @@ TEST(ConfigFile, FlagsOfTheCommandLineWin) {
 }
 
 TEST(ConfigFile, ErrorsNameFileLineAndKey) {
-  EXPECT_EQ(error_of("\nport: 99999\n"), "f.yaml:2: port 99999: must be in [0, 65535]");
-  EXPECT_EQ(error_of("port: 1\nprot: 2\n"), "f.yaml:2: unknown flag --prot; the nearest one is --port");
-  EXPECT_EQ(error_of("enable-metrics: 3\n"),
+  EXPECT_EQ(file_error("\nport: 99999\n"), "f.yaml:2: port 99999: must be in [0, 65535]");
+  EXPECT_EQ(file_error("port: 1\nprot: 2\n"), "f.yaml:2: unknown flag --prot; the nearest one is --port");
+  EXPECT_EQ(file_error("enable-metrics: 3\n"),
             "f.yaml:1: enable-metrics 3: is a switch; must be true or false");
-  EXPECT_EQ(error_of("host: [a, b]\n"), "f.yaml:1: host: is a list; must be one value");
-  EXPECT_EQ(error_of("port: 1\nport: 2\n"), "f.yaml:2: port: appears twice, first at f.yaml:1");
-  EXPECT_EQ(error_of("port:\n"), "f.yaml:1: port: has no value; remove the key, or write a value");
-  EXPECT_THAT(error_of("port: {a: 1}\n"), HasSubstr("f.yaml:1: port: is a mapping; must be a text"));
-  EXPECT_THAT(error_of("port: [1, [2]]\n"),
+  EXPECT_EQ(file_error("host: [a, b]\n"), "f.yaml:1: host: is a list; must be one value");
+  EXPECT_EQ(file_error("port: 1\nport: 2\n"), "f.yaml:2: port: appears twice, first at f.yaml:1");
+  EXPECT_EQ(file_error("port:\n"), "f.yaml:1: port: has no value; remove the key, or write a value");
+  EXPECT_THAT(file_error("port: {a: 1}\n"), HasSubstr("f.yaml:1: port: is a mapping; must be a text"));
+  EXPECT_THAT(file_error("port: [1, [2]]\n"),
               HasSubstr("f.yaml:1: port: item 2 is a list; must be a text or a number"));
-  EXPECT_THAT(error_of("port: []\n"), HasSubstr("f.yaml:1: port: the list is empty"));
-  EXPECT_THAT(error_of("- port\n"), HasSubstr("f.yaml:1: must be a mapping of flags to values"));
-  EXPECT_THAT(error_of("port: 1\n  host: [\n"), HasSubstr("f.yaml:2: is not YAML: "));
-  EXPECT_THAT(error_of("a: 1\n---\nb: 2\n"), HasSubstr("f.yaml: has 2 documents; must have one"));
-  EXPECT_THAT(error_of("config: other.yaml\n"),
+  EXPECT_THAT(file_error("port: []\n"), HasSubstr("f.yaml:1: port: the list is empty"));
+  EXPECT_THAT(file_error("- port\n"), HasSubstr("f.yaml:1: must be a mapping of flags to values"));
+  EXPECT_THAT(file_error("port: 1\n  host: [\n"), HasSubstr("f.yaml:2: is not YAML: "));
+  EXPECT_THAT(file_error("a: 1\n---\nb: 2\n"), HasSubstr("f.yaml: has 2 documents; must have one"));
+  EXPECT_THAT(file_error("config: other.yaml\n"),
               HasSubstr("f.yaml:1: config: a file cannot name another one"));
-  EXPECT_THAT(error_of("prompt: x\n"), HasSubstr("f.yaml:1: --prompt does not apply to `hadal serve`"));
+  EXPECT_THAT(file_error("prompt: x\n"), HasSubstr("f.yaml:1: --prompt does not apply to `hadal serve`"));
 }
 
 TEST(ConfigFile, ItsFaultsAreReportedWithThoseOfTheCommandLine) {
   EXPECT_EQ(
-      error_of("port: 99999\n", {"--stream-interval", "0x"}),
+      file_error("port: 99999\n", {"--stream-interval", "0x"}),
       "(1) f.yaml:1: port 99999: must be in [0, 65535]; (2) --stream-interval 0x: must be a whole number");
 }
 
 TEST(ConfigFile, AllFaultsOfAFileAreReportedAtOnce) {
   EXPECT_EQ(
-      error_of("port:\nprot: 2\nhost: [a, b]\nstream-interval: {a: 1}\nlog-level: loud\nport: 5\n",
-               {"--chunked-prefill-size", "x"}),
+      file_error("port:\nprot: 2\nhost: [a, b]\nstream-interval: {a: 1}\nlog-level: loud\nport: 5\n",
+                 {"--chunked-prefill-size", "x"}),
       "(1) f.yaml:1: port: has no value; remove the key, or write a value; "
       "(2) f.yaml:2: unknown flag --prot; the nearest one is --port; "
       "(3) f.yaml:3: host: is a list; must be one value; "

@@ -28,15 +28,6 @@ std::vector<std::string> resolved(Command command, const std::string& line) {
   return names;
 }
 
-std::string error_of(Command command, const std::string& line) {
-  const auto parsed = parse_flags(command, words_of(line));
-  EXPECT_FALSE(parsed.ok()) << line;
-  if (parsed.ok()) return "";
-  EXPECT_EQ(parsed.status().code, StatusCode::kInvalidArgument);
-  EXPECT_EQ(parsed.status().message.find('\n'), std::string::npos) << "one line";
-  return parsed.status().message;
-}
-
 ParsedFlags parse(Command command, const std::string& line) {
   auto parsed = parse_flags(command, words_of(line));
   EXPECT_TRUE(parsed.ok()) << line << ": " << (parsed.ok() ? "" : parsed.status().message);

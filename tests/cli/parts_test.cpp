@@ -38,7 +38,7 @@ class CliFiles : public testing::Test {
   std::filesystem::path dir_;
 };
 
-ParsedFlags parse(const std::vector<std::string>& words) {
+ParsedFlags generate_flags(const std::vector<std::string>& words) {
   auto parsed = parse_flags(Command::kGenerate, words);
   EXPECT_TRUE(parsed.ok()) << (parsed.ok() ? "" : parsed.status().message);
   return parsed.ok() ? std::move(parsed).value() : ParsedFlags();
@@ -88,7 +88,9 @@ TEST(ChatPrompt, SpecialTokensInsideMessagesAreTextWhereTheFlagSaysSo) {
   EXPECT_THAT(prompt(forged, true).turns, testing::Not(HasSubstr("Hi")));
   EXPECT_EQ(prompt("Hello there", true).ids, prompt("Hello there", false).ids);
 
-  const auto is_text = [](const std::vector<std::string>& words) { return content_is_text(parse(words)); };
+  const auto is_text = [](const std::vector<std::string>& words) {
+    return content_is_text(generate_flags(words));
+  };
   EXPECT_FALSE(is_text({"--model-path", "m"}));
   EXPECT_FALSE(is_text({"--model-path", "m", "--content-special-tokens", "special"}));
   EXPECT_TRUE(is_text({"--model-path", "m", "--content-special-tokens", "text"}));
@@ -114,7 +116,7 @@ TEST_F(CliFiles, SamplingValuesComeFromFlagThenFileThenBuiltIn) {
   ASSERT_TRUE(file.ok()) << file.status().message;
   EXPECT_THAT(file->eos_token_ids, ElementsAre(1, 7));
 
-  const auto mixed = resolve_sampling(parse({"--temperature", "0"}), *file, 128);
+  const auto mixed = resolve_sampling(generate_flags({"--temperature", "0"}), *file, 128);
   ASSERT_TRUE(mixed.ok());
   EXPECT_FLOAT_EQ(mixed->params.temperature, 0.0F);
   EXPECT_FLOAT_EQ(mixed->params.top_p, 0.95F);
@@ -122,8 +124,8 @@ TEST_F(CliFiles, SamplingValuesComeFromFlagThenFileThenBuiltIn) {
   EXPECT_EQ(mixed->params.max_new_tokens, 128);
   EXPECT_FALSE(mixed->max_new_tokens_is_set);
 
-  const auto openai =
-      resolve_sampling(parse({"--sampling-defaults", "openai", "--max-new-tokens", "3"}), *file, 128);
+  const auto openai = resolve_sampling(
+      generate_flags({"--sampling-defaults", "openai", "--max-new-tokens", "3"}), *file, 128);
   ASSERT_TRUE(openai.ok());
   EXPECT_FLOAT_EQ(openai->params.temperature, 1.0F);
   EXPECT_FLOAT_EQ(openai->params.top_p, 1.0F);
@@ -142,27 +144,27 @@ TEST_F(CliFiles, GenerationConfigIsChecked) {
 }
 
 TEST(Sampling, EveryFlagReachesItsField) {
-  const auto options = resolve_sampling(parse({"--top-k",
-                                               "5",
-                                               "--min-p",
-                                               "0.1",
-                                               "--frequency-penalty",
-                                               "1",
-                                               "--presence-penalty",
-                                               "-1",
-                                               "--repetition-penalty",
-                                               "1.5",
-                                               "--min-new-tokens",
-                                               "2",
-                                               "--ignore-eos",
-                                               "--seed",
-                                               "9",
-                                               "--stop",
-                                               "a",
-                                               "--stop-token-ids",
-                                               "[3, 4]",
-                                               "--logit-bias",
-                                               R"({"5": -2.5})"}),
+  const auto options = resolve_sampling(generate_flags({"--top-k",
+                                                        "5",
+                                                        "--min-p",
+                                                        "0.1",
+                                                        "--frequency-penalty",
+                                                        "1",
+                                                        "--presence-penalty",
+                                                        "-1",
+                                                        "--repetition-penalty",
+                                                        "1.5",
+                                                        "--min-new-tokens",
+                                                        "2",
+                                                        "--ignore-eos",
+                                                        "--seed",
+                                                        "9",
+                                                        "--stop",
+                                                        "a",
+                                                        "--stop-token-ids",
+                                                        "[3, 4]",
+                                                        "--logit-bias",
+                                                        R"({"5": -2.5})"}),
                                         {}, 64);
   ASSERT_TRUE(options.ok()) << options.status().message;
   const SamplingParams& params = options->params;
@@ -178,10 +180,10 @@ TEST(Sampling, EveryFlagReachesItsField) {
   EXPECT_THAT(params.stop_token_ids, ElementsAre(3, 4));
   EXPECT_THAT(params.logit_bias, ElementsAre(std::pair(5, -2.5F)));
   for (const char* bad : {"[]", R"({"a": 1})", R"({"1": 101})", R"({"1": "x"})"}) {
-    EXPECT_FALSE(resolve_sampling(parse({"--logit-bias", bad}), {}, 64).ok()) << bad;
+    EXPECT_FALSE(resolve_sampling(generate_flags({"--logit-bias", bad}), {}, 64).ok()) << bad;
   }
-  EXPECT_FALSE(resolve_sampling(parse({"--min-new-tokens", "65"}), {}, 64).ok());
-  const auto empty_stop = resolve_sampling(parse({"--stop", "a", "--stop", ""}), {}, 64);
+  EXPECT_FALSE(resolve_sampling(generate_flags({"--min-new-tokens", "65"}), {}, 64).ok());
+  const auto empty_stop = resolve_sampling(generate_flags({"--stop", "a", "--stop", ""}), {}, 64);
   EXPECT_THAT(empty_stop.status().message, HasSubstr("--stop"));
 }
 
@@ -254,17 +256,34 @@ TEST(ModelOptions, DeterministicInferenceIsAPromiseOfTheCpuAlone) {
               HasSubstr("--enable-deterministic-inference: is not supported on a GPU"));
   // On the CPU the flag reaches the engine.
   const ParsedFlags flags =
-      parse({"--model-path", "m", "--device", "cpu", "--enable-deterministic-inference"});
+      generate_flags({"--model-path", "m", "--device", "cpu", "--enable-deterministic-inference"});
   const auto model = resolve_model_options(flags);
   ASSERT_TRUE(model.ok()) << model.status().message;
   EXPECT_FALSE(resolve_engine_options(flags, *model).cache_generated_tokens);
+}
+
+// Otherwise one client of a server could compute the random numbers of another's answer.
+TEST(EngineSeed, OfAServerIsAnotherOneEachTimeUnlessAFlagSetsIt) {
+  const auto seeds = [](Command command, std::vector<std::string> more) {
+    std::vector<std::string> words = {"--model-path", "m", "--device", "cpu"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ParsedFlags flags = parse_flags(command, words).value();
+    const ModelOptions model = resolve_model_options(flags).value();
+    EXPECT_EQ(model.random_seed, more.empty() ? 42U : 7U) << "dummy weights are the same ones each time";
+    return std::pair(resolve_engine_options(flags, model).random_seed,
+                     resolve_engine_options(flags, model).random_seed);
+  };
+  const auto [first, second] = seeds(Command::kServe, {});
+  EXPECT_NE(first, second);
+  EXPECT_EQ(seeds(Command::kServe, {"--random-seed", "7"}), std::pair(uint64_t{7}, uint64_t{7}));
+  EXPECT_EQ(seeds(Command::kGenerate, {}), std::pair(uint64_t{42}, uint64_t{42}));
 }
 
 TEST(ModelOptions, OnlyAnFp8E4m3CacheHasScales) {
   const auto resolve = [](std::initializer_list<std::string> flags) {
     std::vector<std::string> words = {"--model-path", "m", "--device", "cpu"};
     words.insert(words.end(), flags.begin(), flags.end());
-    return resolve_kv_layout(resolve_model_options(parse(words)).value(), {}, DType::kBF16);
+    return resolve_kv_layout(resolve_model_options(generate_flags(words)).value(), {}, DType::kBF16);
   };
   EXPECT_EQ(resolve({"--kv-cache-dtype", "fp8_e4m3"})->scales, KvScales::kPerToken);
   EXPECT_EQ(resolve({"--kv-cache-dtype", "fp8_e4m3", "--kv-cache-scales", "per_token"})->scales,

@@ -19,15 +19,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-std::string error_of(Command command, const std::string& line) {
-  const auto parsed = parse_flags(command, words_of(line));
-  EXPECT_FALSE(parsed.ok()) << line;
-  if (parsed.ok()) return "";
-  EXPECT_EQ(parsed.status().code, StatusCode::kInvalidArgument);
-  EXPECT_EQ(parsed.status().message.find('\n'), std::string::npos) << "one line";
-  return parsed.status().message;
-}
-
 TEST(WrongFlags, AreAllReportedInOneLine) {
   EXPECT_EQ(error_of(Command::kGenerate, "x --top-p 2 --jsno --prompt"),
             "(1) unknown flag --jsno; the nearest one is --json; (2) --prompt needs a value (write "

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "model/info.h"
@@ -171,6 +173,20 @@ TEST_P(EngineTest, StopTokenEndsTheRequestAndIsItsLastToken) {
   EXPECT_EQ(stopped.last.matched_token, free_run[4]);
   EXPECT_EQ(stopped.ids.back(), free_run[4]);
   EXPECT_EQ(stopped.last.completion_tokens, static_cast<int64_t>(stopped.ids.size()));
+}
+
+TEST_P(EngineTest, StopTokensMayBeGivenInAnyOrder) {
+  auto engine = make_engine();
+  const std::vector<int32_t> free_run = run(*engine, greedy_request(random_prompt(20, 9), 16)).ids;
+  const std::set<int32_t> passed(free_run.begin(), free_run.begin() + 4);
+  const auto end =
+      std::find_if(free_run.begin(), free_run.end(), [&](int32_t id) { return !passed.contains(id); });
+  ASSERT_NE(end, free_run.end());
+  GenerateRequest request = greedy_request(random_prompt(20, 9), 16);
+  for (int32_t id = testing::kVocab - 1; id >= 0; --id) {
+    if (!passed.contains(id)) request.sampling.stop_token_ids.push_back(id);
+  }
+  EXPECT_EQ(run(*engine, std::move(request)).ids, std::vector<int32_t>(free_run.begin(), end + 1));
 }
 
 class OnlyEven final : public TokenConstraint {

@@ -159,6 +159,48 @@ TEST_F(MaskWorkersTest, AQuickMaskDoesNotWaitForASlowOne) {
   take(slow);
 }
 
+// A first mask, whose cost nobody knows, is a slow one.
+TEST(MaskLanes, OneClientNeverOccupiesAllThreadsOfALane) {
+  for (const bool is_slow : {true, false}) {
+    MaskWorkers workers([] {}, {.num_quick = 2, .num_slow = 2});
+    const auto task = [&](uint64_t client, std::function<void()> on_mask) {
+      return std::make_shared<MaskTask>(std::make_unique<Scripted>(std::move(on_mask)), kTestVocab, client);
+    };
+    const auto take = [&](const std::shared_ptr<MaskTask>& one) {
+      while (!workers.is_ready(*one)) std::this_thread::yield();
+      std::vector<uint32_t> words(kWords);
+      EXPECT_EQ(workers.take(*one, words).error, "");
+    };
+    Door door, begun;
+    std::atomic<bool> waits = is_slow;
+    std::atomic<int> num_begun = 0;
+    const auto waiting = [&] {
+      if (!waits) return;
+      ++num_begun;
+      begun.open();
+      door.wait();
+    };
+    const std::shared_ptr<MaskTask> hostile[] = {task(1, waiting), task(1, waiting), task(1, waiting)};
+    const auto honest = task(2, [] {});
+    if (!is_slow) {
+      for (const auto& one : {hostile[0], hostile[1], hostile[2], honest}) {
+        workers.post(one, {});
+        take(one);
+      }
+      waits = true;
+    }
+    for (const auto& one : hostile) workers.post(one, {});
+    begun.wait();
+    for (int i = 0; i < 3; ++i) {
+      workers.post(honest, {});
+      take(honest);
+    }
+    EXPECT_EQ(num_begun, 1);
+    door.open();
+    for (const auto& one : hostile) take(one);
+  }
+}
+
 TEST_F(MaskWorkersTest, AMaskThatIsDroppedIsNotMade) {
   Door door;
   const Task first = task(9, [&] { door.wait(); });

@@ -16,7 +16,9 @@ using testing::CheckedEngine;
 using testing::expect_beginnings;
 using testing::expect_same_mix;
 using testing::Finished;
+using testing::kFewRequests;
 using testing::kNumRequests;
+using testing::kTinyPool;
 using testing::MixResult;
 
 class OverlapTest : public ::testing::Test {
@@ -37,11 +39,6 @@ class OverlapTest : public ::testing::Test {
   ThreadPool pool_{2};
   std::unique_ptr<Model> model_ = testing::make_small_model("v3", pool_);
 };
-
-constexpr int64_t kTinyPool = 64 * 7;
-
-// Where a mix runs in many variants, it has half the requests, which are far more than the tiny pool holds.
-constexpr int kFewRequests = kNumRequests / 2;
 
 TEST_F(OverlapTest, BothLoopsGiveTheSameBits) {
   for (const uint64_t seed : {1, 2}) {

@@ -15,6 +15,7 @@
 #include "engine/cuda/rank_group_executor.h"
 #include "engine/cuda/rank_group_runner.h"
 #include "engine/engine.h"
+#include "tests/comm/ranks.h"
 #include "tests/engine/fake_executor.h"
 #include "tests/engine/test_requests.h"
 
@@ -26,10 +27,10 @@ using testing::FakeExecutor;
 using testing::Finished;
 using testing::greedy_request;
 using ::testing::HasSubstr;
+using testing::kPatient;
 using testing::random_prompt;
 
 constexpr int kRanks = 3;
-constexpr std::chrono::milliseconds kPatient{60'000};
 using Hooks = FakeExecutor::Hooks;
 
 // Makes executors with the hooks of hooks(rank).

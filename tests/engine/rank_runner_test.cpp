@@ -13,6 +13,7 @@
 
 #include "engine/cpu/cpu_executor.h"
 #include "engine/engine.h"
+#include "tests/comm/ranks.h"
 #include "tests/engine/small_model.h"
 #include "tests/engine/test_requests.h"
 
@@ -23,9 +24,8 @@ using testing::CheckedEngine;
 using testing::Finished;
 using testing::greedy_request;
 using ::testing::HasSubstr;
+using testing::kPatient;
 using testing::random_prompt;
-
-constexpr std::chrono::milliseconds kPatient{60'000};
 
 // Calls one function before each forward pass of a rank's model, and another after it, however the pass ends.
 class WatchedModel final : public Model {

@@ -14,6 +14,12 @@ namespace hadal::testing {
 
 inline constexpr int kNumRequests = 24;
 
+// This pool, in tokens, holds far fewer than half the requests of a mix.
+inline constexpr int64_t kTinyPool = 64 * 7;
+
+// Where a mix runs in many variants, it has half the requests.
+inline constexpr int kFewRequests = kNumRequests / 2;
+
 // Returns request i of a mix, always the same one.
 inline GenerateRequest mixed_request(uint64_t seed, int i) {
   std::mt19937_64 random(seed * 1000 + i);

@@ -192,6 +192,41 @@ TEST(Sampler, FrequencyAndPresencePenaltiesCountGeneratedTokensOnly) {
   EXPECT_EQ(draw({2.0F, 0.5F}, presence, 0, history), 0);
 }
 
+TEST(TokenHistory, CountsEachGeneratedTokenAndKnowsThoseOfThePrompt) {
+  const TokenIds prompt{900, 3, 3, 17};
+  TokenHistory history(prompt);
+  TokenHistory other(prompt);
+  EXPECT_EQ(history.prompt().data(), other.prompt().data()) << "the prompt is counted once";
+  EXPECT_THAT(std::vector<int32_t>(history.prompt().begin(), history.prompt().end()),
+              ::testing::ElementsAre(3, 17, 900));
+  std::mt19937 random(7);
+  std::map<int32_t, int32_t> expected;
+  for (int i = 0; i < 5000; ++i) {
+    const auto token = static_cast<int32_t>(random() % 1000 * 64);  // equal low bits
+    history.add_generated(token);
+    ++expected[token];
+  }
+  for (int i = 0; i < 3; ++i) history.add_generated(17);
+  expected[17] = 3;
+  EXPECT_EQ(history.num_generated(), 5003);
+  EXPECT_EQ(history.generated().size(), expected.size());
+  for (const auto& [token, count, in_prompt] : history.generated()) {
+    EXPECT_EQ(count, expected[token]) << token;
+    EXPECT_EQ(in_prompt, token == 17) << token;
+  }
+  EXPECT_TRUE(other.generated().empty());
+  const TokenHistory copy = history;
+  EXPECT_EQ(copy.generated().size(), expected.size());
+}
+
+TEST(TokenHistory, WithoutPenaltiesOnlyTheNumberOfTokensIsKept) {
+  TokenHistory history(TokenIds{1, 2}, false);
+  history.add_generated(5);
+  EXPECT_EQ(history.num_generated(), 1);
+  EXPECT_TRUE(history.prompt().empty());
+  EXPECT_TRUE(history.generated().empty());
+}
+
 TEST(Sampler, LogitBiasAndGrammarMaskRestrictTheChoice) {
   SamplingParams biased{.temperature = 0.0F, .logit_bias = {{2, 10.0F}}};
   EXPECT_EQ(draw({1.0F, 2.0F, 0.0F}, biased), 2);

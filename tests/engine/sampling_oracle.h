@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -38,11 +39,14 @@ inline std::vector<float> changed_logits(const SamplingCase& row) {
   const SamplingParams& params = row.params;
   const TokenHistory history = history_of(row);
   if (uses_token_counts(params)) {
-    for (const auto& [token, count] : history.counts()) {
+    std::map<int32_t, int32_t> counts;  // of generated tokens
+    for (const int32_t token : row.prompt) counts[token] = 0;
+    for (const int32_t token : row.generated) ++counts[token];
+    for (const auto& [token, count] : counts) {
       float& x = work[token];
       x = x > 0 ? x / params.repetition_penalty : x * params.repetition_penalty;
-      if (count.generated > 0) {
-        x -= params.frequency_penalty * static_cast<float>(count.generated) + params.presence_penalty;
+      if (count > 0) {
+        x -= params.frequency_penalty * static_cast<float>(count) + params.presence_penalty;
       }
     }
   }

@@ -24,7 +24,9 @@ using testing::expect_same_mix;
 using testing::Finished;
 using testing::greedy_request;
 using ::testing::HasSubstr;
+using testing::kFewRequests;
 using testing::kNumRequests;
+using testing::kTinyPool;
 using testing::kVocab;
 using testing::MixResult;
 using testing::random_prompt;
@@ -78,11 +80,6 @@ class GuessableModel final : public Model {
   std::unique_ptr<Model> model_;
   int64_t num_forwards_ = 0;
 };
-
-constexpr int64_t kTinyPool = 64 * 7;
-
-// Where a mix runs in many variants, it has half the requests, which are far more than the tiny pool holds.
-constexpr int kFewRequests = kNumRequests / 2;
 
 // A step waits for its masks however long they take, so that no draft is dropped because the machine is busy.
 constexpr double kWaits = std::numeric_limits<double>::infinity();

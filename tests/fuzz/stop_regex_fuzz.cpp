@@ -1,6 +1,7 @@
 // Fuzzes stop expressions: the input up to the first zero byte is a pattern, the rest is text. The search for
 // an accepted pattern visits each instruction at most once for each character and for each end of a piece. It
-// keeps no more text than it holds back, and shows the text before its match and nothing else.
+// keeps no more text than it holds back, and shows the text before its match and nothing else. A check stops
+// with the same character.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -20,11 +21,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // The slowest texts need no more than this.
   const std::string text = replace_invalid_utf8(input.substr(zero + 1, 2048));
   StopSearch search(*patterns);
+  StopCheck check(*patterns);
   std::string shown;
   size_t num_characters = 0;
   for (size_t at = 0; at < text.size() && !search.stopped(); ++num_characters) {
     const size_t bytes = decode_valid_utf8(text.data() + at).num_bytes;
     shown += search.append(std::string_view(text).substr(at, bytes));
+    HADAL_CHECK(check.append(std::string_view(text).substr(at, bytes)) == search.stopped());
     at += bytes;
     // A last newline is read twice.
     HADAL_CHECK(search.steps() <= 4 * (num_characters + 1) * kMaxStopRegexStates);

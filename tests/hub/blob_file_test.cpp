@@ -19,8 +19,8 @@ using ::testing::HasSubstr;
 
 constexpr std::string_view kContent = "hello\n";
 // `printf 'hello\n' | sha256sum` and `printf 'hello\n' | git hash-object --stdin` print these.
-const std::string kSha256 = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03";
-const std::string kGitSha1 = "ce013625030ba8dba906f756967f9e9ca394464a";
+const std::string kContentSha256 = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03";
+const std::string kContentGitSha1 = "ce013625030ba8dba906f756967f9e9ca394464a";
 
 std::span<const std::byte> bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -31,7 +31,7 @@ Result<BlobFile> open(const TempDir& dir, const RemoteFile& file) {
 }
 
 TEST(Checksum, IsSha256OrGitsSha1OfABlob) {
-  for (const std::string& wanted : {kSha256, kGitSha1}) {
+  for (const std::string& wanted : {kContentSha256, kContentGitSha1}) {
     Checksum checksum(wanted, kContent.size());
     checksum.add(bytes(kContent.substr(0, 2)));
     checksum.add(bytes(kContent.substr(2)));
@@ -41,7 +41,7 @@ TEST(Checksum, IsSha256OrGitsSha1OfABlob) {
 
 TEST(BlobFile, GoesOnWhereAnEarlierAttemptEnded) {
   const TempDir dir;
-  const RemoteFile file{.name = "f", .size = 6, .checksum = kSha256};
+  const RemoteFile file{.name = "f", .size = 6, .checksum = kContentSha256};
   {
     auto first = open(dir, file);
     ASSERT_TRUE(first->append(bytes("hel")).ok());
@@ -58,11 +58,11 @@ TEST(BlobFile, GoesOnWhereAnEarlierAttemptEnded) {
 
 TEST(BlobFile, AWrongChecksumGivesNoBlobAndARestartMendsIt) {
   const TempDir dir;
-  auto blob = open(dir, {.name = "f", .size = 6, .checksum = kGitSha1});
+  auto blob = open(dir, {.name = "f", .size = 6, .checksum = kContentGitSha1});
   ASSERT_TRUE(blob->append(bytes("hullo\n")).ok());
   const auto finished = blob->finish(dir.path() / "blob");
   EXPECT_EQ(finished.status().code, StatusCode::kDataLoss);
-  EXPECT_THAT(finished.status().message, HasSubstr(kGitSha1));
+  EXPECT_THAT(finished.status().message, HasSubstr(kContentGitSha1));
   EXPECT_FALSE(std::filesystem::exists(dir.path() / "blob"));
   ASSERT_TRUE(blob->restart().ok());
   ASSERT_TRUE(blob->append(bytes(kContent)).ok());
@@ -71,7 +71,7 @@ TEST(BlobFile, AWrongChecksumGivesNoBlobAndARestartMendsIt) {
 
 TEST(BlobFile, ContentBeyondTheStatedSizeIsRefused) {
   const TempDir dir;
-  auto blob = open(dir, {.name = "f", .size = 3, .checksum = kSha256});
+  auto blob = open(dir, {.name = "f", .size = 3, .checksum = kContentSha256});
   EXPECT_EQ(blob->append(bytes(kContent)).status().code, StatusCode::kDataLoss);
   EXPECT_EQ(blob->size(), 0);
 }
@@ -79,14 +79,14 @@ TEST(BlobFile, ContentBeyondTheStatedSizeIsRefused) {
 TEST(BlobFile, ALeftoverThatIsTooLongIsEmptied) {
   const TempDir dir;
   write_file(dir.path() / "blob.incomplete", "more than six bytes");
-  EXPECT_EQ(open(dir, {.name = "f", .size = 6, .checksum = kSha256})->size(), 0);
+  EXPECT_EQ(open(dir, {.name = "f", .size = 6, .checksum = kContentSha256})->size(), 0);
 }
 
 TEST(BlobFile, ALinkIsNotFollowed) {
   const TempDir dir;
   write_file(dir.path() / "precious", "text");
   std::filesystem::create_symlink("precious", dir.path() / "blob.incomplete");
-  EXPECT_FALSE(open(dir, {.name = "f", .size = 1, .checksum = kSha256}).ok());
+  EXPECT_FALSE(open(dir, {.name = "f", .size = 1, .checksum = kContentSha256}).ok());
   EXPECT_EQ(*read_text_file(dir.path() / "precious"), "text");
 }
 

@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const std::string kCommit(40, 'a');
+const std::string kCachedCommit(40, 'a');
 
 HubEnvironment offline(const fs::path& cache) {
   return {.hf_hub_cache = cache.string(), .offline = true};
@@ -82,13 +82,13 @@ TEST(CachedRepository, ARevisionNamesTheSnapshotThatItsFileSays) {
   const TempDir cache;
   const CachedRepository repository(cache.path(), "org/name");
   const fs::path folder = cache.path() / "models--org--name";
-  write_file(folder / "snapshots" / kCommit / "config.json", "{}");
+  write_file(folder / "snapshots" / kCachedCommit / "config.json", "{}");
   write_file(folder / "snapshots" / "bbb" / "config.json", "{}");
-  write_file(folder / "refs" / "main", kCommit + "\n");
+  write_file(folder / "refs" / "main", kCachedCommit + "\n");
   write_file(folder / "refs" / "refs" / "pr" / "1", "bbb");
-  EXPECT_EQ(repository.find_snapshot("main"), folder / "snapshots" / kCommit);
+  EXPECT_EQ(repository.find_snapshot("main"), folder / "snapshots" / kCachedCommit);
   EXPECT_EQ(repository.find_snapshot("refs/pr/1"), folder / "snapshots" / "bbb");
-  EXPECT_EQ(repository.find_snapshot(kCommit), folder / "snapshots" / kCommit);
+  EXPECT_EQ(repository.find_snapshot(kCachedCommit), folder / "snapshots" / kCachedCommit);
   EXPECT_EQ(repository.find_snapshot("v1"), "");
   EXPECT_EQ(repository.find_snapshot(std::string(40, 'c')), "");
   write_file(folder / "refs" / "v1", "../../..");  // must not leave the cache
@@ -98,11 +98,11 @@ TEST(CachedRepository, ARevisionNamesTheSnapshotThatItsFileSays) {
 TEST(CachedRepository, ASnapshotWithoutARefIsNotMain) {
   const TempDir cache;
   const fs::path folder = cache.path() / "models--org--name";
-  write_file(folder / "snapshots" / kCommit / "config.json", "{}");
+  write_file(folder / "snapshots" / kCachedCommit / "config.json", "{}");
   const CachedRepository repository(cache.path(), "org/name");
   EXPECT_EQ(repository.find_snapshot("main"), "") << "it may be half fetched, or another revision";
-  ASSERT_TRUE(repository.set_revision("v1", kCommit).ok());
-  EXPECT_EQ(repository.find_snapshot("v1"), repository.snapshot(kCommit));
+  ASSERT_TRUE(repository.set_revision("v1", kCachedCommit).ok());
+  EXPECT_EQ(repository.find_snapshot("v1"), repository.snapshot(kCachedCommit));
   EXPECT_EQ(repository.find_snapshot("main"), "");
 }
 
@@ -112,14 +112,15 @@ TEST(CachedRepository, ALinkReplacesWhatWasThere) {
   const RemoteFile file{.name = "config.json", .size = 2, .checksum = std::string(40, 'd')};
   ASSERT_TRUE(repository.create().ok());
   write_file(repository.blob(file.checksum), "{}");
-  write_file(repository.snapshot(kCommit) / "config.json", "an older copy");
+  write_file(repository.snapshot(kCachedCommit) / "config.json", "an older copy");
   for (int i = 0; i < 2; ++i) {
-    ASSERT_TRUE(repository.link(kCommit, file).ok());
-    EXPECT_EQ(*read_text_file(repository.snapshot(kCommit) / "config.json"), "{}");
+    ASSERT_TRUE(repository.link(kCachedCommit, file).ok());
+    EXPECT_EQ(*read_text_file(repository.snapshot(kCachedCommit) / "config.json"), "{}");
   }
-  EXPECT_EQ(fs::read_symlink(repository.snapshot(kCommit) / "config.json"), "../../blobs/" + file.checksum);
-  ASSERT_TRUE(repository.set_revision("main", kCommit).ok());
-  EXPECT_EQ(*read_text_file(cache.path() / "models--org--name" / "refs" / "main"), kCommit);
+  EXPECT_EQ(fs::read_symlink(repository.snapshot(kCachedCommit) / "config.json"),
+            "../../blobs/" + file.checksum);
+  ASSERT_TRUE(repository.set_revision("main", kCachedCommit).ok());
+  EXPECT_EQ(*read_text_file(cache.path() / "models--org--name" / "refs" / "main"), kCachedCommit);
 }
 
 TEST(CachedRepository, OnlyWhatIsAbsentCountsAsMissing) {
@@ -158,15 +159,15 @@ TEST(LocateModel, ADirectoryIsReturnedUnchanged) {
 
 TEST(LocateModel, ASnapshotThatIsWholeIsUsedWithoutAskingTheHub) {
   const TempDir cache;
-  const fs::path snapshot = cache.path() / "models--org--name" / "snapshots" / kCommit;
+  const fs::path snapshot = cache.path() / "models--org--name" / "snapshots" / kCachedCommit;
   write_file(snapshot / "config.json", "{}");
   write_file(snapshot / "model.safetensors", "");
-  write_file(cache.path() / "models--org--name" / "refs" / "main", kCommit);
+  write_file(cache.path() / "models--org--name" / "refs" / "main", kCachedCommit);
   // No server listens on port 1, so a request to the hub would be an error.
   const HubEnvironment environment{.hf_hub_cache = cache.path().string(),
                                    .hf_endpoint = "http://127.0.0.1:1"};
   EXPECT_EQ(*locate_model("org/name", FetchScope::kWeights, environment, {}), snapshot);
-  EXPECT_EQ(*locate_model("org/name@" + kCommit, FetchScope::kWeights, environment, {}), snapshot);
+  EXPECT_EQ(*locate_model("org/name@" + kCachedCommit, FetchScope::kWeights, environment, {}), snapshot);
 }
 
 TEST(LocateModel, OfflineTheErrorSaysWhatIsMissingAndHowToFetchIt) {

@@ -1,11 +1,7 @@
-#include <limits>
-
 #include "tests/kernels/attention_fixture.h"
 
 namespace hadal::cpu {
 namespace {
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 struct DecodeCase {
   int num_heads = 0;

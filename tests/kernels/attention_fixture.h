@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -17,6 +18,8 @@
 #include "kernels/cpu/reference/kv_record.h"
 
 namespace hadal::cpu {
+
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // Makes normal float32 numbers from a seed that failing tests print.
 class Random {

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 
 #include "base/error.h"
 #include "tests/kernels/attention_fixture.h"
@@ -7,7 +6,6 @@
 namespace hadal::cpu {
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr int kQkDim = 192;
 constexpr int kValueDim = 128;
 

@@ -24,7 +24,7 @@ Routing route(Kernel kernel, GateParams params, int num_threads = 1) {
   return routing;
 }
 
-struct Shape {
+struct GateShape {
   GateKind kind;
   int num_experts, top_k, num_groups, topk_groups;
   bool renormalize;
@@ -32,7 +32,7 @@ struct Shape {
 };
 
 // These are the family's own gates, then small and unusual ones.
-const Shape kShapes[] = {
+const GateShape kGateShapes[] = {
     {GateKind::kSoftmaxGreedy, 64, 6, 1, 1, false, 1.0F},
     {GateKind::kSoftmaxGroupLimited, 160, 6, 8, 3, false, 16.0F},
     {GateKind::kSigmoidNoAuxTc, 256, 8, 8, 4, true, 2.5F},
@@ -43,7 +43,8 @@ const Shape kShapes[] = {
     {GateKind::kSoftmaxGreedy, 1, 1, 1, 1, true, 1.0F},
 };
 
-GateParams make_params(const Shape& shape, const std::vector<float>& logits, const std::vector<float>& bias) {
+GateParams make_params(const GateShape& shape, const std::vector<float>& logits,
+                       const std::vector<float>& bias) {
   return {.logits = logits.data(),
           .bias = bias.empty() ? nullptr : bias.data(),
           .m = static_cast<int64_t>(logits.size()) / shape.num_experts,
@@ -60,7 +61,7 @@ TEST(Gate, MatchesReferenceWithTiesAndNaN) {
   const uint64_t seed = 81;
   SCOPED_TRACE(seed);
   Random random(seed);
-  for (const Shape& shape : kShapes) {
+  for (const GateShape& shape : kGateShapes) {
     SCOPED_TRACE(shape.num_experts);
     auto logits = random.normals(int64_t{150} * shape.num_experts, 2.0F);
     // A third of the tokens is on a coarse grid with many ties. Some tokens are all equal, and a few are NaN
@@ -99,7 +100,7 @@ TEST(Gate, AgreesWithTheFormulasInDoubles) {
   const uint64_t seed = 82;
   SCOPED_TRACE(seed);
   Random random(seed);
-  for (const Shape& shape : kShapes) {
+  for (const GateShape& shape : kGateShapes) {
     SCOPED_TRACE(shape.num_experts);
     const auto logits = random.normals(int64_t{60} * shape.num_experts, 1.5F);
     std::vector<float> bias;
@@ -149,7 +150,7 @@ TEST(Gate, AgreesWithTheFormulasInDoubles) {
 
 TEST(Gate, RefusesMoreExpertsThanTheGroupsContain) {
   const std::vector<float> logits(16, 0.0F);
-  const Shape shape = {GateKind::kSoftmaxGroupLimited, 16, 5, 4, 1, true, 1.0F};
+  const GateShape shape = {GateKind::kSoftmaxGroupLimited, 16, 5, 4, 1, true, 1.0F};
   EXPECT_THROW(route(simd::gate, make_params(shape, logits, {})), Error);
   EXPECT_THROW(route(reference::gate, make_params(shape, logits, {})), Error);
 }

@@ -29,9 +29,9 @@ std::string match_error(const ModelConfig& config, const FileTensors& tensors) {
 }
 
 // Writes two shards and an index.
-class Sharded {
+class ShardedFiles {
  public:
-  Sharded() {
+  ShardedFiles() {
     shards_["model-1.safetensors"]["a"] = testing::make_tensor("a", DType::kF32, {3}, testing::pattern);
     shards_["model-1.safetensors"]["b"] = testing::make_tensor("b", DType::kF32, {2}, testing::pattern);
     shards_["model-2.safetensors"]["c"] = testing::make_tensor("c", DType::kBF16, {5}, testing::pattern);
@@ -56,7 +56,7 @@ class Sharded {
 };
 
 TEST(Checkpoint, ShardsAreFoundThroughTheIndex) {
-  const Sharded sharded;
+  const ShardedFiles sharded;
   auto opened = Checkpoint::open(sharded.path());
   ASSERT_TRUE(opened.ok()) << opened.status().message;
   const Checkpoint checkpoint = std::move(opened).value();  // names and data survive a move
@@ -73,7 +73,7 @@ TEST(Checkpoint, ShardsAreFoundThroughTheIndex) {
 }
 
 TEST(Checkpoint, MissingShardsAreAllNamed) {
-  const Sharded sharded;
+  const ShardedFiles sharded;
   std::filesystem::remove(sharded.path() / "model-1.safetensors");
   std::filesystem::remove(sharded.path() / "model-2.safetensors");
   EXPECT_THAT(
@@ -85,20 +85,20 @@ TEST(Checkpoint, MissingShardsAreAllNamed) {
 TEST(Checkpoint, ShardNamesMayNotLeaveTheDirectory) {
   for (const char* name :
        {"../model-1.safetensors", "/etc/passwd", "sub/model.safetensors", "..", "", "a\\b"}) {
-    Sharded sharded;
+    ShardedFiles sharded;
     sharded.map_["a"] = name;
     sharded.write_index();
     EXPECT_THAT(open_error(sharded.path()), HasSubstr("allowed: the name of a file in the same directory"))
         << name;
   }
-  Sharded sharded;
+  ShardedFiles sharded;
   sharded.map_["a"] = 7;
   sharded.write_index();
   EXPECT_THAT(open_error(sharded.path()), HasSubstr("a value that is not a string"));
 }
 
 TEST(Checkpoint, IndexAndShardsMustAgree) {
-  Sharded sharded;
+  ShardedFiles sharded;
   sharded.map_["a"] = "model-2.safetensors";
   sharded.map_["z"] = "model-1.safetensors";
   sharded.write_index();
@@ -108,7 +108,7 @@ TEST(Checkpoint, IndexAndShardsMustAgree) {
 }
 
 TEST(Checkpoint, ATensorInTwoShardsIsRefused) {
-  const Sharded sharded;
+  const ShardedFiles sharded;
   FileTensors second = sharded.shards_.at("model-2.safetensors");
   second["a"] = sharded.shards_.at("model-1.safetensors").at("a");
   testing::write_file(sharded.path() / "model-2.safetensors", testing::safetensors_file(second));
@@ -117,7 +117,7 @@ TEST(Checkpoint, ATensorInTwoShardsIsRefused) {
 }
 
 TEST(Checkpoint, BrokenIndexIsRefused) {
-  Sharded sharded;
+  ShardedFiles sharded;
   for (const char* text : {"", "[]", "{", "\"x\""}) {
     sharded.write_index_text(text);
     EXPECT_THAT(open_error(sharded.path()), HasSubstr("index.json: is not a JSON object")) << text;
@@ -142,7 +142,7 @@ TEST(Checkpoint, ADirectoryWithoutWeightsIsAnErrorThatNamesTheFiles) {
 }
 
 TEST(Checkpoint, ADamagedShardIsNamed) {
-  const Sharded sharded;
+  const ShardedFiles sharded;
   std::filesystem::resize_file(sharded.path() / "model-2.safetensors", 40);
   EXPECT_THAT(open_error(sharded.path()), HasSubstr("model-2.safetensors: header length"));
 }

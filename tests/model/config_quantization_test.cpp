@@ -42,7 +42,7 @@ WeightQuantization parsed(const Json& quantization, const char* field = "quantiz
   return config_of(quantization, field).quantization.value();
 }
 
-std::string error_of(const Json& quantization, const char* field = "quantization_config") {
+std::string quantization_error(const Json& quantization, const char* field = "quantization_config") {
   Json json = testing::tiny_config();
   json[field] = quantization;
   const auto config = parse_model_config(json.dump(), "config.json");
@@ -71,7 +71,8 @@ TEST(QuantizationConfig, CompressedTensorsFormsAreUnderstood) {
     }
   }
   Json blocks = compressed("float", "block");
-  EXPECT_THAT(error_of(blocks), HasSubstr("weights.block_structure is missing; supported: [128, 128]"));
+  EXPECT_THAT(quantization_error(blocks),
+              HasSubstr("weights.block_structure is missing; supported: [128, 128]"));
   for (const Json& size : {Json::array({128, 128}), Json("128x128")}) {
     blocks["config_groups"]["group_0"]["weights"]["block_structure"] = size;
     blocks["config_groups"]["group_0"]["input_activations"]["strategy"] = "group";
@@ -109,7 +110,7 @@ TEST(QuantizationConfig, UnsupportedSettingsAreNamed) {
   const auto with_weights = [](const char* field, Json value) {
     Json json = compressed("int", "channel");
     json["config_groups"]["group_0"]["weights"][field] = std::move(value);
-    return error_of(json);
+    return quantization_error(json);
   };
   EXPECT_THAT(with_weights("num_bits", 4),
               HasSubstr("quantization_config.config_groups.group_0.weights.num_bits is 4; only 8"));
@@ -126,7 +127,7 @@ TEST(QuantizationConfig, UnsupportedSettingsAreNamed) {
   const auto with = [](const char* field, Json value) {
     Json json = compressed("float", "channel");
     json[field] = std::move(value);
-    return error_of(json);
+    return quantization_error(json);
   };
   EXPECT_THAT(with("format", "pack-quantized"),
               HasSubstr("format is \"pack-quantized\"; supported: float-quantized, int-quantized"));
@@ -148,24 +149,25 @@ TEST(QuantizationConfig, UnsupportedSettingsAreNamed) {
 
   Json targets = compressed("int", "channel");
   targets["config_groups"]["group_0"]["targets"] = {"Embedding"};
-  EXPECT_THAT(error_of(targets), HasSubstr("targets contains \"Embedding\"; the only supported class"));
+  EXPECT_THAT(quantization_error(targets),
+              HasSubstr("targets contains \"Embedding\"; the only supported class"));
   targets["config_groups"]["group_0"].erase("targets");
-  EXPECT_THAT(error_of(targets), HasSubstr("config_groups.group_0.targets is missing or empty"));
+  EXPECT_THAT(quantization_error(targets), HasSubstr("config_groups.group_0.targets is missing or empty"));
   Json two = compressed("int", "channel");
   two["config_groups"]["group_1"] = compressed("float", "channel")["config_groups"]["group_0"];
-  EXPECT_THAT(error_of(two), HasSubstr("config_groups contains different schemes"));
+  EXPECT_THAT(quantization_error(two), HasSubstr("config_groups contains different schemes"));
 
   Json both = testing::tiny_config();
   both["quantization_config"] = both["compression_config"] = compressed("int", "channel");
   EXPECT_THAT(parse_model_config(both.dump(), "config.json").status().message,
               HasSubstr("compression_config and quantization_config are both given"));
-  EXPECT_THAT(error_of({{"quant_method", "fp8"}, {"kv_cache_scheme", {{"num_bits", 8}}}}),
+  EXPECT_THAT(quantization_error({{"quant_method", "fp8"}, {"kv_cache_scheme", {{"num_bits", 8}}}}),
               HasSubstr("kv_cache_scheme is an object"));
-  EXPECT_THAT(error_of({{"quant_method", "fp8"}, {"scale_fmt", "ue8m0"}}),
+  EXPECT_THAT(quantization_error({{"quant_method", "fp8"}, {"scale_fmt", "ue8m0"}}),
               HasSubstr("scale_fmt is \"ue8m0\", which needs weight_block_size"));
-  EXPECT_THAT(error_of({{"quant_method", "blockwise_int8"}}),
+  EXPECT_THAT(quantization_error({{"quant_method", "blockwise_int8"}}),
               HasSubstr("weight_block_size is missing; supported: [128, 128]"));
-  EXPECT_THAT(error_of({{"quant_method", "w8a8_int8"}, {"activation_scheme", "static"}}),
+  EXPECT_THAT(quantization_error({{"quant_method", "w8a8_int8"}, {"activation_scheme", "static"}}),
               HasSubstr("activation_scheme is \"static\"; supported: dynamic"));
 }
 

@@ -10,8 +10,8 @@
 namespace hadal {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 TEST(OtherModels, AreNamedWithTheFieldAndWhatRunsInstead) {
   const struct {
@@ -50,7 +50,7 @@ TEST(OtherModels, SupportedAndBrokenConfigsAreLeftToTheParser) {
 }
 
 TEST(Gguf, AFileAndADirectoryOfThemAreNamedUnlessAConfigIsThere) {
-  const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / "hadal_gguf_test";
+  const std::filesystem::path dir = std::filesystem::path(::testing::TempDir()) / "hadal_gguf_test";
   std::filesystem::remove_all(dir);
   std::filesystem::create_directories(dir);
   EXPECT_TRUE(refuse_gguf(dir).ok());

@@ -23,7 +23,7 @@ std::string with_header(const std::string& header, size_t data_bytes, int64_t le
   return file + header + std::string(data_bytes, 'x');
 }
 
-std::string error_of(const std::string& file) {
+std::string file_error(const std::string& file) {
   const auto tensors = parse(file);
   return tensors.ok() ? "no error" : tensors.status().message;
 }
@@ -72,18 +72,18 @@ TEST(Safetensors, EveryPrefixOfAFileIsRefused) {
     EXPECT_EQ(parsed.status().code, StatusCode::kDataLoss);
     EXPECT_THAT(parsed.status().message, HasSubstr("f.safetensors: "));
   }
-  EXPECT_THAT(error_of(file + "x"), HasSubstr("1 bytes of data follow the last tensor"));
+  EXPECT_THAT(file_error(file + "x"), HasSubstr("1 bytes of data follow the last tensor"));
 }
 
 TEST(Safetensors, HeaderLengthIsChecked) {
-  EXPECT_THAT(error_of("1234567"), HasSubstr("7 bytes are too few"));
-  EXPECT_THAT(error_of(with_header("{}", 0, 3)),
+  EXPECT_THAT(file_error("1234567"), HasSubstr("7 bytes are too few"));
+  EXPECT_THAT(file_error(with_header("{}", 0, 3)),
               HasSubstr("header length 3 is more than the file's size allows"));
-  EXPECT_THAT(error_of(with_header("{}", 0, INT64_MAX)), HasSubstr("more than the format allows"));
+  EXPECT_THAT(file_error(with_header("{}", 0, INT64_MAX)), HasSubstr("more than the format allows"));
 }
 
 TEST(Safetensors, HeaderMustBeOfTheFormatsForm) {
-  const auto header_error = [](const std::string& header) { return error_of(with_header(header, 4)); };
+  const auto header_error = [](const std::string& header) { return file_error(with_header(header, 4)); };
   EXPECT_THAT(header_error(""), HasSubstr("not valid JSON at its byte"));
   EXPECT_THAT(header_error("{\"a\": "), HasSubstr("not valid JSON"));
   EXPECT_THAT(header_error("{}{}"), HasSubstr("not valid JSON"));
@@ -121,7 +121,7 @@ TEST(Safetensors, SizesAndOffsetsMustAgree) {
                        offsets);
   };
   const auto error = [](const std::string& entries, size_t data_bytes) {
-    return error_of(with_header("{" + entries + "}", data_bytes));
+    return file_error(with_header("{" + entries + "}", data_bytes));
   };
   EXPECT_EQ(error(entry("a", "F32", "[1]", "[0, 4]"), 4), "no error");
   EXPECT_THAT(error(entry("a", "F32", "[2]", "[0, 4]"), 4),
@@ -149,7 +149,7 @@ TEST(Safetensors, SizesAndOffsetsMustAgree) {
 }
 
 TEST(Safetensors, ControlCharactersInNamesDoNotReachTheTerminal) {
-  EXPECT_THAT(error_of(with_header(R"({"a\u001b[31m": {}})", 0)), HasSubstr("tensor a?[31m"));
+  EXPECT_THAT(file_error(with_header(R"({"a\u001b[31m": {}})", 0)), HasSubstr("tensor a?[31m"));
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ struct MlpTiles {
   }
 };
 
-struct Sharded {
+struct ShardedModel {
   ModelConfig config;
   ModelWeights whole;
   std::vector<ModelWeights> parts;
@@ -103,7 +103,7 @@ void for_each_sharded(const Body& body) {
   ThreadPool pool(1);
   for (const std::string& family : testing::kFamilies) {
     for (const Format& format : testing::kFormats) {
-      Sharded sharded{.config = config_in(uneven_config(family), format)};
+      ShardedModel sharded{.config = config_in(uneven_config(family), format)};
       sharded.whole = load_weights({}, sharded.config, options_of(format), pool).value();
       for (const ModelSplit split : splits_of(sharded.config)) {
         SCOPED_TRACE(fmt::format("{} {} tp {} ep {}", family, format.name, split.tp, split.ep));
@@ -120,7 +120,7 @@ void for_each_sharded(const Body& body) {
 
 TEST(ShardWeights, AttentionOfAllRanksIsTheWhole) {
   bool skipped = false;
-  for_each_sharded([&](const Sharded& sharded) {
+  for_each_sharded([&](const ShardedModel& sharded) {
     for (size_t i = 0; i < sharded.whole.layers.size(); ++i) {
       const AttentionWeights& whole = sharded.whole.layers[i].attention;
       const bool low_rank = sharded.config.q_lora_rank > 0;
@@ -155,7 +155,7 @@ TEST(ShardWeights, AttentionOfAllRanksIsTheWhole) {
 
 TEST(ShardWeights, MlpsOfAllRanksAreTheWhole) {
   bool empty_shared = false;
-  for_each_sharded([&](const Sharded& sharded) {
+  for_each_sharded([&](const ShardedModel& sharded) {
     MlpTiles dense{*sharded.whole.layers[0].mlp};
     MlpTiles shared{*sharded.whole.layers[1].moe->shared};
     for (const ModelWeights& part : sharded.parts) {
@@ -175,7 +175,7 @@ TEST(ShardWeights, MlpsOfAllRanksAreTheWhole) {
 
 TEST(ShardWeights, ExpertsOfAllRanksAreTheWhole) {
   bool empty = false;
-  for_each_sharded([&](const Sharded& sharded) {
+  for_each_sharded([&](const ShardedModel& sharded) {
     const MoeWeights& whole = *sharded.whole.layers[1].moe;
     for (size_t e = 0; e < whole.experts.size(); ++e) {
       MlpTiles tiles{whole.experts[e]};
@@ -199,7 +199,7 @@ TEST(ShardWeights, ExpertsOfAllRanksAreTheWhole) {
 }
 
 TEST(ShardWeights, TheRestIsOnAllRanksButTheHeadIsCut) {
-  for_each_sharded([](const Sharded& sharded) {
+  for_each_sharded([](const ShardedModel& sharded) {
     Tiles head(sharded.whole.lm_head);
     for (const ModelWeights& part : sharded.parts) {
       head.add_rows(part.lm_head);

@@ -10,7 +10,7 @@
 namespace hadal {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 ChatMessage to_message(const nlohmann::json& json) {
   ChatMessage message{.role = json["role"], .content = json["content"]};

@@ -14,29 +14,29 @@
 namespace hadal {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using tool_calls::Call;
 using tool_calls::parse;
 using tool_calls::Parsed;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kBegin = "<｜DSML｜function_calls>";
 constexpr const char* kEnd = "</｜DSML｜function_calls>";
 constexpr const char* kParameterEnd = "</｜DSML｜parameter>";
 
-const Json& vectors() {
-  static const Json json = Json::parse(read_test_file("dsml_vectors.json"));
+const OrderedJson& vectors() {
+  static const OrderedJson json = OrderedJson::parse(read_test_file("dsml_vectors.json"));
   return json;
 }
 
-std::vector<ChatMessage> messages_of(const Json& list) {
+std::vector<ChatMessage> messages_of(const OrderedJson& list) {
   std::vector<ChatMessage> out;
-  for (const Json& json : list) {
+  for (const OrderedJson& json : list) {
     ChatMessage& message = out.emplace_back();
     message = {.role = json["role"], .content = json["content"]};
     message.reasoning_content = json.value("reasoning_content", "");
-    for (const Json& call : json.value("tool_calls", Json::array()))
+    for (const OrderedJson& call : json.value("tool_calls", OrderedJson::array()))
       message.tool_calls.push_back(
           {.name = call["function"]["name"], .arguments = call["function"]["arguments"]});
   }
@@ -49,11 +49,11 @@ std::string parameter(const std::string& name, const std::string& is_string, con
 std::string invoke(const std::string& name, const std::string& body) {
   return "<｜DSML｜invoke name=\"" + name + "\">\n" + body + "\n</｜DSML｜invoke>";
 }
-std::string block(const std::string& calls) {
+std::string dsml_block(const std::string& calls) {
   return std::string(kBegin) + "\n" + calls + "\n" + kEnd;
 }
 
-ToolCallParser::Options options_of(bool parallel = true, bool forward_unknown = false) {
+ToolCallParser::Options dsml_options(bool parallel = true, bool forward_unknown = false) {
   return {.format = ToolCallFormat::kDeepSeekV32,
           .tool_names = {"f", "add", "now"},
           .parallel = parallel,
@@ -95,7 +95,7 @@ void expect_parsed(const std::string& text, const Parsed& result, const ToolCall
 
 TEST(Dsml, PromptsAreThoseOfTheModelsEncoder) {
   size_t num_refused = 0;
-  for (const Json& item : vectors()["encode"]) {
+  for (const OrderedJson& item : vectors()["encode"]) {
     ChatOptions options{.thinking = item["thinking"]};
     if (!item["tools"].is_null()) options.tools_json = item["tools"].dump();
     const auto prompt = render_chat(ChatFormat::kV32, messages_of(item["messages"]), options);
@@ -115,10 +115,10 @@ TEST(Dsml, PromptsAreThoseOfTheModelsEncoder) {
 
 TEST(Dsml, AnswersAreReadAsByTheModelsDecoderHoweverTheyAreCut) {
   size_t num_calls = 0;
-  for (const Json& item : vectors()["answer"]) {
+  for (const OrderedJson& item : vectors()["answer"]) {
     const std::string text = item["text"];
     std::vector<std::pair<std::string, std::string>> calls;
-    for (const Json& call : item["calls"]) calls.emplace_back(call[0], call[1]);
+    for (const OrderedJson& call : item["calls"]) calls.emplace_back(call[0], call[1]);
     num_calls += calls.size();
     std::string content = item["content"];
     // White space before calls belongs to them here, as in the older formats.
@@ -129,33 +129,34 @@ TEST(Dsml, AnswersAreReadAsByTheModelsDecoderHoweverTheyAreCut) {
     ReasoningParser::Piece read = reasoning.append(text);
     read.content += reasoning.finish().content;
     EXPECT_EQ(read.reasoning, item["reasoning"].get<std::string>());
-    expect_parsed(read.content, expected(content, calls), options_of());
+    expect_parsed(read.content, expected(content, calls), dsml_options());
   }
   EXPECT_GT(num_calls, 15U);
 }
 
 TEST(Dsml, WhatTheModelsDecoderRefusesIsNotAWholeCallHoweverItIsCut) {
   ASSERT_GT(vectors()["refused"].size(), 10U);
-  for (const Json& item : vectors()["refused"]) {
+  for (const OrderedJson& item : vectors()["refused"]) {
     const std::string text = item;
-    const Parsed whole = parse(options_of(), text, {});
+    const Parsed whole = parse(dsml_options(), text, {});
     EXPECT_TRUE(whole.calls.empty() ? whole.content == text : !whole.is_whole) << text;
-    expect_parsed(text, whole, options_of());
+    expect_parsed(text, whole, dsml_options());
   }
 }
 
 TEST(Dsml, ArgumentsOfAPromptAreReadBackAsTheSameValues) {
   size_t num_calls = 0;
-  for (const Json& item : vectors()["encode"]) {
+  for (const OrderedJson& item : vectors()["encode"]) {
     if (item["prompt"].is_null()) continue;
-    std::vector<Json> sent;
+    std::vector<OrderedJson> sent;
     for (const ChatMessage& message : messages_of(item["messages"]))
-      for (const ToolCall& call : message.tool_calls) sent.push_back(Json::parse(call.arguments));
+      for (const ToolCall& call : message.tool_calls) sent.push_back(OrderedJson::parse(call.arguments));
     std::string prompt = item["prompt"];
     if (!item["tools"].is_null()) prompt.erase(0, prompt.find("</functions>"));
-    const Parsed parsed = parse(options_of(), prompt, {});
+    const Parsed parsed = parse(dsml_options(), prompt, {});
     ASSERT_EQ(parsed.calls.size(), sent.size());
-    for (size_t i = 0; i < sent.size(); ++i) EXPECT_EQ(Json::parse(parsed.calls[i].arguments), sent[i]);
+    for (size_t i = 0; i < sent.size(); ++i)
+      EXPECT_EQ(OrderedJson::parse(parsed.calls[i].arguments), sent[i]);
     num_calls += sent.size();
   }
   EXPECT_GT(num_calls, 20U);
@@ -166,69 +167,69 @@ TEST(Dsml, WhiteSpaceIsFreeBetweenTagsAndExactInValues) {
                              parameter("a", "false", "\n[1, 2]\t ") + parameter("b", "true", " \n") +
                              "\n \n</｜DSML｜invoke>" + invoke("now", "") + " \n" + kEnd + "\n y";
   expect_parsed(spaced, expected("xy", {{"f", "{\"a\": \n[1, 2]\t , \"b\": \" \\n\"}"}, {"now", "{}"}}),
-                options_of());
+                dsml_options());
 }
 
 TEST(Dsml, AValueThatIsNotJsonBreaksItsCallBeforeItsKey) {
   for (const std::string value : {"", " ", "x", "{\"a\":1", "[1,]", "1 2", "NaN", "'a'", "\"\xff\"",
                                   "\"\\ud800\"", "tru", "01", "\"a\nb\"", "<b>"}) {
     const std::string bad = parameter("a", "false", value) + "\n</｜DSML｜invoke>";
-    expect_parsed(block("<｜DSML｜invoke name=\"f\">\n" + bad), expected("\n" + bad, {{"f", ""}}),
-                  options_of());
-    expect_parsed(block("<｜DSML｜invoke name=\"f\">\n" + parameter("s", "true", "é\"") + bad),
-                  expected(bad, {{"f", "{\"s\": \"é\\\"\""}}), options_of());
+    expect_parsed(dsml_block("<｜DSML｜invoke name=\"f\">\n" + bad), expected("\n" + bad, {{"f", ""}}),
+                  dsml_options());
+    expect_parsed(dsml_block("<｜DSML｜invoke name=\"f\">\n" + parameter("s", "true", "é\"") + bad),
+                  expected(bad, {{"f", "{\"s\": \"é\\\"\""}}), dsml_options());
   }
   std::string deep = "1";
   for (int i = 0; i < 128; ++i) deep = "[" + deep + "]";
-  EXPECT_FALSE(parse(options_of(), block(invoke("f", parameter("a", "false", deep))), {}).is_whole)
+  EXPECT_FALSE(parse(dsml_options(), dsml_block(invoke("f", parameter("a", "false", deep))), {}).is_whole)
       << "arguments nest at most 128 deep";
   const std::string allowed = deep.substr(1, deep.size() - 2);
-  EXPECT_EQ(parse(options_of(), block(invoke("f", parameter("a", "false", allowed))), {}),
+  EXPECT_EQ(parse(dsml_options(), dsml_block(invoke("f", parameter("a", "false", allowed))), {}),
             expected("", {{"f", "{\"a\": " + allowed + "}"}}));
 }
 
 TEST(Dsml, AJsonStringMayContainTheEndOfAParameter) {
   const std::string value = std::string("[\"") + kParameterEnd + "</｜DSML｜invoke>\"]";
-  expect_parsed(block(invoke("f", parameter("a", "false", value))),
-                expected("", {{"f", "{\"a\": " + value + "}"}}), options_of());
+  expect_parsed(dsml_block(invoke("f", parameter("a", "false", value))),
+                expected("", {{"f", "{\"a\": " + value + "}"}}), dsml_options());
 }
 
 TEST(Dsml, TextThatIsNotUtf8BreaksACallWhereItStands) {
-  const std::string name = block(invoke("f\xff", ""));
-  expect_parsed(name, expected(name, {}), options_of());
+  const std::string name = dsml_block(invoke("f\xff", ""));
+  expect_parsed(name, expected(name, {}), dsml_options());
   const std::string key = parameter("\xff", "true", "a") + "\n</｜DSML｜invoke>";
-  expect_parsed(block("<｜DSML｜invoke name=\"f\">" + key), expected(key, {{"f", ""}}), options_of());
+  expect_parsed(dsml_block("<｜DSML｜invoke name=\"f\">" + key), expected(key, {{"f", ""}}), dsml_options());
   const std::string rest = "\xe6</｜DSML｜parameter>\n</｜DSML｜invoke>";
   expect_parsed("<｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"a\" string=\"true\">東" + rest,
-                expected(rest, {{"f", "{\"a\": \"東"}}), options_of());
+                expected(rest, {{"f", "{\"a\": \"東"}}), dsml_options());
 }
 
 TEST(Dsml, NamesMayContainQuotesButNoTags) {
-  expect_parsed(block(invoke("f", parameter("a\" string=\"", "true", "x"))),
-                expected("", {{"f", "{\"a\\\" string=\\\"\": \"x\"}"}}), options_of());
+  expect_parsed(dsml_block(invoke("f", parameter("a\" string=\"", "true", "x"))),
+                expected("", {{"f", "{\"a\\\" string=\\\"\": \"x\"}"}}), dsml_options());
   for (const std::string& bad :
        {invoke("", ""), invoke(std::string(300, 'f'), ""), invoke("f</｜DSML｜invoke>", "")}) {
-    const std::string text = block(bad);
-    EXPECT_EQ(parse(options_of(), text, {}), expected(text, {})) << text;
+    const std::string text = dsml_block(bad);
+    EXPECT_EQ(parse(dsml_options(), text, {}), expected(text, {})) << text;
   }
   for (const std::string& key : {std::string(2000, 'k'), std::string("a</｜DSML｜parameter>")}) {
     const std::string rest = "\n" + parameter(key, "true", "") + "\n</｜DSML｜invoke>";
-    EXPECT_EQ(parse(options_of(), block("<｜DSML｜invoke name=\"f\">" + rest), {}),
+    EXPECT_EQ(parse(dsml_options(), dsml_block("<｜DSML｜invoke name=\"f\">" + rest), {}),
               expected(rest, {{"f", ""}}));
   }
   const std::string longest(1024, 'k');
-  EXPECT_TRUE(parse(options_of(), block(invoke("f", parameter(longest, "true", ""))), {}).is_whole);
+  EXPECT_TRUE(parse(dsml_options(), dsml_block(invoke("f", parameter(longest, "true", ""))), {}).is_whole);
 }
 
 TEST(Dsml, UnknownFunctionsAndFurtherCallsAreDropped) {
-  const std::string text =
-      "x\n\n" +
-      block(invoke("nope", parameter("a", "true", "")) + "\n" + invoke("f", "") + "\n" + invoke("now", "")) +
-      "\nDone.";
-  expect_parsed(text, expected("xDone.", {{"f", "{}"}, {"now", "{}"}}, {"nope"}), options_of());
-  expect_parsed(text, expected("xDone.", {{"f", "{}"}}, {"nope"}), options_of(false));
+  const std::string text = "x\n\n" +
+                           dsml_block(invoke("nope", parameter("a", "true", "")) + "\n" + invoke("f", "") +
+                                      "\n" + invoke("now", "")) +
+                           "\nDone.";
+  expect_parsed(text, expected("xDone.", {{"f", "{}"}, {"now", "{}"}}, {"nope"}), dsml_options());
+  expect_parsed(text, expected("xDone.", {{"f", "{}"}}, {"nope"}), dsml_options(false));
   expect_parsed(text, expected("xDone.", {{"nope", "{\"a\": \"\"}"}, {"f", "{}"}, {"now", "{}"}}, {"nope"}),
-                options_of(true, true));
+                dsml_options(true, true));
 }
 
 TEST(Dsml, AGoodCallAfterABrokenOneIsFound) {
@@ -247,12 +248,13 @@ TEST(Dsml, AGoodCallAfterABrokenOneIsFound) {
   for (const auto& [sent, rest] : broken) {
     const std::string first = sent.empty() ? "" : parameter("a", "true", "");
     expect_parsed(begin + head + first + rest + "\n" + good,
-                  expected(rest, {{"f", sent}, {"f", "{\"a\": \"1\"}"}}), options_of());
+                  expected(rest, {{"f", sent}, {"f", "{\"a\": \"1\"}"}}), dsml_options());
   }
   const std::string nameless = begin + "<｜DSML｜invoke";
-  expect_parsed(nameless + "\n" + good, expected(nameless, {{"f", "{\"a\": \"1\"}"}}), options_of());
+  expect_parsed(nameless + "\n" + good, expected(nameless, {{"f", "{\"a\": \"1\"}"}}), dsml_options());
   // A string without an end contains everything that follows.
-  expect_parsed(open + good, expected("", {{"f", "{\"a\": " + Json(open + "1").dump() + "}"}}), options_of());
+  expect_parsed(open + good, expected("", {{"f", "{\"a\": " + OrderedJson(open + "1").dump() + "}"}}),
+                dsml_options());
 }
 
 // Words come in any order: most texts are malformed in ways that no hand-written case covers.
@@ -292,13 +294,13 @@ TEST(Dsml, RandomMixturesOfTagsAreTheSameHoweverTheyAreCut) {
   for (int round = 0; round < 20000; ++round) {
     std::string text;
     for (uint32_t n = rng() % 14; n > 0; --n) text += parts[rng() % parts.size()];
-    const Parsed whole = parse(options_of(), text, {});
+    const Parsed whole = parse(dsml_options(), text, {});
     num_calls += whole.calls.size();
     for (int again = 0; again < 3; ++again) {
       std::vector<size_t> cuts(rng() % 8);
       for (size_t& cut : cuts) cut = rng() % (text.size() + 1);
       std::sort(cuts.begin(), cuts.end());
-      ASSERT_EQ(parse(options_of(), text, cuts), whole)
+      ASSERT_EQ(parse(dsml_options(), text, cuts), whole)
           << "seed " << seed << ", round " << round << ": " << text;
     }
     if (whole.calls.empty() && whole.unknown.empty()) {
@@ -328,27 +330,27 @@ TEST(Dsml, ManyMalformedOverlappingCallsAreReadInLinearTime) {
   for (const std::string& text : texts) {
     std::vector<size_t> cuts;
     for (size_t at = 0; at < text.size(); at += 4093) cuts.push_back(at);
-    const Parsed whole = parse(options_of(), text, {});
+    const Parsed whole = parse(dsml_options(), text, {});
     ASSERT_FALSE(whole.calls.empty()) << text.substr(0, 200);
     EXPECT_EQ(whole.calls.back().arguments, "{}") << text.substr(0, 200);
-    EXPECT_TRUE(parse(options_of(), text, cuts) == whole) << text.substr(0, 200);
+    EXPECT_TRUE(parse(dsml_options(), text, cuts) == whole) << text.substr(0, 200);
   }
   // No parameter ends, and the content of the first string is not read again.
   const std::string open = repeat(head + "true\">");
-  const Parsed first = parse(options_of(), open, {});
+  const Parsed first = parse(dsml_options(), open, {});
   ASSERT_EQ(first.calls.size(), 1U);
   EXPECT_EQ(first.content, "");
 }
 
 TEST(Dsml, TextStreamsUnlessItCouldBeginACall) {
-  ToolCallParser parser(options_of());
+  ToolCallParser parser(dsml_options());
   EXPECT_EQ(parser.append("a <b> ").content, "a <b>");
   EXPECT_EQ(parser.append("c\n\n<｜DS").content, " c");
   EXPECT_EQ(parser.append("x").content, "\n\n<｜DSx");
 }
 
 TEST(Dsml, ArgumentsStreamButForJsonThatIsNotWholeYet) {
-  ToolCallParser parser(options_of());
+  ToolCallParser parser(dsml_options());
   const auto append = [&](const std::string& text) {
     const ToolCallParser::Piece piece = parser.append(text);
     EXPECT_EQ(piece.content, "");

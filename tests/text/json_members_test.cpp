@@ -15,12 +15,12 @@
 namespace hadal {
 namespace {
 
-constexpr size_t kDepth = 100;
+constexpr size_t kTextDepth = 100;
 constexpr std::string_view kTooManySquares =
     "the body has too many large objects: the squares of their numbers of members add up to more than "
     "268435456, the most that is allowed";
 
-std::string error(std::string_view text, size_t max_depth = kDepth) {
+std::string error(std::string_view text, size_t max_depth = kTextDepth) {
   const Result<void> checked = check_json_members(text, "the body", max_depth);
   return checked.ok() ? std::string() : checked.status().message;
 }
@@ -113,7 +113,7 @@ TEST(JsonMembers, WhatNoParserReadsIsNotChecked) {
        {"1,", "]", "}", "[}", "{]", ":", "{}", "[] ", "{\"a\":1:", "[\"a\":1,", "\"a\":"}) {
     const std::string text = std::string(before) + large;
     EXPECT_EQ(error(text), "") << before;
-    EXPECT_FALSE(parse_json_text(text, "x", kDepth).ok()) << before;
+    EXPECT_FALSE(parse_json_text(text, "x", kTextDepth).ok()) << before;
   }
   EXPECT_EQ(error(""), "");
   EXPECT_EQ(error("\"an unfinished string " + large), "")
@@ -122,8 +122,8 @@ TEST(JsonMembers, WhatNoParserReadsIsNotChecked) {
 }
 
 TEST(JsonMembers, TheLastLevelThatIsAllowedIsStillChecked) {
-  const std::string brackets(kDepth - 1, '[');
-  EXPECT_EQ(error(brackets + object(4097)), too_many_at(kDepth - 1));
+  const std::string brackets(kTextDepth - 1, '[');
+  EXPECT_EQ(error(brackets + object(4097)), too_many_at(kTextDepth - 1));
   EXPECT_EQ(error(brackets + "[" + object(4097)), "") << "a parser refuses its depth";
   EXPECT_EQ(error("{" + members(4097) + ",\"deep\":" + std::string(100'000, '[')), too_many_at(0));
 }
@@ -135,8 +135,8 @@ TEST(JsonMembers, ACancelledCheckEnds) {
 }
 
 TEST(JsonMembers, AFieldsJsonHasTheSameLimit) {
-  EXPECT_TRUE(parse_json_text(object(4096), "json_schema", kDepth).ok());
-  const auto parsed = parse_json_text(object(4097), "json_schema", kDepth);
+  EXPECT_TRUE(parse_json_text(object(4096), "json_schema", kTextDepth).ok());
+  const auto parsed = parse_json_text(object(4097), "json_schema", kTextDepth);
   ASSERT_FALSE(parsed.ok());
   EXPECT_EQ(
       parsed.status().message,

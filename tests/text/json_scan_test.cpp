@@ -13,7 +13,7 @@
 namespace hadal {
 namespace {
 
-constexpr size_t kDepth = 128;
+constexpr size_t kScanDepth = 128;
 
 struct Read {
   size_t size = 0;
@@ -27,7 +27,7 @@ void PrintTo(const Read& read, std::ostream* out) {
 
 // Reads `text` in pieces of `piece` bytes.
 Read read_pieces(std::string_view text, size_t piece) {
-  JsonScan scan(kDepth);
+  JsonScan scan(kScanDepth);
   Read out;
   for (size_t at = 0; at < text.size() && !out.is_whole && !out.is_broken; at += piece) {
     out.size += scan.read(text.substr(at, piece));
@@ -77,10 +77,10 @@ TEST(JsonScan, StopsBeforeTheFirstByteThatCannotBeThere) {
 }
 
 TEST(JsonScan, NestingBeyondTheLimitIsBrokenAtItsFirstByteHoweverMuchFollows) {
-  const std::string allowed = repeat("[", kDepth) + repeat("]", kDepth);
+  const std::string allowed = repeat("[", kScanDepth) + repeat("]", kScanDepth);
   expect_read(allowed, {.size = allowed.size(), .is_whole = true, .is_broken = false});
-  expect_read(repeat("[", 1'000'000), {.size = kDepth, .is_whole = false, .is_broken = true});
-  expect_read(repeat("{\"a\":", 100'000), {.size = kDepth * 5, .is_whole = false, .is_broken = true});
+  expect_read(repeat("[", 1'000'000), {.size = kScanDepth, .is_whole = false, .is_broken = true});
+  expect_read(repeat("{\"a\":", 100'000), {.size = kScanDepth * 5, .is_whole = false, .is_broken = true});
 }
 
 TEST(JsonScan, LongStringsAndManyValuesAreWhole) {

@@ -9,27 +9,25 @@
 namespace hadal {
 namespace {
 
-using Format = ReasoningFormat;
-using Options = ReasoningParser::Options;
-
-struct Parsed {
+struct ParsedReasoning {
   std::string reasoning;
   std::string content;
   bool in_reasoning = false;
   size_t num_reasoning_pieces = 0;
-  bool operator==(const Parsed&) const = default;
+  bool operator==(const ParsedReasoning&) const = default;
 };
 
-void PrintTo(const Parsed& parsed, std::ostream* out) {
+void PrintTo(const ParsedReasoning& parsed, std::ostream* out) {
   *out << "reasoning \"" << parsed.reasoning << "\" content \"" << parsed.content << "\" in_reasoning "
        << parsed.in_reasoning << " pieces " << parsed.num_reasoning_pieces;
 }
 
 // Parses `text` in pieces that end at `cuts`, which ascend. Without stream_reasoning pieces of reasoning are
 // counted.
-Parsed parse(const Options& options, std::string_view text, const std::vector<size_t>& cuts) {
+ParsedReasoning parse_reasoning(const ReasoningParser::Options& options, std::string_view text,
+                                const std::vector<size_t>& cuts) {
   ReasoningParser parser(options);
-  Parsed out;
+  ParsedReasoning out;
   const auto take = [&](const ReasoningParser::Piece& piece) {
     out.reasoning += piece.reasoning;
     out.content += piece.content;
@@ -46,8 +44,8 @@ Parsed parse(const Options& options, std::string_view text, const std::vector<si
   return out;
 }
 
-struct Case {
-  Format format;
+struct ReasoningCase {
+  ReasoningFormat format;
   bool starts_in_reasoning;
   std::string text;
   std::string reasoning;
@@ -55,59 +53,59 @@ struct Case {
   bool ends_in_reasoning;
 };
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
-      {Format::kNone, false, "<think>a</think>b", "", "<think>a</think>b", false},
-      {Format::kNone, true, "a</think>b", "", "a</think>b", false},
-      {Format::kNone, false, "", "", "", false},
-      {Format::kDeepSeekR1, true, "", "", "", true},
-      {Format::kDeepSeekR1, true, "so</think>42", "so", "42", false},
-      {Format::kDeepSeekR1, true, "<think>so</think>42", "so", "42", false},
-      {Format::kDeepSeekR1, true, "<think>", "", "", true},
-      {Format::kDeepSeekR1, true, "<think><think>so</think>42", "so", "42", false},
-      {Format::kDeepSeekR1, true, "</think>42", "", "42", false},
-      {Format::kDeepSeekR1, true, "<think></think>", "", "", false},
-      {Format::kDeepSeekR1, true, "never done", "never done", "", true},
-      {Format::kDeepSeekR1, true, "hm </thi", "hm </thi", "", true},
-      {Format::kDeepSeekR1, true, "<thi", "<thi", "", true},
-      {Format::kDeepSeekR1, true, "so </thin</think>42 </think>", "so </thin", "42 </think>", false},
-      {Format::kDeepSeekR1, true, "a<think>b</think>c<think>d</think>", "a<think>b", "c<think>d</think>",
-       false},
-      {Format::kDeepSeekR1, true, "<</<</think</think>>", "<</<</think", ">", false},
-      {Format::kDeepSeekR1, true, "\nOkay.\n</think>\n\n42\n", "\nOkay.\n", "\n\n42\n", false},
-      {Format::kDeepSeekR1, true, " <think>x</think>y", " <think>x", "y", false},
-      {Format::kDeepSeekR1, true, "<｜tool▁calls▁begin｜>é</think>日本 <｜tool▁calls▁begin｜>",
+const std::vector<ReasoningCase>& cases() {
+  static const std::vector<ReasoningCase> all = {
+      {ReasoningFormat::kNone, false, "<think>a</think>b", "", "<think>a</think>b", false},
+      {ReasoningFormat::kNone, true, "a</think>b", "", "a</think>b", false},
+      {ReasoningFormat::kNone, false, "", "", "", false},
+      {ReasoningFormat::kDeepSeekR1, true, "", "", "", true},
+      {ReasoningFormat::kDeepSeekR1, true, "so</think>42", "so", "42", false},
+      {ReasoningFormat::kDeepSeekR1, true, "<think>so</think>42", "so", "42", false},
+      {ReasoningFormat::kDeepSeekR1, true, "<think>", "", "", true},
+      {ReasoningFormat::kDeepSeekR1, true, "<think><think>so</think>42", "so", "42", false},
+      {ReasoningFormat::kDeepSeekR1, true, "</think>42", "", "42", false},
+      {ReasoningFormat::kDeepSeekR1, true, "<think></think>", "", "", false},
+      {ReasoningFormat::kDeepSeekR1, true, "never done", "never done", "", true},
+      {ReasoningFormat::kDeepSeekR1, true, "hm </thi", "hm </thi", "", true},
+      {ReasoningFormat::kDeepSeekR1, true, "<thi", "<thi", "", true},
+      {ReasoningFormat::kDeepSeekR1, true, "so </thin</think>42 </think>", "so </thin", "42 </think>", false},
+      {ReasoningFormat::kDeepSeekR1, true, "a<think>b</think>c<think>d</think>", "a<think>b",
+       "c<think>d</think>", false},
+      {ReasoningFormat::kDeepSeekR1, true, "<</<</think</think>>", "<</<</think", ">", false},
+      {ReasoningFormat::kDeepSeekR1, true, "\nOkay.\n</think>\n\n42\n", "\nOkay.\n", "\n\n42\n", false},
+      {ReasoningFormat::kDeepSeekR1, true, " <think>x</think>y", " <think>x", "y", false},
+      {ReasoningFormat::kDeepSeekR1, true, "<｜tool▁calls▁begin｜>é</think>日本 <｜tool▁calls▁begin｜>",
        "<｜tool▁calls▁begin｜>é", "日本 <｜tool▁calls▁begin｜>", false},
-      {Format::kDeepSeekR1, false, "42 </think> is", "", "42 </think> is", false},
-      {Format::kDeepSeekV3, true, "so</think>42", "so", "42", false},
-      {Format::kDeepSeekV3, false, "so</think>42", "", "so</think>42", false},
-      {Format::kDeepSeekV3, false, "<think>so</think>42", "so", "42", false},
-      {Format::kDeepSeekV3, false, "<think>so", "so", "", true},
-      {Format::kDeepSeekV3, false, "<thin", "", "<thin", false},
-      {Format::kDeepSeekV3, false, "a <think>so</think>", "", "a <think>so</think>", false},
-      {Format::kDeepSeekV3, false, "🌊 🐙", "", "🌊 🐙", false},
+      {ReasoningFormat::kDeepSeekR1, false, "42 </think> is", "", "42 </think> is", false},
+      {ReasoningFormat::kDeepSeekV3, true, "so</think>42", "so", "42", false},
+      {ReasoningFormat::kDeepSeekV3, false, "so</think>42", "", "so</think>42", false},
+      {ReasoningFormat::kDeepSeekV3, false, "<think>so</think>42", "so", "42", false},
+      {ReasoningFormat::kDeepSeekV3, false, "<think>so", "so", "", true},
+      {ReasoningFormat::kDeepSeekV3, false, "<thin", "", "<thin", false},
+      {ReasoningFormat::kDeepSeekV3, false, "a <think>so</think>", "", "a <think>so</think>", false},
+      {ReasoningFormat::kDeepSeekV3, false, "🌊 🐙", "", "🌊 🐙", false},
   };
   return all;
 }
 
 TEST(ReasoningParser, GivesTheSameHoweverTheTextIsCut) {
   size_t num_cuts = 0;
-  for (const Case& c : cases()) {
+  for (const ReasoningCase& c : cases()) {
     for (const bool stream : {true, false}) {
       SCOPED_TRACE(c.text + (stream ? ", streamed" : ", reasoning in one piece"));
-      const Options options{
+      const ReasoningParser::Options options{
           .format = c.format, .starts_in_reasoning = c.starts_in_reasoning, .stream_reasoning = stream};
-      const Parsed expected{.reasoning = c.reasoning,
-                            .content = c.content,
-                            .in_reasoning = c.ends_in_reasoning,
-                            .num_reasoning_pieces = stream || c.reasoning.empty() ? 0U : 1U};
-      ASSERT_EQ(parse(options, c.text, {}), expected);
+      const ParsedReasoning expected{.reasoning = c.reasoning,
+                                     .content = c.content,
+                                     .in_reasoning = c.ends_in_reasoning,
+                                     .num_reasoning_pieces = stream || c.reasoning.empty() ? 0U : 1U};
+      ASSERT_EQ(parse_reasoning(options, c.text, {}), expected);
       std::vector<size_t> bytes(c.text.size());
       for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = i;
-      ASSERT_EQ(parse(options, c.text, bytes), expected) << "byte by byte";
+      ASSERT_EQ(parse_reasoning(options, c.text, bytes), expected) << "byte by byte";
       for (size_t first = 0; first <= c.text.size(); ++first) {
         for (size_t second = first; second <= c.text.size(); ++second, ++num_cuts)
-          ASSERT_EQ(parse(options, c.text, {first, second}), expected) << first << ", " << second;
+          ASSERT_EQ(parse_reasoning(options, c.text, {first, second}), expected) << first << ", " << second;
       }
     }
   }
@@ -130,14 +128,16 @@ TEST(ReasoningParser, GivesTheSameForRandomMixturesOfTags) {
   for (int round = 0; round < 2000; ++round) {
     std::string text;
     for (uint32_t n = rng() % 12; n > 0; --n) text += parts[rng() % std::size(parts)];
-    const Options options{.format = rng() % 2 == 0 ? Format::kDeepSeekR1 : Format::kDeepSeekV3,
-                          .starts_in_reasoning = rng() % 2 == 0,
-                          .stream_reasoning = rng() % 2 == 0};
+    const ReasoningParser::Options options{
+        .format = rng() % 2 == 0 ? ReasoningFormat::kDeepSeekR1 : ReasoningFormat::kDeepSeekV3,
+        .starts_in_reasoning = rng() % 2 == 0,
+        .stream_reasoning = rng() % 2 == 0};
     std::vector<size_t> cuts;
     for (uint32_t n = rng() % 8; n > 0; --n) cuts.push_back(rng() % (text.size() + 1));
     std::sort(cuts.begin(), cuts.end());
-    const Parsed whole = parse(options, text, {});
-    ASSERT_EQ(parse(options, text, cuts), whole) << "seed " << seed << " round " << round << ": " << text;
+    const ParsedReasoning whole = parse_reasoning(options, text, {});
+    ASSERT_EQ(parse_reasoning(options, text, cuts), whole)
+        << "seed " << seed << " round " << round << ": " << text;
 
     // Nothing is lost: the parts and the removed tags between them are the text.
     std::string rest = text;
@@ -149,7 +149,7 @@ TEST(ReasoningParser, GivesTheSameForRandomMixturesOfTags) {
 }
 
 TEST(ReasoningParser, HoldsBackOnlyAPossibleBeginningOfATag) {
-  ReasoningParser parser({.format = Format::kDeepSeekR1, .starts_in_reasoning = true});
+  ReasoningParser parser({.format = ReasoningFormat::kDeepSeekR1, .starts_in_reasoning = true});
   EXPECT_EQ(parser.append("<t").reasoning, "");
   EXPECT_EQ(parser.append("able> a</").reasoning, "<table> a");
   EXPECT_EQ(parser.append("b><").reasoning, "</b>");
@@ -161,7 +161,7 @@ TEST(ReasoningParser, HoldsBackOnlyAPossibleBeginningOfATag) {
 
 TEST(ReasoningParser, KeepsReasoningTogetherWhenAsked) {
   ReasoningParser parser(
-      {.format = Format::kDeepSeekR1, .starts_in_reasoning = true, .stream_reasoning = false});
+      {.format = ReasoningFormat::kDeepSeekR1, .starts_in_reasoning = true, .stream_reasoning = false});
   EXPECT_EQ(parser.append("one ").reasoning, "");
   EXPECT_EQ(parser.append("two</th").reasoning, "");
   const auto piece = parser.append("ink>x");
@@ -171,19 +171,19 @@ TEST(ReasoningParser, KeepsReasoningTogetherWhenAsked) {
   EXPECT_EQ(parser.finish().reasoning, "");
 
   ReasoningParser unfinished(
-      {.format = Format::kDeepSeekR1, .starts_in_reasoning = true, .stream_reasoning = false});
+      {.format = ReasoningFormat::kDeepSeekR1, .starts_in_reasoning = true, .stream_reasoning = false});
   EXPECT_EQ(unfinished.append("cut off").reasoning, "");
   EXPECT_EQ(unfinished.finish().reasoning, "cut off");
 }
 
 TEST(ReasoningFormat, IsChosenByNameOrByTheChatFormat) {
-  EXPECT_EQ(*resolve_reasoning_format("deepseek-r1", ChatFormat::kV2), Format::kDeepSeekR1);
-  EXPECT_EQ(*resolve_reasoning_format("deepseek-v3", ChatFormat::kR1), Format::kDeepSeekV3);
-  EXPECT_EQ(*resolve_reasoning_format("auto", ChatFormat::kV2), Format::kNone);
-  EXPECT_EQ(*resolve_reasoning_format("auto", ChatFormat::kV25), Format::kDeepSeekV3);
-  EXPECT_EQ(*resolve_reasoning_format("auto", ChatFormat::kR1), Format::kDeepSeekR1);
-  EXPECT_EQ(*resolve_reasoning_format("auto", ChatFormat::kV31), Format::kDeepSeekV3);
-  EXPECT_EQ(*resolve_reasoning_format("auto", ChatFormat::kV32), Format::kDeepSeekV3);
+  EXPECT_EQ(*resolve_reasoning_format("deepseek-r1", ChatFormat::kV2), ReasoningFormat::kDeepSeekR1);
+  EXPECT_EQ(*resolve_reasoning_format("deepseek-v3", ChatFormat::kR1), ReasoningFormat::kDeepSeekV3);
+  EXPECT_EQ(*resolve_reasoning_format("auto", ChatFormat::kV2), ReasoningFormat::kNone);
+  EXPECT_EQ(*resolve_reasoning_format("auto", ChatFormat::kV25), ReasoningFormat::kDeepSeekV3);
+  EXPECT_EQ(*resolve_reasoning_format("auto", ChatFormat::kR1), ReasoningFormat::kDeepSeekR1);
+  EXPECT_EQ(*resolve_reasoning_format("auto", ChatFormat::kV31), ReasoningFormat::kDeepSeekV3);
+  EXPECT_EQ(*resolve_reasoning_format("auto", ChatFormat::kV32), ReasoningFormat::kDeepSeekV3);
   for (const std::string name : {"", "none", "qwen3", "deepseek-r1 "}) {
     const auto result = resolve_reasoning_format(name, ChatFormat::kR1);
     ASSERT_FALSE(result.ok()) << name;
@@ -197,21 +197,22 @@ TEST(ReasoningFormat, IsChosenByNameOrByTheChatFormat) {
 
 // The prompts are as render_chat makes them, for every format and state of the assistant's turn.
 TEST(ReasoningStart, IsFoundFromTheRenderedPrompt) {
-  const auto start = [](ChatFormat chat, Format format, const std::vector<ChatMessage>& messages,
+  const auto start = [](ChatFormat chat, ReasoningFormat format, const std::vector<ChatMessage>& messages,
                         const ChatOptions& options) {
     return starts_in_reasoning(format, *render_chat(chat, messages, options));
   };
   const std::vector<ChatMessage> ask = {{.role = "user", .content = "<think>?</think>"}};
-  EXPECT_TRUE(start(ChatFormat::kR1, Format::kDeepSeekR1, ask, {}));
-  EXPECT_TRUE(start(ChatFormat::kR1, Format::kDeepSeekV3, ask, {}));
-  EXPECT_FALSE(start(ChatFormat::kR1, Format::kNone, ask, {}));
-  EXPECT_FALSE(start(ChatFormat::kV31, Format::kDeepSeekV3, ask, {}));
-  EXPECT_TRUE(start(ChatFormat::kV31, Format::kDeepSeekV3, ask, {.thinking = true}));
-  EXPECT_TRUE(start(ChatFormat::kV32, Format::kDeepSeekV3, ask, {.thinking = true}));
-  EXPECT_FALSE(start(ChatFormat::kV32, Format::kDeepSeekV3, ask, {}));
-  EXPECT_FALSE(start(ChatFormat::kV31, Format::kDeepSeekR1, ask, {})) << "the prompt closed reasoning";
-  EXPECT_FALSE(start(ChatFormat::kV25, Format::kDeepSeekV3, ask, {}));
-  EXPECT_TRUE(start(ChatFormat::kV25, Format::kDeepSeekR1, ask, {}));
+  EXPECT_TRUE(start(ChatFormat::kR1, ReasoningFormat::kDeepSeekR1, ask, {}));
+  EXPECT_TRUE(start(ChatFormat::kR1, ReasoningFormat::kDeepSeekV3, ask, {}));
+  EXPECT_FALSE(start(ChatFormat::kR1, ReasoningFormat::kNone, ask, {}));
+  EXPECT_FALSE(start(ChatFormat::kV31, ReasoningFormat::kDeepSeekV3, ask, {}));
+  EXPECT_TRUE(start(ChatFormat::kV31, ReasoningFormat::kDeepSeekV3, ask, {.thinking = true}));
+  EXPECT_TRUE(start(ChatFormat::kV32, ReasoningFormat::kDeepSeekV3, ask, {.thinking = true}));
+  EXPECT_FALSE(start(ChatFormat::kV32, ReasoningFormat::kDeepSeekV3, ask, {}));
+  EXPECT_FALSE(start(ChatFormat::kV31, ReasoningFormat::kDeepSeekR1, ask, {}))
+      << "the prompt closed reasoning";
+  EXPECT_FALSE(start(ChatFormat::kV25, ReasoningFormat::kDeepSeekV3, ask, {}));
+  EXPECT_TRUE(start(ChatFormat::kV25, ReasoningFormat::kDeepSeekR1, ask, {}));
 
   // A continued answer begins where its text ends.
   const ChatOptions open{.continue_final_message = true};
@@ -219,21 +220,22 @@ TEST(ReasoningStart, IsFoundFromTheRenderedPrompt) {
     message.role = "assistant";
     return std::vector<ChatMessage>{ask[0], message};
   };
-  EXPECT_TRUE(start(ChatFormat::kR1, Format::kDeepSeekR1, with({.reasoning_content = "so"}), open));
+  EXPECT_TRUE(start(ChatFormat::kR1, ReasoningFormat::kDeepSeekR1, with({.reasoning_content = "so"}), open));
+  EXPECT_FALSE(start(ChatFormat::kR1, ReasoningFormat::kDeepSeekR1,
+                     with({.content = "42", .reasoning_content = "so"}), open));
+  EXPECT_TRUE(start(ChatFormat::kV31, ReasoningFormat::kDeepSeekV3, with({.reasoning_content = "so"}), open));
+  EXPECT_FALSE(start(ChatFormat::kV31, ReasoningFormat::kDeepSeekV3, with({.content = "4"}), open));
+  EXPECT_TRUE(start(ChatFormat::kV25, ReasoningFormat::kDeepSeekV3, with({.content = "<think>so"}), open));
   EXPECT_FALSE(
-      start(ChatFormat::kR1, Format::kDeepSeekR1, with({.content = "42", .reasoning_content = "so"}), open));
-  EXPECT_TRUE(start(ChatFormat::kV31, Format::kDeepSeekV3, with({.reasoning_content = "so"}), open));
-  EXPECT_FALSE(start(ChatFormat::kV31, Format::kDeepSeekV3, with({.content = "4"}), open));
-  EXPECT_TRUE(start(ChatFormat::kV25, Format::kDeepSeekV3, with({.content = "<think>so"}), open));
-  EXPECT_FALSE(start(ChatFormat::kV25, Format::kDeepSeekV3, with({.content = "<think>a</think>b"}), open));
+      start(ChatFormat::kV25, ReasoningFormat::kDeepSeekV3, with({.content = "<think>a</think>b"}), open));
 
   // After a tool's result V3.1 continues in the turn of the call, which is not opened again.
   const std::vector<ChatMessage> tools = {
       ask[0],
       {.role = "assistant", .tool_calls = {{.name = "f", .arguments = "{}"}}},
       {.role = "tool", .content = "<think>"}};
-  EXPECT_FALSE(start(ChatFormat::kV31, Format::kDeepSeekV3, tools, {.thinking = true}));
-  EXPECT_FALSE(start(ChatFormat::kV25, Format::kDeepSeekV3, tools, {}));
+  EXPECT_FALSE(start(ChatFormat::kV31, ReasoningFormat::kDeepSeekV3, tools, {.thinking = true}));
+  EXPECT_FALSE(start(ChatFormat::kV25, ReasoningFormat::kDeepSeekV3, tools, {}));
 }
 
 }  // namespace

@@ -6,30 +6,22 @@
 #include <string>
 #include <vector>
 
+#include "tests/text/split_pieces.h"
 #include "text/tokenizer/splitter.h"
 
 namespace hadal {
 namespace {
 
 using ::testing::HasSubstr;
-using Pieces = std::vector<std::string>;
 
-constexpr std::chrono::hours kAnHour{1};
-
-Pieces split(const Splitter& splitter, const std::string& text, std::chrono::nanoseconds time = kAnHour) {
-  Pieces out;
-  SplitBudget budget(time);
-  splitter.split(text, budget, [&](std::string_view piece) { out.emplace_back(piece); });
-  return out;
-}
-
+// Splits with PCRE2.
 Pieces split(const std::string& pattern, const std::string& text, std::chrono::nanoseconds time = kAnHour) {
   return split(*make_pcre2_splitter(pattern).value(), text, time);
 }
 
 // Returns what the error says; empty if there is none.
-std::string error_of(const std::string& pattern, const std::string& text,
-                     std::chrono::nanoseconds time = kAnHour) {
+std::string limit_error(const std::string& pattern, const std::string& text,
+                        std::chrono::nanoseconds time = kAnHour) {
   try {
     split(pattern, text, time);
   } catch (const PatternLimitError& error) {
@@ -74,7 +66,7 @@ TEST(Pcre2Limits, AnEmptyMatchSplitsTheText) {
 TEST(Pcre2Limits, APieceHasAtMost256KiB) {
   const std::string longest((256 << 10) - 1, 'a');
   EXPECT_EQ(split("[^!]+", longest + "!!"), (Pieces{longest, "!!"}));
-  EXPECT_THAT(error_of("[^!]+", longest + "a!"),
+  EXPECT_THAT(limit_error("[^!]+", longest + "a!"),
               HasSubstr("the pattern \"[^!]+\" of tokenizer.json looks at more than 256 KiB at once"));
 }
 
@@ -82,19 +74,19 @@ TEST(Pcre2Limits, BacktrackingIsBounded) {
   const std::string text(20'000, 'a');
   for (const char* pattern : {"(a+)+[bc]", "a*a*a*a*[bc]", "a*?a*?a*?[bc]", ".*.*.*[xy]", "(?:.*a){20}[xy]",
                               R"(\p{L}*\p{L}*\p{L}*[0-9])", R"((a*)*\1[bc])"}) {
-    EXPECT_THAT(error_of(pattern, text), HasSubstr("of tokenizer.json takes more than")) << pattern;
+    EXPECT_THAT(limit_error(pattern, text), HasSubstr("of tokenizer.json takes more than")) << pattern;
   }
 }
 
 // Each attempt is cheap, but there is one for each character of the text, and each goes through all of it.
 TEST(Pcre2Limits, AttemptsTogetherAreBounded) {
-  EXPECT_THAT(error_of("(?=[^QR]*+[QR])a", std::string(100'000, 'a'), std::chrono::milliseconds(10)),
+  EXPECT_THAT(limit_error("(?=[^QR]*+[QR])a", std::string(100'000, 'a'), std::chrono::milliseconds(10)),
               HasSubstr("takes more than 0.05 s and 1 µs for each byte"));
 }
 
 TEST(Pcre2Limits, AnErrorShowsABeginningOfThePattern) {
   const std::string pattern = "[^!]+|" + repeated("é\x01", 100);
-  const std::string error = error_of(pattern, std::string(300 << 10, 'a'));
+  const std::string error = limit_error(pattern, std::string(300 << 10, 'a'));
   EXPECT_THAT(error, HasSubstr(R"("[^!]+|é\x01é\x01)"));
   EXPECT_THAT(error, HasSubstr("...\" of tokenizer.json"));
   EXPECT_LT(error.size(), 400U);

@@ -3,24 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "tests/text/split_pieces.h"
 #include "text/utf8.h"
 
 namespace hadal {
 namespace {
-
-using Pieces = std::vector<std::string>;
-
-Pieces split(const Splitter& splitter, const std::string& text) {
-  Pieces out;
-  SplitBudget budget(std::chrono::hours(1));  // tests do not depend on the machine's speed
-  if (!text.empty()) splitter.split(text, budget, [&](std::string_view piece) { out.emplace_back(piece); });
-  return out;
-}
 
 // The classes of these characters are the same in every Unicode version since 12, and they cover all classes
 // that patterns distinguish.

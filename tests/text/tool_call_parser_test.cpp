@@ -222,7 +222,7 @@ Parsed expected_of(const Case& c) {
   return out;
 }
 
-class ToolCalls : public testing::TestWithParam<Format> {};
+class ToolCalls : public ::testing::TestWithParam<Format> {};
 
 TEST_P(ToolCalls, AreReadFromTheWholeText) {
   for (const Case& c : cases_of(GetParam()))
@@ -368,7 +368,7 @@ TEST_P(ToolCalls, AreReadInLinearTimeWhereTheyOverlap) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, ToolCalls, testing::Values(Format::kDeepSeekV3, Format::kDeepSeekV31),
+INSTANTIATE_TEST_SUITE_P(Formats, ToolCalls, ::testing::Values(Format::kDeepSeekV3, Format::kDeepSeekV31),
                          [](const auto& format) { return std::string(to_string(format.param)); });
 
 }  // namespace

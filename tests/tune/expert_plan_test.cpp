@@ -25,10 +25,11 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int64_t kMostTokens = 4096;
-constexpr WeightType kTypes[] = {WeightType::kBF16,       WeightType::kF16,       WeightType::kFp8Block,
-                                 WeightType::kFp8Channel, WeightType::kInt8Block, WeightType::kInt8Channel};
-constexpr const char* kTypeNames[] = {"bf16",        "f16",        "fp8_block",
-                                      "fp8_channel", "int8_block", "int8_channel"};
+constexpr WeightType kExpertTypes[] = {WeightType::kBF16,      WeightType::kF16,
+                                       WeightType::kFp8Block,  WeightType::kFp8Channel,
+                                       WeightType::kInt8Block, WeightType::kInt8Channel};
+constexpr const char* kExpertTypeNames[] = {"bf16",        "f16",        "fp8_block",
+                                            "fp8_channel", "int8_block", "int8_channel"};
 constexpr const char* kModels[] = {"v2-lite", "v2", "v3", "tiny"};
 
 constexpr ModelSplit kSplits[] = {{.tp = 1}, {.tp = 2},          {.tp = 4},
@@ -74,7 +75,7 @@ std::string kernels_text(const ExpertsPlan& plan) {
 }
 
 // Returns "1 few …; 9 router …": each list of kernels after the smallest number of tokens that has it.
-std::string runs(ExpertsShape shape, const ProductChoices* measured, const ExpertsFlags& flags) {
+std::string runs_of_plans(ExpertsShape shape, const ProductChoices* measured, const ExpertsFlags& flags) {
   std::string text;
   std::string last;
   for (shape.tokens = 1; shape.tokens <= kMostTokens; ++shape.tokens) {
@@ -90,14 +91,14 @@ std::string runs(ExpertsShape shape, const ProductChoices* measured, const Exper
 template <typename Visit>
 void for_every_case(const Visit& visit) {
   for (const char* model : kModels) {
-    for (size_t type = 0; type < std::size(kTypes); ++type) {
+    for (size_t type = 0; type < std::size(kExpertTypes); ++type) {
       for (const ModelSplit split : kSplits) {
         if (std::string_view(model) == "tiny" && split.tp > 2) continue;
-        const ExpertsShape shape = shape_of(model, split, kTypes[type]);
+        const ExpertsShape shape = shape_of(model, split, kExpertTypes[type]);
         const std::string ep = split.ep == 1 ? "" : fmt::format(" ep{}", split.ep);
         for (const Mode& mode : kModes) {
           for (const bool measured : {false, true}) {
-            visit(fmt::format("{} {} tp{}{} {}{}", model, kTypeNames[type], split.tp, ep, mode.name,
+            visit(fmt::format("{} {} tp{}{} {}{}", model, kExpertTypeNames[type], split.tp, ep, mode.name,
                               measured ? " measured" : ""),
                   shape, measured ? &shipped() : nullptr, mode.flags);
           }
@@ -120,7 +121,7 @@ TEST(ExpertPlan, KernelsAreAsRecorded) {
   std::ostringstream found;
   for_every_case([&](const std::string& label, const ExpertsShape& shape, const ProductChoices* measured,
                      const ExpertsFlags& flags) {
-    const std::string text = runs(shape, measured, flags);
+    const std::string text = runs_of_plans(shape, measured, flags);
     const bool own_format = label.starts_with("v3 fp8_block tp") || label.starts_with("v2-lite bf16 tp1") ||
                             label.starts_with("tiny bf16 tp1 ");
     found << label << ": " << (own_format ? text : fmt::format("{:016x}", hash_of(text))) << "\n";

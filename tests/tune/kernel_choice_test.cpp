@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kBF16, WeightType::kFp8Block};
+constexpr WeightType kProductTypes[] = {WeightType::kF32, WeightType::kBF16, WeightType::kFp8Block};
 constexpr int kMultiprocessors[] = {132, 114, 78, 144};
 
 WeightType type_named(const std::string& name) {
@@ -56,7 +56,7 @@ int64_t random_width(std::mt19937_64& random, int bits) {
 
 LinearShape random_shape(std::mt19937_64& random) {
   LinearShape s;
-  s.type = kTypes[random() % 3];
+  s.type = kProductTypes[random() % 3];
   s.m = random_size(random, 14);
   s.n = random_width(random, 17);
   s.k = random_width(random, 15);
@@ -69,7 +69,7 @@ LinearShape random_shape(std::mt19937_64& random) {
 
 GroupedShape random_grouped_shape(std::mt19937_64& random) {
   GroupedShape s;
-  s.type = kTypes[random() % 3];
+  s.type = kProductTypes[random() % 3];
   s.num_rows = random_size(random, 17);
   s.num_experts = static_cast<int>(1 + random() % 600);
   s.n = random_width(random, 14);
@@ -83,7 +83,7 @@ GroupedShape random_grouped_shape(std::mt19937_64& random) {
 
 // Returns the runs of equal choices, as in kernel_choices.txt.
 template <typename ChoiceAt>
-std::string runs(int64_t step, const ChoiceAt& choice_at) {
+std::string runs_of_choices(int64_t step, const ChoiceAt& choice_at) {
   std::string text;
   std::string last;
   for (int64_t m = 1; m <= 8192; ++m) {
@@ -110,7 +110,7 @@ TEST(KernelChoice, HeuristicsChooseAsRecordedAtTheModelsShapes) {
     if (kind == "dense") {
       LinearShape s{.type = type_named(type)};
       words >> s.n >> s.k;
-      now = runs(1, [&](int64_t m) {
+      now = runs_of_choices(1, [&](int64_t m) {
         s.m = m;
         return heuristic(s);
       });
@@ -121,7 +121,7 @@ TEST(KernelChoice, HeuristicsChooseAsRecordedAtTheModelsShapes) {
       words >> s.num_experts >> s.n >> s.k >> slots >> order;
       s.rows_per_token = static_cast<int>(slots);
       s.gathered = order == "gathered";
-      now = runs(slots, [&](int64_t rows) {
+      now = runs_of_choices(slots, [&](int64_t rows) {
         s.num_rows = rows;
         return heuristic(s);
       });
@@ -303,7 +303,7 @@ TEST(KernelChoice, RefusesWhatIsNotCompiledOrDoesNotFit) {
   EXPECT_FALSE(supports({.kernel = ProductKernel::kLibrary}, shape)) << "bf16 alone";
   EXPECT_FALSE(supports({.kernel = ProductKernel::kThin, .block_m = 8, .block_n = 16}, shape));
   EXPECT_TRUE(supports({.kernel = ProductKernel::kThin, .block_m = 16, .block_n = 16}, shape));
-  for (const WeightType type : kTypes)
+  for (const WeightType type : kProductTypes)
     EXPECT_FALSE(supports(kColumnsTile, {.type = type, .m = 16, .n = 4096, .k = 7168})) << "of experts alone";
 }
 

@@ -18,8 +18,8 @@
 namespace hadal {
 namespace {
 
-constexpr char kDevice[] = "NVIDIA H200";
-constexpr int kMultiprocessors = 132;
+constexpr char kShippedDevice[] = "NVIDIA H200";
+constexpr int kShippedMultiprocessors = 132;
 
 std::filesystem::path folder() {
   return std::filesystem::path(source_dir()) / "share/kernel-configs/NVIDIA_H200";
@@ -32,7 +32,7 @@ TEST(ShippedKernelConfigs, AreReadCompletely) {
     const std::string text = file.path().filename().string();
     SCOPED_TRACE(text);
     ++num_files;
-    const auto name = parse_file_name(text, kDevice);
+    const auto name = parse_file_name(text, kShippedDevice);
     ASSERT_TRUE(name.has_value());
     EXPECT_EQ(file_name(*name), text);
     const auto config = read_kernel_config(folder(), *name);
@@ -57,7 +57,7 @@ TEST(ShippedKernelConfigs, ContainEveryProductOfThePublishedModels) {
   size_t num_files = 0;
   for (const ProductSpec& product : *products) {
     KernelConfigName name = product.name;
-    name.device = kDevice;
+    name.device = kShippedDevice;
     SCOPED_TRACE(product.label + ": " + file_name(name));
     ++num_files;
     const auto config = read_kernel_config(folder(), name);
@@ -70,7 +70,7 @@ TEST(ShippedKernelConfigs, ContainEveryProductOfThePublishedModels) {
       EXPECT_EQ(entry.rows, product.rows(entry.batch)) << entry.batch;
     }
     for (const int64_t batch : kTunedBatches) {
-      const TuneField field = tune_field(product, batch, kMultiprocessors);
+      const TuneField field = tune_field(product, batch, kShippedMultiprocessors);
       const auto at = chosen.find(batch);
       // This size has no choice if there was nothing to choose, as for its neighbours, or if the search ran
       // out of time.
@@ -88,7 +88,7 @@ TEST(ShippedKernelConfigs, ContainEveryProductOfThePublishedModels) {
 TEST(ShippedKernelConfigs, AreLoadedWithoutWarnings) {
   ::testing::internal::CaptureStderr();
   const std::vector<std::filesystem::path> dirs = {folder().parent_path()};
-  const auto choices = load_kernel_configs(dirs, kDevice, kMultiprocessors, dirs.front());
+  const auto choices = load_kernel_configs(dirs, kShippedDevice, kShippedMultiprocessors, dirs.front());
   const std::string log = ::testing::internal::GetCapturedStderr();
   ASSERT_TRUE(choices.ok()) << choices.status().message;
   EXPECT_FALSE(choices->empty());
@@ -99,7 +99,7 @@ TEST(ShippedKernelConfigs, AreLoadedWithoutWarnings) {
 // A batch that is padded to a graph has the same kernels as without padding, and therefore the same bits.
 TEST(ShippedKernelConfigs, ChooseTheSameForABatchAndItsGraph) {
   const std::vector<std::filesystem::path> dirs = {folder()};
-  const auto choices = load_kernel_configs(dirs, kDevice, kMultiprocessors);
+  const auto choices = load_kernel_configs(dirs, kShippedDevice, kShippedMultiprocessors);
   ASSERT_TRUE(choices.ok()) << choices.status().message;
   const std::vector<std::string> presets(std::begin(kTunedPresets), std::end(kTunedPresets));
   const auto products = preset_products(presets, kTunedTpSizes);
@@ -107,12 +107,12 @@ TEST(ShippedKernelConfigs, ChooseTheSameForABatchAndItsGraph) {
     const auto of = [&](int64_t m) {
       if (product.name.num_experts > 0) {
         cuda::GroupedShape shape =
-            grouped_shape_of(product.name, product.hidden_size, product.rows(m), kMultiprocessors);
+            grouped_shape_of(product.name, product.hidden_size, product.rows(m), kShippedMultiprocessors);
         shape.rows_per_token = static_cast<int>(product.rows(1));
         const cuda::Choice choice = choose(shape, &choices->grouped);
         return std::tuple(choice.kernel, choice.splits, wants_sorted(shape, &choices->grouped));
       }
-      cuda::LinearShape shape = linear_shape_of(product.name, m, kMultiprocessors);
+      cuda::LinearShape shape = linear_shape_of(product.name, m, kShippedMultiprocessors);
       shape.f32_y = product.f32_y;
       const cuda::Choice choice = choose(shape, &choices->linear);
       return std::tuple(choice.kernel, choice.splits, false);

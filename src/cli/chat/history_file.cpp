@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-std::string line_of(std::string_view entry) {
+std::string history_line(std::string_view entry) {
   return json(entry).dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -72,7 +72,7 @@ std::vector<std::string> load_history(const fs::path& path) {
   entries.erase(entries.begin(), entries.end() - kMaxHistoryEntries);
   if (is_long) {
     std::string kept;
-    for (const std::string& entry : entries) kept += line_of(entry);
+    for (const std::string& entry : entries) kept += history_line(entry);
     const fs::path shorter = path.string() + ".new";
     std::error_code ignored;  // the long file remains usable
     if (write_private(shorter, kept, O_TRUNC).ok()) fs::rename(shorter, path, ignored);
@@ -82,7 +82,7 @@ std::vector<std::string> load_history(const fs::path& path) {
 
 Result<void> append_history(const fs::path& path, std::string_view entry) {
   HADAL_RETURN_IF_ERROR(make_private_folders(path.parent_path()));
-  return write_private(path, line_of(entry), O_APPEND);
+  return write_private(path, history_line(entry), O_APPEND);
 }
 
 }  // namespace hadal::cli

@@ -113,14 +113,14 @@ Result<SamplingParams> read_sampling(const ParsedFlags& flags) {
   return params;
 }
 
-struct Measured {
+struct OfflineRun {
   client::OfflineResult result;
   bool interrupted = false;
 };
 
-Result<Measured> run_requests(Engine& engine, std::span<const client::LoadRequest> requests,
-                              const SamplingParams& sampling, std::string_view title,
-                              const InterruptGuard& guard) {
+Result<OfflineRun> run_requests(Engine& engine, std::span<const client::LoadRequest> requests,
+                                const SamplingParams& sampling, std::string_view title,
+                                const InterruptGuard& guard) {
   constexpr int64_t kWholeAnswers = int64_t{1} << 40;
   const auto tally = std::make_shared<Tally>();
   const SpeculationCounts before = engine.stats().speculation;
@@ -145,12 +145,12 @@ Result<Measured> run_requests(Engine& engine, std::span<const client::LoadReques
   progress.finish();
   if (!ended) {
     engine.abort_all();
-    return Measured{.result = {}, .interrupted = true};
+    return OfflineRun{.result = {}, .interrupted = true};
   }
   if (!tally->failure().empty()) {
     return make_status(StatusCode::kInternal, "a request was not answered: {}", tally->failure());
   }
-  Measured measured{.result = tally->result(), .interrupted = false};
+  OfflineRun measured{.result = tally->result(), .interrupted = false};
   measured.result.total_latency_s = std::chrono::duration<double>(Clock::now() - begin).count();
   const EngineStats stats = engine.stats();
   measured.result.last_gen_throughput = stats.gen_throughput;
@@ -215,11 +215,11 @@ Result<int> run_bench_offline(const ParsedFlags& flags, const Environment& envir
     constexpr size_t kMost = 16;
     const auto warm_up =
         warm_up_requests(std::min(kMost, requests.size()), longest, session->config().vocab_size);
-    HADAL_ASSIGN_OR_RETURN(const Measured warm, run_requests(*engine, warm_up, sampling, "warm-up", guard));
+    HADAL_ASSIGN_OR_RETURN(const OfflineRun warm, run_requests(*engine, warm_up, sampling, "warm-up", guard));
     if (warm.interrupted) return kExitInterrupted;
     HADAL_RETURN_IF_ERROR(engine->flush_cache());
   }
-  HADAL_ASSIGN_OR_RETURN(const Measured measured,
+  HADAL_ASSIGN_OR_RETURN(const OfflineRun measured,
                          run_requests(*engine, requests, sampling, "requests", guard));
   if (measured.interrupted) return kExitInterrupted;
   write_stdout("\n" + client::offline_report(measured.result));

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "base/seconds.h"
 #include "cli/bandwidth_probe.h"
 #include "cli/commands/commands.h"
 #include "cli/run.h"
@@ -54,10 +55,6 @@ double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t middle = values.size() / 2;
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 double mean_of(const std::vector<int32_t>& values) {
@@ -242,8 +239,8 @@ Result<std::unique_ptr<StepExecutor>> make_executor(const ParsedFlags& flags, Se
 
 // Writes SGLang's keys, followed by figures on memory traffic. Decode values are null if there was no decode
 // step.
-nlohmann::ordered_json make_row(const std::string& run_name, const Shape& shape, const Measured& measured,
-                                double ceiling, const Backend& backend, bool simulated) {
+nlohmann::ordered_json report_row(const std::string& run_name, const Shape& shape, const Measured& measured,
+                                  double ceiling, const Backend& backend, bool simulated) {
   const bool on_gpu = backend.device() == DeviceType::kCuda;
   double total_s = measured.prefill_s;
   for (const double step : measured.decode_s) total_s += step;
@@ -315,7 +312,7 @@ double value_or_zero(const nlohmann::ordered_json& row, const char* key) {
   return row[key].is_null() ? 0.0 : row[key].get<double>();
 }
 
-std::string header(bool on_gpu) {
+std::string table_header(bool on_gpu) {
   return fmt::format("{:>6}{:>8}{:>8}{:>12}{:>12}{:>13}{:>12}{:>10}{:>9}{:>9}{:>10}{:>10}{}\n", "batch",
                      "input", "output", "prefill s", "prefill t/s", "decode ms", "decode t/s", "GB/s",
                      "ceiling", "share", "experts", "expected",
@@ -417,7 +414,7 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
     log_info("read bandwidth gb_s={:.2f} threads={}", probe->measure() / 1e9, session->pool().num_threads());
   }
   const auto ceiling = [&] { return bandwidth ? *bandwidth : probe->measure(); };
-  write_stdout(header(on_gpu));
+  write_stdout(table_header(on_gpu));
   const InterruptGuard guard;
   const bool simulated = flags.has("speculative-simulate-acceptance");
   for (const Shape& shape : shapes) {
@@ -429,8 +426,8 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
     HADAL_RETURN_IF_ERROR(runs.run(prompt, std::min<int64_t>(shape.output_len, 3), false, guard));  // warm-up
     HADAL_ASSIGN_OR_RETURN(const Measured measured, runs.run(prompt, shape.output_len, profile, guard));
     if (guard.interrupted()) return kExitInterrupted;
-    const nlohmann::ordered_json row = make_row(flags.text_or("run-name", "default"), shape, measured,
-                                                ceiling(), session->backend(), simulated);
+    const nlohmann::ordered_json row = report_row(flags.text_or("run-name", "default"), shape, measured,
+                                                  ceiling(), session->backend(), simulated);
     print_row(row);
     if (shape.width > 0) write_stdout(speculation_text(shape, measured, simulated));
     if (measured.exchanges.count > 0) write_stdout(exchanges_text(session->options(), measured));

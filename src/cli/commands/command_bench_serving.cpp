@@ -89,8 +89,8 @@ Result<std::vector<client::LoadRequest>> make_requests(const ServingOptions& opt
   return client::make_dataset(dataset, tokenizer, format, vocab_size);
 }
 
-Result<void> warm_up(client::ServerConnection& server, const ServingOptions& options,
-                     const client::LoadRequest& first, const InterruptGuard& guard) {
+Result<void> warm_up_server(client::ServerConnection& server, const ServingOptions& options,
+                            const client::LoadRequest& first, const InterruptGuard& guard) {
   if (options.warmup_requests == 0) return {};
   constexpr int64_t kWarmUpOutput = 32;
   client::LoadRequest request = first;
@@ -239,7 +239,7 @@ Result<int> run_bench_serving(const ParsedFlags& flags, const Environment& /*env
       log_info("load target={}{} model={} dataset={} requests={}", server.address(),
                client::target_of(options.backend.api), options.load.body.model, options.dataset.name,
                requests.size());
-      HADAL_RETURN_IF_ERROR(warm_up(server, options, requests[0], guard));
+      HADAL_RETURN_IF_ERROR(warm_up_server(server, options, requests[0], guard));
     }
     HADAL_ASSIGN_OR_RETURN(const Step step,
                            measure(server, options, max_concurrency, requests, tokenizer.get(),

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/memory_reserve.h"
+#include "base/seconds.h"
 #include "cli/commands/commands.h"
 #include "cli/run.h"
 #include "cli/server_options.h"
@@ -30,10 +31,6 @@ constexpr std::chrono::seconds kFaultGrace{5};
 // After --drain-timeout, requests are aborted, the last answers are sent and all threads end within this
 // time. A thread that still runs after it has hung.
 constexpr std::chrono::seconds kDrainGrace{20};
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 // Reports faults of the engine's threads to the server's status and to the main thread, even before the
 // server exists and after its destruction. Soon afterwards the process ends, whatever its threads are doing.
@@ -131,7 +128,7 @@ Result<std::unique_ptr<GrammarCompiler>> make_grammars(const ParsedFlags& flags,
 }
 
 // Generates one token before the first client's request, so that the whole engine has run once.
-Result<void> warm_up(Engine& engine, const Tokenizer* tokenizer) {
+Result<void> warm_up_engine(Engine& engine, const Tokenizer* tokenizer) {
   GenerateRequest request;
   request.input_ids = {tokenizer != nullptr ? tokenizer->bos_id().value_or(0) : 0};
   request.sampling.max_new_tokens = 1;
@@ -216,7 +213,7 @@ Result<int> run_serve(const ParsedFlags& flags, const Environment& environment) 
   server.attach(std::move(transport).value());
   const FaultAttachment attachment(faults, server.status());
   slot->store(&server);
-  if (!flags.has("skip-server-warmup")) HADAL_RETURN_IF_ERROR(warm_up(*engine, session->tokenizer()));
+  if (!flags.has("skip-server-warmup")) HADAL_RETURN_IF_ERROR(warm_up_engine(*engine, session->tokenizer()));
   signals.arm();
   server.set_ready(seconds_since(begin));
   log_info("server ready url={} model={} seconds={:.2f}", url_of(http, server.port()),

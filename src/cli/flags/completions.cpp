@@ -12,8 +12,8 @@
 namespace hadal::cli {
 namespace {
 
-// Entry is a flag of one command, with the words that complete its value.
-struct Entry {
+// CompletedFlag is a flag of one command, with the words that complete its value.
+struct CompletedFlag {
   const Flag* flag;
   std::string values;  // words that complete its value, separated by blanks; empty: files or nothing
   bool files = false;
@@ -26,12 +26,12 @@ bool names_file(const Flag& flag) {
   return false;
 }
 
-std::vector<Entry> entries_of(Command command) {
-  std::vector<Entry> entries;
+std::vector<CompletedFlag> completed_flags(Command command) {
+  std::vector<CompletedFlag> entries;
   for (const Flag& flag : flag_table()) {
     if (flag.flag_class != FlagClass::kHonoured || (flag.commands & static_cast<CommandSet>(command)) == 0)
       continue;
-    Entry entry{.flag = &flag, .values = flag.choices, .files = names_file(flag)};
+    CompletedFlag entry{.flag = &flag, .values = flag.choices, .files = names_file(flag)};
     std::replace(entry.values.begin(), entry.values.end(), '|', ' ');
     entries.push_back(std::move(entry));
   }
@@ -50,11 +50,6 @@ std::vector<std::pair<std::string_view, std::vector<std::string_view>>> words_of
     if (first != info.name) group->second.push_back(info.name.substr(first.size() + 1));
   }
   return groups;
-}
-
-bool is_command(std::string_view name) {
-  return std::any_of(commands().begin(), commands().end(),
-                     [&](const CommandInfo& info) { return info.name == name; });
 }
 
 std::string joined(const std::vector<std::string_view>& words) {
@@ -90,7 +85,7 @@ std::string bash_script() {
     std::string names;
     // The flags of a command with the same values share a line.
     std::map<std::string, std::string> by_values;
-    for (const Entry& entry : entries_of(info.command)) {
+    for (const CompletedFlag& entry : completed_flags(info.command)) {
       names += fmt::format("--{} ", entry.flag->name);
       if (entry.flag->kind == ValueKind::kSwitch) continue;
       const std::string key = !entry.values.empty() ? entry.values : entry.files ? "<files>" : "<none>";
@@ -193,7 +188,7 @@ std::string zsh_script() {
   out += "  esac\n  case \"$words[2] $words[3]\" in\n" + command_case() + "  esac\n  case $command in\n";
   for (const CommandInfo& info : commands()) {
     out += fmt::format("    '{}')\n      _arguments -S '*: :_files'", info.name);
-    for (const Entry& entry : entries_of(info.command)) {
+    for (const CompletedFlag& entry : completed_flags(info.command)) {
       std::string help;
       for (const char c : short_help(*entry.flag)) {
         if (c == '[' || c == ']' || c == ':' || c == '\\') help += '\\';
@@ -242,7 +237,7 @@ std::string fish_script() {
         first, joined(seconds));
   }
   for (const CommandInfo& info : commands()) {
-    for (const Entry& entry : entries_of(info.command)) {
+    for (const CompletedFlag& entry : completed_flags(info.command)) {
       std::string value;
       if (entry.flag->kind != ValueKind::kSwitch) {
         value =

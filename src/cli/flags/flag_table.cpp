@@ -137,6 +137,11 @@ std::span<const CommandInfo> commands() {
   return kCommands;
 }
 
+bool is_command(std::string_view name) {
+  return std::any_of(std::begin(kCommands), std::end(kCommands),
+                     [&](const CommandInfo& info) { return info.name == name; });
+}
+
 const CommandInfo& info_of(Command command) {
   for (const CommandInfo& info : kCommands) {
     if (info.command == command) return info;

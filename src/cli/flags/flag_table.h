@@ -41,6 +41,7 @@ struct CommandInfo {
 };
 std::span<const CommandInfo> commands();
 const CommandInfo& info_of(Command command);
+bool is_command(std::string_view name);
 
 enum class FlagClass : uint8_t {
   kHonoured,  // does what it says

@@ -276,7 +276,7 @@ void append_engine_rows(std::vector<Flag>& out) {
        .value_name = "N",
        .min = 0,
        .max = kMaxInt64,
-       .default_text = "42",
+       .default_text = "42; serve: for requests another number at each start",
        .text = "seed for requests without --seed, for dummy weights and for random prompts"},
       {.name = "config",
        .kind = kOne,

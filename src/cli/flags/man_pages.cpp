@@ -44,7 +44,7 @@ std::string upper(std::string text) {
   return text;
 }
 
-std::string header(const std::string& name, std::string_view summary) {
+std::string page_header(const std::string& name, std::string_view summary) {
   return fmt::format(
       ".\\\" `hadal --man` writes this page from the table of flags.\n"
       ".TH \"{}\" \"1\" \"\" \"hadal {}\" \"User Commands\"\n"
@@ -77,7 +77,7 @@ std::string man_name(Command command) {
 }
 
 std::string man_page() {
-  std::string out = header("hadal", "run DeepSeek models");
+  std::string out = page_header("hadal", "run DeepSeek models");
   out +=
       ".SH SYNOPSIS\n.B hadal\n.I COMMAND\n.RI [ MODEL ]\n.RI [ flags ]\n"
       ".SH DESCRIPTION\nHadal loads an unmodified Hugging Face checkpoint of a DeepSeek model and serves it "
@@ -102,7 +102,7 @@ std::string man_page() {
 
 std::string man_page(Command command) {
   const CommandInfo& info = info_of(command);
-  std::string out = header(man_name(command), info.summary);
+  std::string out = page_header(man_name(command), info.summary);
   out += fmt::format(".SH SYNOPSIS\n.B hadal {}\n.RI [ flags ]\n.SH DESCRIPTION\nUse this command to {}.\n",
                      escaped(info.name), escaped(info.summary));
   out +=

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "base/check.h"
 
@@ -59,16 +60,29 @@ SlotSampling sampling_of(const SlotStart& start, const std::vector<int32_t>& end
   return to;
 }
 
-// Holds token ids that yield the slot's counts, in any order: each token of the prompt once, and generated
-// tokens as often as they occurred.
+// Says where in a list of ids those are that yield a slot's counts: each token of the prompt once, and
+// generated tokens as often as they occurred.
 struct CountLists {
-  std::vector<int32_t> prompt, generated;
+  size_t prompt = 0, num_prompt = 0;
+  size_t generated = 0, num_generated = 0;
 };
-CountLists count_lists(const TokenHistory& history) {
-  CountLists lists;
-  for (const auto& [token, counts] : history.counts()) {
-    if (counts.in_prompt) lists.prompt.push_back(token);
-    lists.generated.insert(lists.generated.end(), static_cast<size_t>(counts.generated), token);
+
+// Adds the ids of all starts to `ids`; choices of one prompt share its tokens.
+std::vector<CountLists> count_lists(std::span<const SlotStart> starts, std::vector<int32_t>& ids) {
+  std::vector<CountLists> lists(starts.size());
+  std::map<const int32_t*, size_t> prompts;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    if (!uses_token_counts(starts[i].sampling)) continue;
+    CountLists& list = lists[i];
+    const std::span<const int32_t> prompt = starts[i].history.prompt();
+    const auto [at, is_new] = prompts.try_emplace(prompt.data(), ids.size());
+    if (is_new) ids.insert(ids.end(), prompt.begin(), prompt.end());
+    list.prompt = at->second;
+    list.num_prompt = prompt.size();
+    list.generated = ids.size();
+    for (const TokenHistory::Counted& counted : starts[i].history.generated())
+      ids.insert(ids.end(), static_cast<size_t>(counted.count), counted.token);
+    list.num_generated = ids.size() - list.generated;
   }
   return lists;
 }
@@ -96,14 +110,13 @@ int64_t SlotStates::device_bytes(int64_t max_slots, int64_t vocab_size) {
 
 void SlotStates::start(std::span<const SlotStart> starts, int step_idx, const cuda::Launch& launch) {
   if (starts.empty()) return;
-  std::vector<CountLists> lists(starts.size());
-  size_t list_bytes = 0;
+  std::vector<int32_t> counted_ids;
+  const std::vector<CountLists> lists = count_lists(starts, counted_ids);
+  const size_t list_bytes = counted_ids.size() * sizeof(int32_t);
   size_t bytes = 0;
-  for (size_t i = 0; i < starts.size(); ++i) {
-    HADAL_CHECK_LT(static_cast<size_t>(starts[i].slot), host_.size());
-    if (uses_token_counts(starts[i].sampling)) lists[i] = count_lists(starts[i].history);
-    list_bytes += (lists[i].prompt.size() + lists[i].generated.size()) * sizeof(int32_t);
-    bytes += sizeof(SlotSampling) + starts[i].sampling.logit_bias.size() * (sizeof(int32_t) + sizeof(float));
+  for (const SlotStart& start : starts) {
+    HADAL_CHECK_LT(static_cast<size_t>(start.slot), host_.size());
+    bytes += sizeof(SlotSampling) + start.sampling.logit_bias.size() * (sizeof(int32_t) + sizeof(float));
   }
   if (lists_.size() < list_bytes) {
     lists_ = DeviceBuffer();
@@ -112,16 +125,11 @@ void SlotStates::start(std::span<const SlotStart> starts, int step_idx, const cu
   std::byte* const block = staging_.block(step_idx, list_bytes + bytes + starts.size() * 8);
 
   // Token lists come first, in one copy.
-  std::byte* at = block;
-  for (const CountLists& list : lists) {
-    for (const std::vector<int32_t>* ids : {&list.prompt, &list.generated}) {
-      if (!ids->empty()) std::memcpy(at, ids->data(), ids->size() * sizeof(int32_t));
-      at += ids->size() * sizeof(int32_t);
-    }
-  }
+  if (!counted_ids.empty()) std::memcpy(block, counted_ids.data(), list_bytes);
+  std::byte* at = block + list_bytes;
   copy_to_device(lists_.data(), block, list_bytes, launch.stream);
 
-  const auto* list = lists_.as<int32_t>();
+  const auto* const device_ids = lists_.as<int32_t>();
   for (size_t i = 0; i < starts.size(); ++i) {
     const SlotStart& start = starts[i];
     const std::vector<int32_t> ends = ends_of(start);
@@ -144,13 +152,11 @@ void SlotStates::start(std::span<const SlotStart> starts, int step_idx, const cu
                      launch.stream);
       at = reinterpret_cast<std::byte*>(values + bias.size());
     }
-    const auto num_prompt = static_cast<int64_t>(lists[i].prompt.size());
-    const auto num_generated = static_cast<int64_t>(lists[i].generated.size());
-    if (sampling.uses_counts != 0) {
-      cuda::start_counts(counts_.as<uint16_t>(), vocab_size_, start.slot, list, num_prompt, list + num_prompt,
-                         num_generated, launch);
-    }
-    list += num_prompt + num_generated;
+    if (sampling.uses_counts == 0) continue;
+    const CountLists& list = lists[i];
+    cuda::start_counts(counts_.as<uint16_t>(), vocab_size_, start.slot, device_ids + list.prompt,
+                       static_cast<int64_t>(list.num_prompt), device_ids + list.generated,
+                       static_cast<int64_t>(list.num_generated), launch);
   }
 }
 

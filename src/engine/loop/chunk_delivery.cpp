@@ -17,7 +17,7 @@ constexpr int kAttempts = 100;
 constexpr std::chrono::milliseconds kPause{10};
 
 template <typename T>
-void make_room(std::vector<T>& list) {
+void make_room_for_one(std::vector<T>& list) {
   if (list.size() == list.capacity()) list.reserve(2 * list.size() + 1);
 }
 
@@ -52,8 +52,8 @@ void ChunkDelivery::detach(Sequence& sequence) {
 
 void ChunkDelivery::push(Sequence& sequence) {
   SinkGroup& group = *sequence.sink;
-  make_room(group.chunks);
-  make_room(group.owners);
+  make_room_for_one(group.chunks);
+  make_room_for_one(group.owners);
   if (group.chunks.empty()) dirty_.push_back(&group);
   // From here on nothing can fail.
   TokenChunk& chunk = sequence.pending;

@@ -91,7 +91,11 @@ void EngineLoop::take_scores(const StepRecord& record, StepOutput& output) {
     if (sequence.finished) continue;
     TokenLogprob& score = output.prompt_scores[i].second;
     if (std::isnan(score.logprob)) sequence.score_is_nan = true;
-    sequence.pending.prompt_logprobs.push_back(std::move(score));
+    // A list of all scores that grew step by step would be copied again and again.
+    std::vector<TokenLogprob>& scores = sequence.pending.prompt_logprobs;
+    if (scores.empty())
+      scores.reserve(static_cast<size_t>(sequence.prompt_len - sequence.request.logprobs.start));
+    scores.push_back(std::move(score));
   }
 }
 
@@ -138,10 +142,9 @@ ItemOutcome EngineLoop::take_tokens(Sequence& sequence, SampledToken& sampled, C
 void EngineLoop::take_token(Sequence& sequence, size_t row, int32_t token,
                             std::optional<TokenLogprob>& logprob, Clock::time_point now) {
   GenerateRequest& request = sequence.request;
-  const auto ends = [token](const std::vector<int32_t>& ids) {
-    return std::find(ids.begin(), ids.end(), token) != ids.end();
-  };
-  const bool is_stop = ends(sequence.eos) || ends(request.sampling.stop_token_ids);
+  const std::vector<int32_t>& stop_ids = request.sampling.stop_token_ids;  // sorted
+  const bool is_stop = std::find(sequence.eos.begin(), sequence.eos.end(), token) != sequence.eos.end() ||
+                       std::binary_search(stop_ids.begin(), stop_ids.end(), token);
   std::optional<std::string> matched;
   try {
     if (sequence.mask != nullptr) {

@@ -7,9 +7,12 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/memory_reserve.h"
+#include "base/seconds.h"
 
 namespace hadal {
 namespace {
+
+constexpr size_t kAbortsPerTurn = 1024;
 
 constexpr double kUtilizationHoldsS = 1.0;
 constexpr double kThroughputHoldsS = 30.0;
@@ -29,10 +32,6 @@ SchedulerOptions scheduler_options(const EngineOptions& options, const ModelConf
           .cache_generated_tokens = options.cache_generated_tokens,
           .prompt_costs = options.max_prefill_ms > 0 ? prompt_costs(config, absorbs) : PromptCosts(),
           .max_width = options.speculation_width};
-}
-
-double seconds(Sequence::Clock::time_point from, Sequence::Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
 }
 
 }  // namespace
@@ -71,14 +70,12 @@ void EngineLoop::run() {
   while (running) {
     MemoryReserve::refill();
     enter("inbox");
-    running = inbox_.take(commands_);
-    for (Command& command : commands_) handle(command);
-    commands_.clear();
+    running = take_commands();
     try {
       if (!running) abort_all(AbortReason::kShutdown, "the engine was stopped");
       const bool worked = turn();
       deliver();
-      if (running && !worked) rest();
+      if (running && !worked && next_abort_ == commands_.size()) rest();
     } catch (const std::bad_alloc&) {
       begin_anew();
     } catch (const std::exception& error) {
@@ -86,6 +83,38 @@ void EngineLoop::run() {
       deliver_last();
     }
   }
+}
+
+// One client may abort tens of thousands of requests at once, and other requests must not wait for all of
+// that. An abort concerns only a request that was submitted before, so later submits need not wait for it,
+// but calls do. Nothing here allocates.
+bool EngineLoop::take_commands() {
+  bool running = true;
+  if (next_abort_ == commands_.size()) {
+    commands_.clear();
+    next_abort_ = next_command_ = 0;
+    running = inbox_.take(commands_);
+  }
+  size_t num_aborts = 0;
+  // Returns false if an abort must wait for the next turn.
+  const auto abort_up_to_here = [&] {
+    for (; next_abort_ < next_command_; ++next_abort_) {
+      Command& command = commands_[next_abort_];
+      if (command.abort == 0) continue;
+      if (num_aborts >= kAbortsPerTurn && running) return false;
+      ++num_aborts;
+      handle(command);
+    }
+    return true;
+  };
+  while (next_command_ < commands_.size()) {
+    Command& command = commands_[next_command_];
+    if (!abort_up_to_here() && command.call) return running;
+    ++next_command_;
+    if (command.abort == 0) handle(command);
+  }
+  abort_up_to_here();
+  return running;
 }
 
 // Runs one step of work. In the overlapped loop the previous step is collected while this one runs.
@@ -266,9 +295,9 @@ void EngineLoop::finish(Sequence& sequence, FinishReason reason, std::string mat
   sequence.pending.finish_reason = reason;
   sequence.pending.matched = std::move(matched);
   sequence.pending.timings = {
-      .queue_s = seconds(sequence.submitted, started ? sequence.started : now),
-      .prefill_s = started ? seconds(sequence.started, has_first ? sequence.first_token : now) : 0.0,
-      .decode_s = has_first ? seconds(sequence.first_token, now) : 0.0};
+      .queue_s = seconds_between(sequence.submitted, started ? sequence.started : now),
+      .prefill_s = started ? seconds_between(sequence.started, has_first ? sequence.first_token : now) : 0.0,
+      .decode_s = has_first ? seconds_between(sequence.first_token, now) : 0.0};
   if (finished_.size() == finished_.capacity()) finished_.reserve(2 * finished_.size() + 16);
   if (sequence.deliverable) delivery_.push(sequence);
   // Nothing has failed, so the request has ended.
@@ -370,7 +399,7 @@ EngineStats EngineLoop::stats() const {
   {
     const std::lock_guard lock(stats_mutex_);
     stats = stats_;
-    if (idle_since_ != Clock::time_point{}) idle_s = seconds(idle_since_, Clock::now());
+    if (idle_since_ != Clock::time_point{}) idle_s = seconds_between(idle_since_, Clock::now());
   }
   // The statistics of the last steps remain valid for a while.
   if (idle_s > kUtilizationHoldsS) stats.utilization = 0.0;

@@ -56,7 +56,9 @@ class EngineLoop {
  private:
   using Clock = Sequence::Clock;
 
-  // Handles one command of the inbox.
+  // Handles commands of the inbox, but at most kAbortsPerTurn aborts unless the inbox was stopped. Returns
+  // false once it was stopped.
+  bool take_commands();
   void handle(Command& command);
   void add(std::unique_ptr<Sequence>& sequence);  // takes it unless it throws
   void abort(RequestId id);
@@ -143,7 +145,10 @@ class EngineLoop {
   std::optional<SpeculationPolicy> policy_;  // none: steps have the width of the options
   int64_t num_prompt_tokens_ = 0;            // of the latest plan
 
-  std::vector<Command> commands_;                  // scratch of run
+  // A batch of the inbox. Aborts are handled from next_abort_ on, and other commands from next_command_ on.
+  std::vector<Command> commands_;
+  size_t next_command_ = 0;
+  size_t next_abort_ = 0;
   std::vector<ItemOutcome> outcomes_;              // scratch of collect
   std::vector<RequestId> watched_ids_;             // scratch for the watchdog
   std::vector<MaskTask*> awaited_;                 // scratch of set_masks

@@ -1,7 +1,5 @@
 #include "engine/loop/mask_workers.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <new>
 #include <system_error>
@@ -12,12 +10,6 @@
 #include "base/thread_priority.h"
 
 namespace hadal {
-
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 void MaskTask::make(const MaskWorkersOptions& options) {
   if (!error_.empty()) return;  // a constraint that has failed is not called again
@@ -89,8 +81,9 @@ MaskWorkers::MaskWorkers(std::function<void()> on_late, MaskWorkersOptions optio
     : options_(std::move(options)), on_late_(std::move(on_late)) {
   const int num_cores = static_cast<int>(std::thread::hardware_concurrency());
   try {
-    start_threads(options_.num_quick > 0 ? options_.num_quick : std::clamp(num_cores / 4, 1, 4), false);
-    start_threads(options_.num_slow > 0 ? options_.num_slow : std::clamp(num_cores / 8, 1, 2), true);
+    // One thread more than a client may occupy.
+    start_threads(options_.num_quick > 0 ? options_.num_quick : std::clamp(num_cores / 4, 1, 4) + 1, false);
+    start_threads(options_.num_slow > 0 ? options_.num_slow : std::clamp(num_cores / 8, 1, 2) + 1, true);
   } catch (const std::exception&) {
     stop();
     throw;
@@ -105,23 +98,27 @@ void MaskWorkers::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
-    queued_.clear();
+    quick_.queue.clear();
+    slow_.queue.clear();
   }
-  to_quick_.notify_all();
-  to_slow_.notify_all();
+  quick_.to_workers.notify_all();
+  slow_.to_workers.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
 void MaskWorkers::start_threads(int count, bool slow_lane) {
   threads_.reserve(threads_.size() + static_cast<size_t>(count));
-  for (int i = 0; i < count; ++i) {
+  int num_started = 0;
+  for (; num_started < count; ++num_started) {
     try {
       threads_.emplace_back([this, slow_lane] { work(slow_lane); });
     } catch (const std::system_error&) {  // the system has no more threads; one in each lane is enough
-      if (i > 0) return;
+      if (num_started > 0) break;
       throw;
     }
   }
+  const std::lock_guard lock(mutex_);
+  lane(slow_lane).queue.set_client_limit(std::max(num_started - 1, 1));
 }
 
 void MaskWorkers::post(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> tokens) {
@@ -144,18 +141,18 @@ void MaskWorkers::post_drafts(const std::shared_ptr<MaskTask>& task, std::vector
 
 void MaskWorkers::enqueue(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> tokens,
                           bool for_drafts) {
+  const bool is_slow = task->is_slow();
+  task->place_ = lane(is_slow).queue.push(task, task->client_, task->used_s_);
   task->state_ = MaskTask::State::kQueued;
   task->tokens_ = std::move(tokens);
   task->is_for_drafts_ = for_drafts;
-  const bool is_slow = task->is_slow();
   task->is_awaitable_ = task->num_masks_ == 0 || !is_slow;
-  queued_.push_back(task);
-  (is_slow ? to_slow_ : to_quick_).notify_one();
+  lane(is_slow).to_workers.notify_one();
 }
 
 void MaskWorkers::drop(const std::shared_ptr<MaskTask>& task) {
   const std::lock_guard lock(mutex_);
-  if (task->state_ == MaskTask::State::kQueued) std::erase(queued_, task);
+  if (task->state_ == MaskTask::State::kQueued) lane(task->is_slow()).queue.erase(task->place_);
   task->tokens_after_.reset();
 }
 
@@ -187,7 +184,7 @@ void MaskWorkers::take_drafts(const std::shared_ptr<MaskTask>& task, std::span<u
   const std::lock_guard lock(mutex_);
   switch (task->state_) {
     case MaskTask::State::kQueued:
-      std::erase(queued_, task);
+      lane(task->is_slow()).queue.erase(task->place_);
       break;
     case MaskTask::State::kRunning:
       task->is_given_up_ = true;
@@ -205,35 +202,14 @@ bool MaskWorkers::is_ready(const MaskTask& task) {
   return task.state_ == MaskTask::State::kReady;
 }
 
-// Returns the cheapest task of the cheapest client in the lane; among equal ones it returns the first. The
-// caller holds the lock.
-std::shared_ptr<MaskTask> MaskWorkers::next(bool slow_lane) {
-  if (queued_.empty()) used_by_client_.clear();
-  auto best = queued_.end();
-  std::pair<double, double> least;
-  for (auto it = queued_.begin(); it != queued_.end(); ++it) {
-    if ((*it)->is_slow() != slow_lane) continue;
-    const auto of_client = used_by_client_.find((*it)->client_);
-    const std::pair used(of_client == used_by_client_.end() ? 0.0 : of_client->second, (*it)->used_s_);
-    if (best != queued_.end() && used >= least) continue;
-    best = it;
-    least = used;
-  }
-  if (best == queued_.end()) return nullptr;
-  std::shared_ptr<MaskTask> task = std::move(*best);
-  queued_.erase(best);
-  return task;
-}
-
 void MaskWorkers::work(bool slow_lane) {
   const MemoryReserve::Scope reserve;
   if (slow_lane) lower_thread_priority();
+  Lane& its_lane = lane(slow_lane);
   std::unique_lock lock(mutex_);
   while (true) {
     std::shared_ptr<MaskTask> task;
-    (slow_lane ? to_slow_ : to_quick_).wait(lock, [&] {
-      return stop_ || (task = next(slow_lane)) != nullptr;
-    });
+    its_lane.to_workers.wait(lock, [&] { return stop_ || (task = its_lane.queue.pop()) != nullptr; });
     if (stop_) return;
     task->state_ = MaskTask::State::kRunning;
     const double used_before_s = task->used_s_;
@@ -245,7 +221,7 @@ void MaskWorkers::work(bool slow_lane) {
     lock.lock();
     const bool is_given_up = std::exchange(task->is_given_up_, false);
     task->state_ = is_given_up ? MaskTask::State::kIdle : MaskTask::State::kReady;
-    used_by_client_[task->client_] += task->used_s_ - used_before_s;
+    its_lane.queue.finish(task->client_, task->used_s_ - used_before_s);
     if (auto tokens = std::exchange(task->tokens_after_, std::nullopt)) {
       enqueue(task, std::move(*tokens), /*for_drafts=*/false);
     } else if (task->is_waited_for_) {

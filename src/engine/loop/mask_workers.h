@@ -6,11 +6,11 @@
 // masks allow them, and fills the mask after each. Drafts that were not sampled are rolled back before the
 // next mask.
 //
-// The next task is of the client whose masks have used the least processor time since the queue was last
-// empty, and of that client's tasks it is the one that has used the least. A task is slow if its last mask
-// took long, or if it has not made one yet. Only the threads of the slow lane, which run at a lower priority
-// of the operating system, carry out slow tasks. So an expensive grammar delays neither cheap ones nor the
-// forward pass.
+// A task is slow if its last mask took long, or if it has not made one yet. Only the threads of the slow
+// lane, which run at a lower priority of the operating system, carry out slow tasks. So an expensive grammar
+// delays neither cheap ones nor the forward pass. Each lane has a queue in which clients take turns
+// (engine/loop/mask_queue.h). One client never occupies all threads of a lane, so the first mask of another
+// client, and a mask that is slow although the one before it was not, delay only masks of their own client.
 //
 // A request whose constraint has used more processor time than MaskLimits::all_masks_s allows ends with an
 // error.
@@ -26,23 +26,22 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "base/mask_limits.h"
+#include "base/thread_seconds.h"
 #include "engine/engine.h"
+#include "engine/loop/mask_queue.h"
 
 namespace hadal {
 
 inline constexpr double kSlowMaskSeconds = 0.005;  // a mask that takes longer makes its task a slow one
 
-// Returns the processor time that the calling thread has used.
-double thread_seconds();
-
 struct MaskWorkersOptions {
   MaskLimits limits;
   // Threads of each lane; 0: chosen by the number of processors. One quick thread makes some thousand masks
-  // per second. More threads are for large batches on large machines.
+  // per second. More threads are for large batches on large machines. Where a lane has only one, clients take
+  // turns with it.
   int num_quick = 0;
   int num_slow = 0;
   std::function<double()> clock = thread_seconds;  // another one in tests
@@ -81,6 +80,7 @@ class MaskTask {
   const uint64_t client_;
   // MaskWorkers::mutex_ guards state_, and all fields below while the task does not run.
   State state_ = State::kIdle;
+  MaskQueue::Place place_;            // while it waits
   std::vector<int32_t> tokens_;       // tokens that the constraint has not been told yet, or else the drafts
   bool is_for_drafts_ = false;        // it makes, or has made, masks of drafts
   std::vector<int32_t> told_drafts_;  // drafts that the constraint was told
@@ -146,14 +146,18 @@ class MaskWorkers {
   void start_threads(int count, bool slow_lane);
   void stop();
   void work(bool slow_lane);
-  std::shared_ptr<MaskTask> next(bool slow_lane);
+
+  struct Lane {
+    std::condition_variable to_workers;
+    MaskQueue queue;
+  };
+  Lane& lane(bool slow_lane) { return slow_lane ? slow_ : quick_; }
 
   const MaskWorkersOptions options_;
   const std::function<void()> on_late_;
   std::mutex mutex_;  // guards everything below, and the tasks that are not running
-  std::condition_variable to_quick_, to_slow_, to_engine_;
-  std::vector<std::shared_ptr<MaskTask>> queued_;
-  std::unordered_map<uint64_t, double> used_by_client_;  // seconds since queued_ was last empty
+  std::condition_variable to_engine_;
+  Lane quick_, slow_;
   int64_t num_waited_for_ = 0;
   bool stop_ = false;
   std::vector<std::thread> threads_;

@@ -20,7 +20,7 @@ struct Sequence {
   using Clock = std::chrono::steady_clock;
 
   RequestId id = 0;
-  GenerateRequest request;  // input_ids moved into `tokens`
+  GenerateRequest request;  // input_ids moved into `tokens`; stop_token_ids sorted
   uint64_t seed = 0;
   TokenSequence tokens;
   int64_t prompt_len = 0;

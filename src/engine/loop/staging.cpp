@@ -10,8 +10,9 @@ namespace {
 
 SlotStart start_of(const Sequence& sequence, int32_t slot) {
   const SamplingParams& sampling = sequence.request.sampling;
-  TokenHistory history(sequence.tokens.prompt(), uses_token_counts(sampling));
-  for (const int32_t token : sequence.tokens.generated()) history.add_generated(token);
+  TokenHistory history(uses_prompt_tokens(sampling) ? sequence.tokens.prompt() : TokenIds(),
+                       uses_token_counts(sampling));
+  history.add_generated(sequence.tokens.generated());
   return {.slot = slot,
           .sampling = sampling,
           .seed = sequence.seed,

@@ -3,16 +3,13 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/seconds.h"
 
 namespace hadal {
 namespace {
 
 constexpr int64_t kDefaultInterval = 40;
 constexpr double kWindowS = 1.0;  // utilisation is measured over this time
-
-double seconds(StepLog::Clock::time_point from, StepLog::Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
 
 }  // namespace
 
@@ -45,7 +42,7 @@ void StepLog::collected(const BatchPlan& plan, int64_t num_generated, const Spec
   tokens_ += num_generated;
   speculation_ += speculation;
   busy_s_ += output.run_s;
-  if (seconds(window_begin_, now) >= kWindowS) close_window(now);
+  if (seconds_between(window_begin_, now) >= kWindowS) close_window(now);
   if (plan.num_decode_tokens == 0 || ++decode_steps_ < interval_) return;
   const std::string accepted = speculates_
                                    ? fmt::format("accept len: {:.2f}, accept rate: {:.2f}, ",
@@ -71,7 +68,7 @@ void StepLog::idle(Clock::time_point now) {
 }
 
 void StepLog::close_interval(Clock::time_point now) {
-  const double elapsed = seconds(interval_begin_, now);
+  const double elapsed = seconds_between(interval_begin_, now);
   gen_throughput_ = elapsed > 0 ? static_cast<double>(tokens_) / elapsed : 0.0;
   interval_begin_ = now;
   decode_steps_ = 0;
@@ -80,7 +77,7 @@ void StepLog::close_interval(Clock::time_point now) {
 }
 
 void StepLog::close_window(Clock::time_point now) {
-  const double elapsed = seconds(window_begin_, now);
+  const double elapsed = seconds_between(window_begin_, now);
   utilization_ = elapsed > 0 ? std::min(1.0, busy_s_ / elapsed) : 0.0;
   window_begin_ = now;
   busy_s_ = 0.0;

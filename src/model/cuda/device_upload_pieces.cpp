@@ -9,7 +9,7 @@
 namespace hadal {
 namespace {
 
-constexpr int64_t kPieceBytes = int64_t{4} << 20;
+constexpr int64_t kUploadPieceBytes = int64_t{4} << 20;
 
 // Returns the number of rows of each piece into which `all_rows` rows that all of these targets need are cut.
 // The last piece may have fewer.
@@ -23,7 +23,7 @@ int64_t piece_rows(const TensorSource& source, std::span<const UploadTarget> tar
   const bool whole_blocks = any([](const WeightPlacement& to) { return to.quantised() || to.widened(); });
   const int64_t unit = whole_blocks ? kFp8BlockSize : 1;
   const int64_t row_bytes = source.cols * dtype_bytes(source.dtype);
-  return std::max<int64_t>(kPieceBytes / std::max<int64_t>(row_bytes * unit, 1), 1) * unit;
+  return std::max<int64_t>(kUploadPieceBytes / std::max<int64_t>(row_bytes * unit, 1), 1) * unit;
 }
 
 class Cutter {

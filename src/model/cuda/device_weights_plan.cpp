@@ -11,9 +11,9 @@
 namespace hadal {
 namespace {
 
-constexpr size_t kAlignment = 256;
+constexpr size_t kDeviceAlignment = 256;
 // A plan that only counts bytes begins here, because arithmetic with null pointers is undefined.
-constexpr uintptr_t kNoMemory = kAlignment;
+constexpr uintptr_t kNoMemory = kDeviceAlignment;
 
 int64_t blocks(int64_t size) {
   return (size + kFp8BlockSize - 1) / kFp8BlockSize;
@@ -96,7 +96,7 @@ class PlanBuilder {
 
   std::byte* take(int64_t bytes) {
     std::byte* address = base_ + used_;
-    used_ += (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+    used_ += (static_cast<size_t>(bytes) + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
     return address;
   }
 

@@ -10,15 +10,15 @@ namespace hadal {
 
 namespace {
 
-struct FormatName {
+struct ChatFormatName {
   std::string_view name;
   ChatFormat format;
 };
-constexpr FormatName kFormatNames[] = {{"v2", ChatFormat::kV2},
-                                       {"v2.5", ChatFormat::kV25},
-                                       {"r1", ChatFormat::kR1},
-                                       {"v3.1", ChatFormat::kV31},
-                                       {"v3.2", ChatFormat::kV32}};
+constexpr ChatFormatName kChatFormatNames[] = {{"v2", ChatFormat::kV2},
+                                               {"v2.5", ChatFormat::kV25},
+                                               {"r1", ChatFormat::kR1},
+                                               {"v3.1", ChatFormat::kV31},
+                                               {"v3.2", ChatFormat::kV32}};
 constexpr std::string_view kAllowedNames = "v2, v2.5, r1, v3.1, v3.2";
 
 // This is the architecture whose models ship without a template.
@@ -207,13 +207,13 @@ Result<MarkedText> render_checked(ChatFormat format, std::span<const ChatMessage
 }  // namespace
 
 Result<ChatFormat> parse_chat_format(std::string_view name) {
-  for (const FormatName& row : kFormatNames)
+  for (const ChatFormatName& row : kChatFormatNames)
     if (row.name == name) return row.format;
   return invalid_argument("unknown chat template \"{}\"; allowed are {}", name, kAllowedNames);
 }
 
 const char* to_string(ChatFormat format) {
-  for (const FormatName& row : kFormatNames)
+  for (const ChatFormatName& row : kChatFormatNames)
     if (row.format == format) return row.name.data();
   return "unknown";
 }

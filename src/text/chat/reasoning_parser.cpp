@@ -11,15 +11,15 @@ namespace {
 // These markers can precede or follow a turn. The assistant's open turn is the text after the last of them.
 constexpr std::string_view kTurnMarkers[] = {kUser, kAssistant, kOutputEnd, kOutputsEnd, kEos};
 
-struct FormatName {
+struct ReasoningFormatName {
   std::string_view name;
   ReasoningFormat format;
 };
-constexpr FormatName kFormatNames[] = {{"none", ReasoningFormat::kNone},
-                                       {"deepseek-r1", ReasoningFormat::kDeepSeekR1},
-                                       {"deepseek-v3", ReasoningFormat::kDeepSeekV3}};
+constexpr ReasoningFormatName kReasoningFormatNames[] = {{"none", ReasoningFormat::kNone},
+                                                         {"deepseek-r1", ReasoningFormat::kDeepSeekR1},
+                                                         {"deepseek-v3", ReasoningFormat::kDeepSeekV3}};
 
-ReasoningFormat format_of(ChatFormat chat_format) {
+ReasoningFormat reasoning_format_of(ChatFormat chat_format) {
   switch (chat_format) {
     case ChatFormat::kV2:
       return ReasoningFormat::kNone;
@@ -43,15 +43,15 @@ size_t held_suffix(std::string_view text, std::string_view tag) {
 }  // namespace
 
 Result<ReasoningFormat> resolve_reasoning_format(std::string_view name, ChatFormat chat_format) {
-  if (name == "auto") return format_of(chat_format);
-  for (const FormatName& row : kFormatNames)
+  if (name == "auto") return reasoning_format_of(chat_format);
+  for (const ReasoningFormatName& row : kReasoningFormatNames)
     if (row.name == name && row.format != ReasoningFormat::kNone) return row.format;
   return invalid_argument("unknown reasoning parser \"{}\"; allowed are auto, deepseek-r1, deepseek-v3",
                           name);
 }
 
 const char* to_string(ReasoningFormat format) {
-  for (const FormatName& row : kFormatNames)
+  for (const ReasoningFormatName& row : kReasoningFormatNames)
     if (row.format == format) return row.name.data();
   return "unknown";
 }

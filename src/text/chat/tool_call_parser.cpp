@@ -17,18 +17,18 @@ using namespace tool_call;  // NOLINT(google-build-using-namespace): the markers
 
 namespace {
 
-struct FormatName {
+struct ToolCallFormatName {
   std::string_view name;
   ToolCallFormat format;
 };
 constexpr size_t kMostUnknownNames = 16;  // for the log, because a model may write any number of them
 
-constexpr FormatName kFormatNames[] = {{"none", ToolCallFormat::kNone},
-                                       {"deepseekv3", ToolCallFormat::kDeepSeekV3},
-                                       {"deepseekv31", ToolCallFormat::kDeepSeekV31},
-                                       {"deepseekv32", ToolCallFormat::kDeepSeekV32}};
+constexpr ToolCallFormatName kToolCallFormatNames[] = {{"none", ToolCallFormat::kNone},
+                                                       {"deepseekv3", ToolCallFormat::kDeepSeekV3},
+                                                       {"deepseekv31", ToolCallFormat::kDeepSeekV31},
+                                                       {"deepseekv32", ToolCallFormat::kDeepSeekV32}};
 
-ToolCallFormat format_of(ChatFormat chat_format) {
+ToolCallFormat tool_call_format_of(ChatFormat chat_format) {
   switch (chat_format) {
     case ChatFormat::kV2:
       return ToolCallFormat::kNone;
@@ -46,15 +46,15 @@ ToolCallFormat format_of(ChatFormat chat_format) {
 }  // namespace
 
 Result<ToolCallFormat> resolve_tool_call_format(std::string_view name, ChatFormat chat_format) {
-  if (name == "auto") return format_of(chat_format);
-  for (const FormatName& row : kFormatNames)
+  if (name == "auto") return tool_call_format_of(chat_format);
+  for (const ToolCallFormatName& row : kToolCallFormatNames)
     if (row.name == name && row.format != ToolCallFormat::kNone) return row.format;
   return invalid_argument(
       "unknown tool call parser \"{}\"; allowed are auto, deepseekv3, deepseekv31, deepseekv32", name);
 }
 
 const char* to_string(ToolCallFormat format) {
-  for (const FormatName& row : kFormatNames)
+  for (const ToolCallFormatName& row : kToolCallFormatNames)
     if (row.format == format) return row.name.data();
   return "unknown";
 }

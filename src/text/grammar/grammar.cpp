@@ -81,11 +81,13 @@ const char* to_string(GrammarKind kind) {
 
 Result<void> check_patterns(GrammarBackend& backend,
                             const std::vector<std::pair<std::string, std::string>>& patterns,
-                            std::string_view field) {
+                            std::string_view field, const CompileBudget& budget) {
   for (size_t i = 0; i < std::min(patterns.size(), kMaxBlamed); ++i) {
     const auto& [at, pattern] = patterns[i];
     const std::string where = fmt::format("{}: \"pattern\" at {}", field, at.empty() ? "the root" : at);
-    HADAL_RETURN_IF_ERROR(backend.check_regex(pattern, one_line(where)));
+    const Result<void> checked = backend.check_regex(pattern, one_line(where), budget);
+    if (budget.left_s() <= 0.0) return {};  // this one may be fine, and is only the last of many
+    HADAL_RETURN_IF_ERROR(checked);
   }
   return {};
 }
@@ -97,12 +99,13 @@ struct GrammarCompiler::Impl {
     std::string key;
     std::shared_future<Compiled> compiled;
     int64_t size_bytes = -1;  // -1: still being compiled
-    const void* shared = nullptr;
+    std::shared_ptr<const void> shared;
   };
 
   std::unique_ptr<GrammarBackend> backend;
   int64_t cache_bytes = 0;
   GrammarMemoryLimits limits;
+  double max_compile_seconds = 0.0;
 
   mutable std::mutex mutex;  // guards everything below
   std::list<Entry> entries;  // most recently used first
@@ -112,13 +115,13 @@ struct GrammarCompiler::Impl {
     int64_t size_bytes = 0;
     int64_t num_entries = 0;
   };
-  std::unordered_map<const void*, Shared> shared;  // memory that entries share, counted once
+  std::unordered_map<std::shared_ptr<const void>, Shared> shared;  // memory that entries share, counted once
 
   // Holds the errors of the last grammars that were not compiled, by field and text, the newest first.
   std::list<std::pair<std::string, Status>> failures;
   int64_t failure_bytes = 0;
 
-  Compiled compile_now(const GrammarSpec& spec) const;
+  Compiled compile_now(const GrammarSpec& spec, const SharedPartHold& hold) const;
   std::optional<Status> known_failure(const std::string& field, const std::string& key) const;
   void keep_failure(const std::string& field, const std::string& key, const Status& status);
   void keep(std::list<Entry>::iterator entry, const CompiledGrammar& grammar);
@@ -139,10 +142,10 @@ struct GrammarCompiler::Impl {
 
     // Adds the entry. The caller holds the lock.
     void begin(std::string key);
-    Compiled compile(const GrammarSpec& spec, const std::string& field);
+    Compiled compile(const GrammarSpec& spec, const std::string& field, const SharedPartHold& hold);
 
    private:
-    Compiled compile_and_keep(const GrammarSpec& spec, const std::string& field);
+    Compiled compile_and_keep(const GrammarSpec& spec, const std::string& field, const SharedPartHold& hold);
 
     Impl& impl_;
     std::promise<Compiled> promise_;
@@ -150,7 +153,9 @@ struct GrammarCompiler::Impl {
   };
 };
 
-GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const GrammarSpec& spec) const {
+GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const GrammarSpec& spec,
+                                                                   const SharedPartHold& hold) const {
+  const CompileBudget budget(max_compile_seconds);
   GrammarSpec checked = spec;
   std::string storage;
   checked.field = field_of(spec, storage);
@@ -164,9 +169,10 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::compile_now(const Grammar
     hides_control = schema.has_length;
     patterns = std::move(schema.patterns);
   }
-  auto compiled = backend->compile(checked, hides_control);
+  auto compiled = backend->compile(checked, hides_control, budget, hold);
   if (!compiled.ok()) {
-    HADAL_RETURN_IF_ERROR(check_patterns(*backend, patterns, checked.field));
+    if (compiled.status().code == StatusCode::kInvalidArgument)
+      HADAL_RETURN_IF_ERROR(check_patterns(*backend, patterns, checked.field, budget));
     return compiled.status();
   }
   const std::shared_ptr<const BackendGrammar> grammar = std::move(compiled).value();
@@ -226,13 +232,11 @@ void GrammarCompiler::Impl::drop(std::list<Entry>::iterator entry) {
 
 // Keeps an entry in the cache. Changes nothing if it throws. An entry that alone is larger than the cache is
 // dropped at once.
-void GrammarCompiler::Impl::keep(std::list<Entry>::iterator entry, const CompiledGrammar& compiled) {
-  const auto& grammar = static_cast<const BackendGrammar&>(compiled);
+void GrammarCompiler::Impl::keep(std::list<Entry>::iterator entry, const CompiledGrammar& grammar) {
   const int64_t size_bytes = grammar.size_bytes() + static_cast<int64_t>(entry->key.size());
-  if (const void* const part_of = grammar.shared_part(); part_of != nullptr) {
-    const int64_t part_bytes = grammar.shared_bytes();
+  if (const auto part_of = grammar.shared_part(); part_of != nullptr) {
     Shared& part = shared[part_of];
-    if (part.num_entries++ == 0) stats.size_bytes += part.size_bytes = part_bytes;
+    if (part.num_entries++ == 0) stats.size_bytes += part.size_bytes = grammar.shared_bytes();
     entry->shared = part_of;
   }
   entry->size_bytes = size_bytes;
@@ -254,9 +258,10 @@ void GrammarCompiler::Impl::Pending::begin(std::string key) {
 }
 
 GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::Pending::compile(const GrammarSpec& spec,
-                                                                        const std::string& field) {
+                                                                        const std::string& field,
+                                                                        const SharedPartHold& hold) {
   try {
-    Compiled compiled = compile_and_keep(spec, field);
+    Compiled compiled = compile_and_keep(spec, field, hold);
     Compiled for_others = compiled;
     promise_.set_value(std::move(for_others));
     return compiled;
@@ -267,10 +272,11 @@ GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::Pending::compile(const Gr
 }
 
 GrammarCompiler::Impl::Compiled GrammarCompiler::Impl::Pending::compile_and_keep(const GrammarSpec& spec,
-                                                                                 const std::string& field) {
+                                                                                 const std::string& field,
+                                                                                 const SharedPartHold& hold) {
   Compiled compiled = make_status(StatusCode::kInternal, "the grammar was not compiled");
   try {
-    compiled = impl_.compile_now(spec);
+    compiled = impl_.compile_now(spec, hold);
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
@@ -317,16 +323,19 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer
   auto impl = std::make_unique<Impl>();
   HADAL_ASSIGN_OR_RETURN(impl->backend, make_grammar_backend(std::move(vocabulary)));
   if (const std::string& pattern = options.json_spaces.pattern; !pattern.empty())
-    HADAL_RETURN_IF_ERROR(impl->backend->check_regex(pattern, "--constrained-json-whitespace-pattern"));
+    HADAL_RETURN_IF_ERROR(impl->backend->check_regex(pattern, "--constrained-json-whitespace-pattern",
+                                                     CompileBudget(options.max_compile_seconds)));
   impl->cache_bytes = options.cache_bytes;
   impl->limits = options.memory;
+  impl->max_compile_seconds = options.max_compile_seconds;
   return std::unique_ptr<GrammarCompiler>(new GrammarCompiler(std::move(impl)));
 }
 
 GrammarCompiler::GrammarCompiler(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GrammarCompiler::~GrammarCompiler() = default;
 
-Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const GrammarSpec& spec) {
+Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const GrammarSpec& spec,
+                                                                        const SharedPartHold& hold) {
   std::string storage;
   const std::string& field = field_of(spec, storage);
   HADAL_RETURN_IF_ERROR(check_bounds(spec, field));  // before anything is copied
@@ -347,7 +356,7 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const Gr
       pending.begin(std::move(key));
     }
   }
-  return others.valid() ? others.get() : pending.compile(spec, field);
+  return others.valid() ? others.get() : pending.compile(spec, field, hold);
 }
 
 const GrammarMemoryLimits& GrammarCompiler::limits() const {

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -68,8 +69,9 @@ struct GrammarCompilerOptions {
   // Limits the memory of the cached grammars, and of the vocabularies that some grammars need; the least
   // recently used grammars are dropped first.
   int64_t cache_bytes = 256LL << 20;
-  // Limits processor time. A grammar that takes longer to compile is an error; if computing the next mask
-  // takes longer than masks.one_mask_s, only end tokens are allowed from then on.
+  // Limits processor time. A grammar that takes longer to compile, with all its parts and with the search for
+  // the broken one, is an error; if computing the next mask takes longer than masks.one_mask_s, only end
+  // tokens are allowed from then on.
   double max_compile_seconds = 5.0;
   GrammarMemoryLimits memory;
   JsonSpaces json_spaces;
@@ -85,7 +87,16 @@ class CompiledGrammar {
   CompiledGrammar(const CompiledGrammar&) = delete;
   CompiledGrammar& operator=(const CompiledGrammar&) = delete;
   virtual int64_t size_bytes() const = 0;  // approximate memory of this object
+  // These two return memory that this grammar shares with others, and its approximate size, which
+  // size_bytes() does not count: the vocabulary of the grammars that need the same added tokens. The memory
+  // is null if the grammar shares only the vocabulary that its compiler has anyway.
+  virtual std::shared_ptr<const void> shared_part() const { return nullptr; }
+  virtual int64_t shared_bytes() const { return 0; }
 };
+
+// Called before a grammar uses memory that it shares with others (CompiledGrammar::shared_part), and before
+// that memory is made. An error refuses it.
+using SharedPartHold = std::function<Result<void>(std::shared_ptr<const void> part, int64_t bytes)>;
 
 struct GrammarCacheStats {
   int64_t entries = 0;
@@ -113,9 +124,11 @@ class GrammarCompiler {
   // text over the limits (256 KiB, depth 64), and a grammar beyond the limits of time and memory. The last
   // of these errors are remembered. The error is kInternal if the library has failed, and kCancelled if this
   // thread's work was cancelled (base/cancel.h) while it compiled. Throws std::bad_alloc if there is no
-  // memory. Other threads that waited for this compilation get its error too. These three are not remembered,
-  // so the next call compiles again.
-  Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec);
+  // memory. `hold`, if not empty, is called while this thread compiles a grammar that shares memory, and its
+  // error becomes that of the call. Other threads that waited for this compilation get its error too. These
+  // four are not remembered, so the next call compiles again.
+  Result<std::shared_ptr<const CompiledGrammar>> compile(const GrammarSpec& spec,
+                                                         const SharedPartHold& hold = {});
 
   const GrammarMemoryLimits& limits() const;
   GrammarCacheStats cache_stats() const;

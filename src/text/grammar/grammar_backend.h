@@ -2,6 +2,7 @@
 // library, grammar_stub.cpp.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/thread_seconds.h"
 #include "text/grammar/grammar.h"
 
 namespace hadal {
@@ -49,11 +51,17 @@ class BackendGrammar : public CompiledGrammar {
  public:
   virtual std::unique_ptr<GrammarWalker> start() const = 0;
   virtual const GrammarVocabulary& vocabulary() const = 0;
-  // These two return the identity and the size of memory that this grammar shares with others, which
-  // size_bytes() does not count. The identity is null if the grammar shares only memory that exists without
-  // grammars too.
-  virtual const void* shared_part() const { return nullptr; }
-  virtual int64_t shared_bytes() const { return 0; }
+};
+
+// CompileBudget is the processor time that its thread may use to compile one grammar, with all parts of it.
+class CompileBudget {
+ public:
+  explicit CompileBudget(double seconds) : end_s_(thread_seconds() + seconds) {}
+  // Returns 0 once the time is used up.
+  double left_s() const { return std::max(end_s_ - thread_seconds(), 0.0); }
+
+ private:
+  const double end_s_;  // on this thread's clock
 };
 
 class GrammarBackend {
@@ -62,19 +70,21 @@ class GrammarBackend {
   // Compiles `spec`, which is within the limits, has a field, and contains a prepared schema. `hides_control`
   // is PreparedSchema's has_length. Any thread may call this function; its errors and exceptions are those of
   // GrammarCompiler::compile.
-  virtual Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec,
-                                                                bool hides_control) = 0;
+  virtual Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec, bool hides_control,
+                                                                const CompileBudget& budget,
+                                                                const SharedPartHold& hold) = 0;
   // Checks that the library accepts `regex`. The error begins with `field`; if it names a position, this is a
-  // position in `regex`. Any thread may call it, and it is cheap. Throws std::bad_alloc.
-  virtual Result<void> check_regex(const std::string& regex, std::string_view field) = 0;
+  // position in `regex`. Any thread may call it. Throws std::bad_alloc.
+  virtual Result<void> check_regex(const std::string& regex, std::string_view field,
+                                   const CompileBudget& budget) = 0;
 };
 
 // Finds the expression that the library refuses, because the library does not say which of several is broken.
 // `patterns` has each expression's place and text. The error names the place and begins with `field`. Only
-// the first 256 expressions are tried.
+// the first 256 expressions are tried, and only until the budget is used up: then none is blamed.
 Result<void> check_patterns(GrammarBackend& backend,
                             const std::vector<std::pair<std::string, std::string>>& patterns,
-                            std::string_view field);
+                            std::string_view field, const CompileBudget& budget);
 
 // Returns kUnsupported if the build lacks the library.
 Result<std::unique_ptr<GrammarBackend>> make_grammar_backend(GrammarVocabulary vocabulary);

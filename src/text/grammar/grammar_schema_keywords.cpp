@@ -77,7 +77,7 @@ constexpr std::string_view kTypeNames[] = {"string", "number", "integer", "boole
 // are annotations of clients.
 constexpr std::string_view kUnsupportedFormats[] = {"idn-email", "idn-hostname", "iri", "iri-reference",
                                                     "regex"};
-constexpr std::string_view kFormats[] = {
+constexpr std::string_view kStringFormats[] = {
     "email",    "date", "time", "date-time",     "duration",     "ipv4",         "ipv6",
     "hostname", "uuid", "uri",  "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"};
 
@@ -115,7 +115,7 @@ std::span<const std::string_view> schema_type_names() {
 }
 
 std::span<const std::string_view> schema_formats() {
-  return kFormats;
+  return kStringFormats;
 }
 
 bool is_unsupported_format(std::string_view name) {

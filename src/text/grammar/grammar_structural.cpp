@@ -19,26 +19,26 @@ constexpr size_t kMaxFormatDepth = 32;
 constexpr int64_t kMaxRepeat = 1024;
 constexpr std::string_view kDsmlStyle = "deepseek_xml";  // the library's name for V3.2's parameters
 
-constexpr std::string_view kFormats[] = {"const_string",
-                                         "json_schema",
-                                         "any_text",
-                                         "regex",
-                                         "grammar",
-                                         "sequence",
-                                         "or",
-                                         "tag",
-                                         "triggered_tags",
-                                         "tags_with_separator",
-                                         "optional",
-                                         "plus",
-                                         "star",
-                                         "repeat",
-                                         "token",
-                                         "exclude_token",
-                                         "any_tokens",
-                                         "token_triggered_tags",
-                                         "dispatch",
-                                         "token_dispatch"};
+constexpr std::string_view kStructuralFormats[] = {"const_string",
+                                                   "json_schema",
+                                                   "any_text",
+                                                   "regex",
+                                                   "grammar",
+                                                   "sequence",
+                                                   "or",
+                                                   "tag",
+                                                   "triggered_tags",
+                                                   "tags_with_separator",
+                                                   "optional",
+                                                   "plus",
+                                                   "star",
+                                                   "repeat",
+                                                   "token",
+                                                   "exclude_token",
+                                                   "any_tokens",
+                                                   "token_triggered_tags",
+                                                   "dispatch",
+                                                   "token_dispatch"};
 
 class TagWalk {
  public:
@@ -125,10 +125,11 @@ Result<void> TagWalk::walk(json::value& format, const std::string& at, size_t de
   const std::string type = type_value != nullptr && type_value->is_string()
                                ? std::string(type_value->get_string())
                                : std::string();
-  if (std::find(std::begin(kFormats), std::end(kFormats), type) == std::end(kFormats))
-    return error(
-        at, fmt::format("\"type\" is {}; allowed are {}",
-                        type_value == nullptr ? "missing" : shown(*type_value), fmt::join(kFormats, ", ")));
+  if (std::find(std::begin(kStructuralFormats), std::end(kStructuralFormats), type) ==
+      std::end(kStructuralFormats))
+    return error(at, fmt::format("\"type\" is {}; allowed are {}",
+                                 type_value == nullptr ? "missing" : shown(*type_value),
+                                 fmt::join(kStructuralFormats, ", ")));
 
   if (type == "json_schema") members["max_whitespace_cnt"] = kMaxJsonBlanks;
   for (auto& [key, value] : members) {

@@ -6,8 +6,10 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <new>
+#include <optional>
 
 #include "base/cancel.h"
 #include "text/grammar/grammar_backend.h"
@@ -164,64 +166,73 @@ class XgrammarWalker : public GrammarWalker {
   End end_ = End::kNone;  // why the matcher is not called any more
 };
 
-class XgrammarGrammar : public BackendGrammar {
- public:
-  // `variant` is the vocabulary for which the grammar was made, if that is not the backend's own. `start` is
-  // the position before the first token; it is kept because making a position may take a second, but copying
-  // one is fast.
-  XgrammarGrammar(xgrammar::CompiledGrammar grammar, xgrammar::GrammarMatcher start,
-                  std::shared_ptr<const GrammarVocabulary> vocabulary,
-                  std::shared_ptr<const xgrammar::TokenizerInfo> variant)
-      : grammar_(std::move(grammar)),
-        start_(std::move(start)),
-        vocabulary_(std::move(vocabulary)),
-        variant_(std::move(variant)) {}
-
-  int64_t size_bytes() const override { return static_cast<int64_t>(grammar_.MemorySizeBytes()); }
-  std::unique_ptr<GrammarWalker> start() const override {
-    return std::make_unique<XgrammarWalker>(start_.Fork(), *vocabulary_);
-  }
-  const GrammarVocabulary& vocabulary() const override { return *vocabulary_; }
-  const void* shared_part() const override { return variant_.get(); }
-  int64_t shared_bytes() const override;
-
- private:
-  xgrammar::CompiledGrammar grammar_;
-  xgrammar::GrammarMatcher start_;
-  std::shared_ptr<const GrammarVocabulary> vocabulary_;
-  std::shared_ptr<const xgrammar::TokenizerInfo> variant_;
+// A Variant is a vocabulary in the library's form. Grammars that need the same one share it.
+struct Variant {
+  std::mutex mutex;  // held while the vocabulary is made
+  std::optional<xgrammar::TokenizerInfo> tokenizer;
 };
 
-// The library keeps the texts of the tokens twice (once with the ids in the order of the texts), and an index
-// over them.
-int64_t XgrammarGrammar::shared_bytes() const {
-  if (variant_ == nullptr) return 0;
+// Returns the memory of a variant. The library keeps the texts of the tokens twice (once with the ids in the
+// order of the texts), and an index over them.
+int64_t variant_bytes(const GrammarVocabulary& vocabulary) {
   constexpr size_t kInline = 15;  // bytes that std::string stores inline
   int64_t bytes = 0;
-  for (const std::string& text : vocabulary_->texts) {
+  for (const std::string& text : vocabulary.texts) {
     const size_t heap = text.size() > kInline ? text.size() + 1 : 0;
     bytes += static_cast<int64_t>(2 * (sizeof(std::string) + heap) + sizeof(int64_t) + sizeof(int32_t));
   }
   return bytes;
 }
 
+class XgrammarGrammar : public BackendGrammar {
+ public:
+  // `variant` is the vocabulary for which the grammar was made, if that is not the backend's own, and has
+  // `variant_bytes`. `start` is the position before the first token; it is kept because making a position may
+  // take a second, but copying one is fast.
+  XgrammarGrammar(xgrammar::CompiledGrammar grammar, xgrammar::GrammarMatcher start,
+                  std::shared_ptr<const GrammarVocabulary> vocabulary, std::shared_ptr<const Variant> variant,
+                  int64_t variant_bytes)
+      : grammar_(std::move(grammar)),
+        start_(std::move(start)),
+        vocabulary_(std::move(vocabulary)),
+        variant_(std::move(variant)),
+        variant_bytes_(variant_bytes) {}
+
+  int64_t size_bytes() const override { return static_cast<int64_t>(grammar_.MemorySizeBytes()); }
+  std::unique_ptr<GrammarWalker> start() const override {
+    return std::make_unique<XgrammarWalker>(start_.Fork(), *vocabulary_);
+  }
+  const GrammarVocabulary& vocabulary() const override { return *vocabulary_; }
+  std::shared_ptr<const void> shared_part() const override { return variant_; }
+  int64_t shared_bytes() const override { return variant_ == nullptr ? 0 : variant_bytes_; }
+
+ private:
+  xgrammar::CompiledGrammar grammar_;
+  xgrammar::GrammarMatcher start_;
+  std::shared_ptr<const GrammarVocabulary> vocabulary_;
+  std::shared_ptr<const Variant> variant_;
+  const int64_t variant_bytes_;
+};
+
 class XgrammarBackend : public GrammarBackend {
  public:
   explicit XgrammarBackend(GrammarVocabulary vocabulary)
       : vocabulary_(std::make_shared<const GrammarVocabulary>(std::move(vocabulary))),
+        variant_bytes_(variant_bytes(*vocabulary_)),
         spaces_{vocabulary_->json_spaces.is_compact, vocabulary_->json_spaces.pattern} {
     for (size_t id = 0; id < vocabulary_->texts.size(); ++id)
       if (vocabulary_->is_added[id] != 0 && !is_end(id))
         added_tokens_.emplace(vocabulary_->texts[id], static_cast<int32_t>(id));
-    plain_ = std::make_shared<xgrammar::TokenizerInfo>(make_tokenizer({}, false));
+    plain_->tokenizer = make_tokenizer({}, false);
   }
 
-  Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec, bool hides_control) override;
-  Result<void> check_regex(const std::string& regex, std::string_view field) override;
+  Result<std::shared_ptr<const BackendGrammar>> compile(const GrammarSpec& spec, bool hides_control,
+                                                        const CompileBudget& budget,
+                                                        const SharedPartHold& hold) override;
+  Result<void> check_regex(const std::string& regex, std::string_view field,
+                           const CompileBudget& budget) override;
 
  private:
-  using Tokenizer = std::shared_ptr<const xgrammar::TokenizerInfo>;
-
   bool is_end(size_t id) const {
     return std::binary_search(vocabulary_->end_ids.begin(), vocabulary_->end_ids.end(),
                               static_cast<int32_t>(id));
@@ -229,23 +240,23 @@ class XgrammarBackend : public GrammarBackend {
   // Returns a vocabulary in which the added tokens `shown` (ids, sorted) represent their text, and no token
   // has control characters except '\n' and '\r'.
   xgrammar::TokenizerInfo make_tokenizer(const std::vector<int32_t>& shown, bool hides_control) const;
-  Tokenizer tokenizer_for(const std::vector<std::string>& literals, bool hides_control);
+  Result<std::shared_ptr<const Variant>> variant_for(const std::vector<std::string>& literals,
+                                                     bool hides_control, const SharedPartHold& hold);
   Result<std::shared_ptr<const BackendGrammar>> compile_prepared(const GrammarSpec& spec,
-                                                                 const PreparedTag& tag, bool hides_control);
+                                                                 const PreparedTag& tag, bool hides_control,
+                                                                 const CompileBudget& budget,
+                                                                 const SharedPartHold& hold);
   Result<xgrammar::Grammar> convert(const GrammarSpec& spec, const PreparedTag& tag,
-                                    const Tokenizer& tokenizer) const;
+                                    const xgrammar::TokenizerInfo& tokenizer) const;
 
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
+  const int64_t variant_bytes_;  // of each variant
   hadal_xgrammar::JsonSpaces spaces_;
   AddedTokenIds added_tokens_;
-  Tokenizer plain_;   // all added tokens are hidden
-  std::mutex mutex_;  // guards variants_
-  struct Variant {
-    std::vector<int32_t> shown;
-    bool hides_control;
-    Tokenizer tokenizer;
-  };
-  std::vector<Variant> variants_;  // the last few other vocabularies, newest first
+  const std::shared_ptr<Variant> plain_ = std::make_shared<Variant>();  // all added tokens are hidden
+  std::mutex mutex_;                                                    // guards variants_
+  // The other vocabularies that some grammar uses, by `shown` and `hides_control` of make_tokenizer.
+  std::map<std::pair<std::vector<int32_t>, bool>, std::weak_ptr<Variant>> variants_;
 };
 
 xgrammar::TokenizerInfo XgrammarBackend::make_tokenizer(const std::vector<int32_t>& shown,
@@ -267,27 +278,35 @@ xgrammar::TokenizerInfo XgrammarBackend::make_tokenizer(const std::vector<int32_
   return xgrammar::TokenizerInfo(texts, xgrammar::VocabType::RAW, static_cast<int>(vocabulary_->size), ends);
 }
 
-XgrammarBackend::Tokenizer XgrammarBackend::tokenizer_for(const std::vector<std::string>& literals,
-                                                          bool hides_control) {
+Result<std::shared_ptr<const Variant>> XgrammarBackend::variant_for(const std::vector<std::string>& literals,
+                                                                    bool hides_control,
+                                                                    const SharedPartHold& hold) {
   std::vector<int32_t> shown;
   for (const auto& [text, id] : added_tokens_)
     if (std::any_of(literals.begin(), literals.end(),
                     [&](const std::string& literal) { return literal.find(text) != literal.npos; }))
       shown.push_back(id);
-  if (shown.empty() && !hides_control) return plain_;
+  if (shown.empty() && !hides_control) return std::shared_ptr<const Variant>(plain_);
   std::sort(shown.begin(), shown.end());
-  const std::lock_guard lock(mutex_);
-  for (const Variant& variant : variants_)
-    if (variant.shown == shown && variant.hides_control == hides_control) return variant.tokenizer;
-  constexpr size_t kKept = 4;
-  if (variants_.size() == kKept) variants_.pop_back();
-  const auto made = std::make_shared<xgrammar::TokenizerInfo>(make_tokenizer(shown, hides_control));
-  variants_.insert(variants_.begin(), Variant{shown, hides_control, made});
-  return made;
+  std::shared_ptr<Variant> variant;
+  {
+    const std::lock_guard lock(mutex_);
+    const std::pair key(shown, hides_control);
+    if (const auto found = variants_.find(key); found != variants_.end()) variant = found->second.lock();
+    if (variant == nullptr) {
+      std::erase_if(variants_, [](const auto& known) { return known.second.expired(); });
+      variant = std::make_shared<Variant>();
+      variants_[key] = variant;
+    }
+  }
+  if (hold) HADAL_RETURN_IF_ERROR(hold(variant, variant_bytes_));
+  const std::lock_guard lock(variant->mutex);
+  if (!variant->tokenizer) variant->tokenizer = make_tokenizer(shown, hides_control);
+  return std::shared_ptr<const Variant>(variant);
 }
 
 Result<xgrammar::Grammar> XgrammarBackend::convert(const GrammarSpec& spec, const PreparedTag& tag,
-                                                   const Tokenizer& tokenizer) const {
+                                                   const xgrammar::TokenizerInfo& tokenizer) const {
   std::vector<std::string> warnings;
   const WarningCollector collector(warnings);
   const hadal_xgrammar::JsonSpacesScope spaces(spaces_);
@@ -307,7 +326,7 @@ Result<xgrammar::Grammar> XgrammarBackend::convert(const GrammarSpec& spec, cons
       grammar = xgrammar::Grammar::FromEBNF(spec.text);
       break;
     case GrammarKind::kStructuralTag: {
-      auto converted = xgrammar::Grammar::FromStructuralTag(tag.json, *tokenizer);
+      auto converted = xgrammar::Grammar::FromStructuralTag(tag.json, tokenizer);
       if (const auto* failure = std::get_if<xgrammar::StructuralTagError>(&converted))
         return invalid_argument(
             "{}: {}", spec.field,
@@ -320,9 +339,10 @@ Result<xgrammar::Grammar> XgrammarBackend::convert(const GrammarSpec& spec, cons
   return grammar;
 }
 
-Result<void> XgrammarBackend::check_regex(const std::string& regex, std::string_view field) {
+Result<void> XgrammarBackend::check_regex(const std::string& regex, std::string_view field,
+                                          const CompileBudget& budget) {
   try {
-    const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds, check_cancelled);
+    const hadal_xgrammar::TimeLimit limit(budget.left_s(), check_cancelled);
     const MemoryLimit memory(vocabulary_->memory.compile_bytes, hadal_xgrammar::look);
     std::vector<std::string> warnings;
     const WarningCollector collector(warnings);
@@ -341,7 +361,9 @@ Result<void> XgrammarBackend::check_regex(const std::string& regex, std::string_
 }
 
 Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const GrammarSpec& spec,
-                                                                       bool hides_control) {
+                                                                       bool hides_control,
+                                                                       const CompileBudget& budget,
+                                                                       const SharedPartHold& hold) {
   PreparedTag tag;
   if (spec.kind == GrammarKind::kStructuralTag) {
     HADAL_ASSIGN_OR_RETURN(tag, prepare_structural_tag(spec.text, spec.field, added_tokens_));
@@ -349,23 +371,28 @@ Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile(const Gra
   } else if (spec.kind == GrammarKind::kEbnf) {
     tag.literals.push_back(spec.text);
   }
-  auto compiled = compile_prepared(spec, tag, hides_control);
+  auto compiled = compile_prepared(spec, tag, hides_control, budget, hold);
   // If all expressions are valid, a place in EBNF that the error names is in a grammar of the tag.
-  if (!compiled.ok()) HADAL_RETURN_IF_ERROR(check_patterns(*this, tag.patterns, spec.field));
+  if (!compiled.ok() && compiled.status().code == StatusCode::kInvalidArgument)
+    HADAL_RETURN_IF_ERROR(check_patterns(*this, tag.patterns, spec.field, budget));
   return compiled;
 }
 
 Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile_prepared(const GrammarSpec& spec,
                                                                                 const PreparedTag& tag,
-                                                                                bool hides_control) {
+                                                                                bool hides_control,
+                                                                                const CompileBudget& budget,
+                                                                                const SharedPartHold& hold) {
   try {
-    const Tokenizer tokenizer = tokenizer_for(tag.literals, hides_control);
-    const hadal_xgrammar::TimeLimit limit(vocabulary_->max_compile_seconds, check_cancelled);
+    HADAL_ASSIGN_OR_RETURN(const std::shared_ptr<const Variant> variant,
+                           variant_for(tag.literals, hides_control, hold));
+    const xgrammar::TokenizerInfo& tokenizer = *variant->tokenizer;
+    const hadal_xgrammar::TimeLimit limit(budget.left_s(), check_cancelled);
     const MemoryLimit memory(vocabulary_->memory.compile_bytes, hadal_xgrammar::look);
     HADAL_ASSIGN_OR_RETURN(const xgrammar::Grammar grammar, convert(spec, tag, tokenizer));
     // The caller's thread does all the work, because an exception in a worker of the library would end the
     // process.
-    xgrammar::GrammarCompiler compiler(*tokenizer, /*max_threads=*/1, /*cache_enabled=*/false);
+    xgrammar::GrammarCompiler compiler(tokenizer, /*max_threads=*/1, /*cache_enabled=*/false);
     const xgrammar::CompiledGrammar compiled = compiler.CompileGrammar(grammar);
     const int64_t left_bytes = memory.left_bytes();
     xgrammar::GrammarMatcher start(compiled);
@@ -375,7 +402,7 @@ Result<std::shared_ptr<const BackendGrammar>> XgrammarBackend::compile_prepared(
           "allowed",
           spec.field, bytes >> 10, vocabulary_->memory.position_bytes >> 10);
     return std::shared_ptr<const BackendGrammar>(std::make_shared<XgrammarGrammar>(
-        compiled, std::move(start), vocabulary_, tokenizer == plain_ ? nullptr : tokenizer));
+        compiled, std::move(start), vocabulary_, variant == plain_ ? nullptr : variant, variant_bytes_));
   } catch (const MemoryLimitError&) {
     return too_big(spec.field, spec.text.size(), vocabulary_->memory.compile_bytes);
   } catch (const std::bad_array_new_length&) {

@@ -9,12 +9,46 @@ namespace hadal {
 
 using Op = StopRegexInstruction::Op;
 
-StopRegexSearch::StopRegexSearch(const StopRegex& regex)
-    : regex_(&regex), seen_(regex.code_.size(), 0), answers_(regex.sets_.size()) {
+StopRegexMembers::StopRegexMembers(const StopRegex& regex) : regex_(&regex), answers_(regex.sets_.size()) {
   if (regex.sets_.empty()) return;
   match_data_.reset(pcre2_match_data_create(1, nullptr));
   HADAL_CHECK(match_data_ != nullptr, "out of memory for match data");
 }
+
+bool StopRegexMembers::contains(uint32_t set, uint32_t c) {
+  if (c < 128) return regex_->sets_[set].contains_ascii(c);
+  Answer& answer = answers_[set];
+  if (answer.code_point != c) answer = {c, regex_->sets_[set].contains_other(c, match_data_.get())};
+  return answer.is_member;
+}
+
+size_t StopRegexMembers::bytes(const StopRegex& regex) {
+  constexpr size_t kMatchDataBytes = 256;
+  return regex.sets_.size() * sizeof(Answer) + (regex.sets_.empty() ? 0 : kMatchDataBytes);
+}
+
+bool StopRegexPlace::holds(StopRegexAssertion assertion) const {
+  switch (assertion) {
+    case StopRegexAssertion::kTextBegin:
+      return is_begin;
+    case StopRegexAssertion::kLineBegin:
+      return is_begin || (after_newline && !is_end);
+    case StopRegexAssertion::kTextEnd:
+      return is_end;
+    case StopRegexAssertion::kTextEndOrNewline:
+      return is_end || (before_newline && is_last);
+    case StopRegexAssertion::kLineEnd:
+      return is_end || before_newline;
+    case StopRegexAssertion::kWordBoundary:
+      return after_word != before_word;
+    case StopRegexAssertion::kNoWordBoundary:
+      return after_word == before_word;
+  }
+  return false;
+}
+
+StopRegexSearch::StopRegexSearch(const StopRegex& regex)
+    : regex_(&regex), members_(regex), seen_(regex.code_.size(), 0) {}
 
 size_t StopRegex::bytes() const {
   size_t out = code_.capacity() * sizeof(StopRegexInstruction) + sets_.capacity() * sizeof(StopRegexSet);
@@ -23,12 +57,10 @@ size_t StopRegex::bytes() const {
 }
 
 size_t StopRegex::search_bytes() const {
-  constexpr size_t kMatchDataBytes = 256;
   // The lists of threads and the stack double their capacity when they grow.
   constexpr size_t kInstructionBytes =
       sizeof(uint64_t) + 3 * 2 * sizeof(StopRegexSearch::Thread) + 2 * sizeof(uint32_t);
-  return code_.size() * kInstructionBytes + sets_.size() * sizeof(StopRegexSearch::Answer) +
-         (sets_.empty() ? 0 : kMatchDataBytes);
+  return code_.size() * kInstructionBytes + StopRegexMembers::bytes(*this);
 }
 
 const std::optional<StopRegexSearch::Match>& StopRegexSearch::append(std::string_view piece) {
@@ -44,7 +76,7 @@ const std::optional<StopRegexSearch::Match>& StopRegexSearch::append(std::string
     const DecodedChar c = decode_valid_utf8(at);
     at += c.num_bytes;
     next_char_ = c.code_point;
-    next_is_word_ = is_word(c.code_point);
+    next_is_word_ = members_.is_word(c.code_point);
     if (c.code_point == '\n' && at == end && regex_->sees_last_newline_) {
       ended_ = state_;
       ends_in_newline = true;
@@ -75,7 +107,7 @@ const char* StopRegexSearch::skip(const char* at, const char* end) {
   if (at == begin) return at;
   position_ += static_cast<uint64_t>(at - begin);
   previous_char_ = decode_valid_utf8(previous_valid_utf8(at)).code_point;
-  previous_is_word_ = is_word(previous_char_);
+  previous_is_word_ = members_.is_word(previous_char_);
   return at;
 }
 
@@ -130,7 +162,7 @@ bool StopRegexSearch::follow(const Thread& thread, bool is_last) {
           goes_on = true;
           break;
         case Op::kSet:
-          goes_on = next_char_ != kNone && is_member(instruction.value, next_char_);
+          goes_on = next_char_ != kNone && members_.contains(instruction.value, next_char_);
           break;
         case Op::kAssertion: {
           const auto assertion = static_cast<StopRegexAssertion>(instruction.value);
@@ -164,35 +196,14 @@ bool StopRegexSearch::follow(const Thread& thread, bool is_last) {
 }
 
 bool StopRegexSearch::holds(StopRegexAssertion assertion, bool is_last) const {
-  const bool at_end = next_char_ == kNone;
-  switch (assertion) {
-    case StopRegexAssertion::kTextBegin:
-      return position_ == 0;
-    case StopRegexAssertion::kLineBegin:
-      return position_ == 0 || (previous_char_ == '\n' && !at_end);
-    case StopRegexAssertion::kTextEnd:
-      return at_end;
-    case StopRegexAssertion::kTextEndOrNewline:
-      return at_end || (next_char_ == '\n' && is_last);
-    case StopRegexAssertion::kLineEnd:
-      return at_end || next_char_ == '\n';
-    case StopRegexAssertion::kWordBoundary:
-      return previous_is_word_ != next_is_word_;
-    case StopRegexAssertion::kNoWordBoundary:
-      return previous_is_word_ == next_is_word_;
-  }
-  return false;
-}
-
-bool StopRegexSearch::is_member(uint32_t set, uint32_t c) {
-  if (c < 128) return regex_->sets_[set].contains_ascii(c);
-  Answer& answer = answers_[set];
-  if (answer.code_point != c) answer = {c, regex_->sets_[set].contains_other(c, match_data_.get())};
-  return answer.is_member;
-}
-
-bool StopRegexSearch::is_word(uint32_t c) {
-  return regex_->words_ && is_member(*regex_->words_, c);
+  const StopRegexPlace place{.is_begin = position_ == 0,
+                             .is_end = next_char_ == kNone,
+                             .is_last = is_last,
+                             .after_newline = previous_char_ == '\n',
+                             .before_newline = next_char_ == '\n',
+                             .after_word = previous_is_word_,
+                             .before_word = next_is_word_};
+  return place.holds(assertion);
 }
 
 }  // namespace hadal

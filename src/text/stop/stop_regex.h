@@ -47,6 +47,9 @@ class StopRegex {
 
  private:
   friend class StopRegexSearch;
+  friend class StopRegexMembers;
+  friend class StopRegexTable;
+  friend class StopRegexDetector;
   friend class StopRegexEmitter;
 
   void find_beginnings();
@@ -57,6 +60,44 @@ class StopRegex {
   std::optional<uint32_t> words_;      // the set \w, if there is a \b
   bool sees_last_newline_ = false;     // $ or \Z: a newline at the text's end is special
   uint32_t num_states_ = 0;
+};
+
+// StopRegexMembers tells which characters belong to the sets of an expression. It remembers the last answer
+// of each set, so an object is used by one thread at a time.
+class StopRegexMembers {
+ public:
+  static constexpr uint32_t kNone = ~0U;  // there is no character
+
+  // `regex` must outlive the object.
+  explicit StopRegexMembers(const StopRegex& regex);
+  bool contains(uint32_t set, uint32_t c);
+  // Tells whether the character belongs to \w, if the expression depends on that.
+  bool is_word(uint32_t c) { return regex_->words_ && contains(*regex_->words_, c); }
+  // Returns the most bytes that an object occupies besides itself.
+  static size_t bytes(const StopRegex& regex);
+
+ private:
+  struct Answer {
+    uint32_t code_point = kNone;
+    bool is_member = false;
+  };
+
+  const StopRegex* regex_;
+  pcre2::MatchData match_data_;  // null: every set is answered without PCRE2
+  std::vector<Answer> answers_;  // [sets], the last answer of each
+};
+
+// StopRegexPlace is a place between two characters of a stream, at which assertions hold or not.
+struct StopRegexPlace {
+  bool is_begin = true;
+  bool is_end = false;
+  bool is_last = false;  // the text ends after the next character
+  bool after_newline = false;
+  bool before_newline = false;
+  bool after_word = false;
+  bool before_word = false;
+
+  bool holds(StopRegexAssertion assertion) const;
 };
 
 // StopRegexSearch searches one stream. After each piece, the result is the same as that of a search through
@@ -80,8 +121,8 @@ class StopRegexSearch {
   uint64_t steps() const { return steps_; }
 
  private:
-  friend class StopRegex;                 // computes the size of a search
-  static constexpr uint32_t kNone = ~0U;  // there is no character
+  friend class StopRegex;  // computes the size of a search
+  static constexpr uint32_t kNone = StopRegexMembers::kNone;
 
   // A thread waits to visit `pc` until the next character is known.
   struct Thread {
@@ -92,27 +133,20 @@ class StopRegexSearch {
     std::vector<Thread> threads;  // in order of priority, therefore in order of `begin`
     std::optional<Match> match;   // has a lower priority than every thread
   };
-  struct Answer {
-    uint32_t code_point = kNone;
-    bool is_member = false;
-  };
 
   const char* skip(const char* at, const char* end);
   void read(State& state, bool is_last);
   void finish_piece(State& state);
   bool follow(const Thread& thread, bool is_last);
   bool holds(StopRegexAssertion assertion, bool is_last) const;
-  bool is_member(uint32_t set, uint32_t c);
-  bool is_word(uint32_t c);
 
   const StopRegex* regex_;
-  pcre2::MatchData match_data_;  // null: every set is answered without PCRE2
+  StopRegexMembers members_;
   State state_;
   State ended_;                 // `state_` as it would be if the text ended after its last newline
   std::vector<Thread> next_;    // the threads after the character that is being read
   std::vector<uint64_t> seen_;  // [instructions], the stamp of the last visit
   std::vector<uint32_t> stack_;
-  std::vector<Answer> answers_;  // [sets], the last answer of each
   uint64_t stamp_ = 0;
   uint64_t position_ = 0;  // bytes before next_char_
   uint64_t hold_ = 0;

@@ -41,9 +41,6 @@ constexpr StopRegexRefusal kRefusedGroups[] = {
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
-bool is_letter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-}
 
 class Parser {
  public:
@@ -270,7 +267,7 @@ class Parser {
     const size_t begin = at_;
     const DecodedChar c = decode_valid_utf8(pattern_.data() + at_);
     at_ += c.num_bytes;
-    if (flags.caseless && (c.num_bytes > 1 || is_letter(pattern_[begin]))) {
+    if (flags.caseless && (c.num_bytes > 1 || is_ascii_letter(pattern_[begin]))) {
       std::string text(pattern_.substr(begin, c.num_bytes));
       if (text.size() == 1) text[0] = static_cast<char>(text[0] | 0x20);
       return item(add_set(std::move(text), true, begin));
@@ -311,7 +308,7 @@ class Parser {
 
   Result<void> group_name(char end) {
     const size_t begin = at_;
-    while (is_letter(peek()) || peek() == '_' || (at_ > begin && is_digit(peek()))) ++at_;
+    while (is_ascii_letter(peek()) || peek() == '_' || (at_ > begin && is_digit(peek()))) ++at_;
     if (at_ == begin || peek() != end || at_ - begin > 32) {
       return invalid_argument("the name of the group at byte {} is not 1 to 32 letters, digits and _", begin);
     }
@@ -361,7 +358,7 @@ class Parser {
   Result<Item> escape(const Flags& flags) {
     const char c = peek(1);
     const bool is_last = at_ + 1 == pattern_.size();
-    if (!is_last && !is_letter(c) && !is_digit(c)) {
+    if (!is_last && !is_ascii_letter(c) && !is_digit(c)) {
       ++at_;
       return literal(flags);
     }

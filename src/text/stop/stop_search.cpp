@@ -5,12 +5,14 @@
 
 #include "base/printable.h"
 #include "text/stop/stop_regex.h"
+#include "text/stop/stop_regex_detector.h"
 #include "text/utf8.h"
 
 namespace hadal {
 struct StopPatterns::Impl {
   std::shared_ptr<const StopStrings> strings;
   std::vector<StopRegex> regexes;
+  std::vector<StopRegexTable> tables;  // of `regexes`
 };
 
 StopPatterns::StopPatterns(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -34,6 +36,7 @@ Result<std::shared_ptr<const StopPatterns>> StopPatterns::compile(const std::vec
     budget.states -= regex->num_states();
     impl->regexes.push_back(std::move(regex).value());
   }
+  for (const StopRegex& regex : impl->regexes) impl->tables.emplace_back(regex);
   return std::shared_ptr<const StopPatterns>(new StopPatterns(std::move(impl)));
 }
 
@@ -48,6 +51,7 @@ size_t StopPatterns::num_regexes() const {
 size_t StopPatterns::bytes() const {
   size_t out = sizeof(Impl) + impl_->strings->bytes() + impl_->regexes.capacity() * sizeof(StopRegex);
   for (const StopRegex& regex : impl_->regexes) out += regex.bytes();
+  for (const StopRegexTable& table : impl_->tables) out += sizeof(StopRegexTable) + table.bytes();
   return out;
 }
 
@@ -99,6 +103,31 @@ size_t StopPatterns::search_bytes() const {
   out += sizeof(StopSearch::Regexes);
   for (const StopRegex& regex : impl_->regexes) out += sizeof(StopRegexSearch) + regex.search_bytes();
   return out;
+}
+
+size_t StopPatterns::check_bytes() const {
+  size_t out = sizeof(StopCheck) + impl_->strings->search_bytes();
+  for (const StopRegexTable& table : impl_->tables) out += sizeof(StopRegexDetector) + table.detector_bytes();
+  return out;
+}
+
+StopCheck::StopCheck(std::shared_ptr<const StopPatterns> patterns)
+    : patterns_(std::move(patterns)), strings_(patterns_->impl_->strings) {
+  const auto& tables = patterns_->impl_->tables;
+  detectors_.reserve(tables.size());
+  for (const StopRegexTable& table : tables) detectors_.emplace_back(table);
+}
+
+StopCheck::~StopCheck() = default;
+StopCheck::StopCheck(StopCheck&&) noexcept = default;
+StopCheck& StopCheck::operator=(StopCheck&&) noexcept = default;
+
+bool StopCheck::append(std::string_view piece) {
+  if (stopped_) return true;
+  strings_.append(piece);
+  stopped_ = strings_.stopped();
+  for (size_t i = 0; i < detectors_.size() && !stopped_; ++i) stopped_ = detectors_[i].append(piece);
+  return stopped_;
 }
 
 StopSearch::StopSearch(std::shared_ptr<const StopPatterns> patterns, bool no_stop_trim)

@@ -44,13 +44,15 @@ class StopPatterns {
   bool empty() const { return size() == 0; }
   size_t size() const;  // strings and expressions
   size_t num_regexes() const;
-  // These return the bytes of memory that the patterns take, and an upper estimate of the bytes that one
-  // search takes, without the text that is held back for expressions.
+  // These return the bytes of memory that the patterns take, and upper estimates of the bytes that one search
+  // takes, without the text that is held back for expressions, and that one check takes.
   size_t bytes() const;
   size_t search_bytes() const;
+  size_t check_bytes() const;
 
  private:
   friend class StopSearch;
+  friend class StopCheck;
   struct Impl;
   explicit StopPatterns(std::unique_ptr<Impl> impl);
   std::unique_ptr<const Impl> impl_;
@@ -93,6 +95,27 @@ class StopSearch {
   bool stopped_ = false;
   std::string matched_;
   std::string out_;
+};
+
+class StopRegexDetector;  // stop_regex_detector.h
+
+// StopCheck tells only with which piece a StopSearch with the same patterns stops. It costs a small part of
+// the search: with expressions of 1,024 states 0.1 to 1 µs per character instead of 10.
+class StopCheck {
+ public:
+  explicit StopCheck(std::shared_ptr<const StopPatterns> patterns);
+  ~StopCheck();
+  StopCheck(StopCheck&&) noexcept;
+  StopCheck& operator=(StopCheck&&) noexcept;
+
+  // Adds a piece (whole UTF-8 characters). Returns true from the piece on with which the stream ends.
+  bool append(std::string_view piece);
+
+ private:
+  std::shared_ptr<const StopPatterns> patterns_;
+  StopMatcher strings_;
+  std::vector<StopRegexDetector> detectors_;
+  bool stopped_ = false;
 };
 
 }  // namespace hadal

@@ -15,10 +15,6 @@ namespace {
 
 constexpr uint32_t kUnbounded = std::numeric_limits<uint32_t>::max();
 
-std::string_view view(const char* begin, const char* end) {
-  return {begin, static_cast<size_t>(end - begin)};
-}
-
 // RunSplitter matches `least` to `most` characters of a class, perhaps preceded by one character of another
 // class.
 class RunSplitter final : public Splitter {
@@ -48,11 +44,11 @@ class RunSplitter final : public Splitter {
         at += first.num_bytes;
         continue;
       }
-      if (gap != at) sink(view(gap, at));
-      sink(view(at, stop));
+      if (gap != at) sink(std::string_view(gap, at));
+      sink(std::string_view(at, stop));
       gap = at = stop;
     }
-    if (gap != end) sink(view(gap, end));
+    if (gap != end) sink(std::string_view(gap, end));
   }
 
  private:
@@ -114,11 +110,11 @@ class TrailingSpaceSplitter final : public Splitter {
         at += c.num_bytes;
       }
       if (stop == nullptr) continue;
-      if (gap != begin) sink(view(gap, begin));
-      sink(view(begin, stop));
+      if (gap != begin) sink(std::string_view(gap, begin));
+      sink(std::string_view(begin, stop));
       gap = at = stop;
     }
-    if (gap != end) sink(view(gap, end));
+    if (gap != end) sink(std::string_view(gap, end));
   }
 
  private:

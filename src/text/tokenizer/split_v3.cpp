@@ -16,8 +16,8 @@ namespace hadal {
 
 namespace {
 
-// Kind is a character's role in the six alternatives; each character has exactly one.
-enum Kind : uint8_t {
+// CharKind is a character's role in the six alternatives; each character has exactly one.
+enum CharKind : uint8_t {
   kOther,       // controls, format characters, unassigned: matched only as the character before letters
   kWordChar,    // \p{L} \p{M} but ASCII letters
   kAscii,       // [A-Za-z]
@@ -30,7 +30,7 @@ enum Kind : uint8_t {
   kCjkOther,    // the rest of that class: punctuation, symbols, unassigned
 };
 
-bool is_letter(uint8_t kind) {
+bool is_letter_or_mark(uint8_t kind) {
   return kind == kWordChar || kind == kAscii;
 }
 bool is_punct(uint8_t kind) {
@@ -41,10 +41,6 @@ bool is_blank(uint8_t kind) {
 }
 bool ends_stretch(uint8_t kind) {
   return kind == kDigit || kind == kCjk || kind == kCjkOther;
-}
-
-std::string_view view(const char* begin, const char* end) {
-  return {begin, static_cast<size_t>(end - begin)};
 }
 
 struct Char {
@@ -92,7 +88,7 @@ class V3Splitter final : public Splitter {
     for (const auto& [first, last] : {std::pair(0x4E00U, 0x9FA5U), {0x3040U, 0x30FFU}})
       for (uint32_t c = first; c <= last; ++c) {
         const uint8_t kind = plain_.table[c];
-        if (kind != kDigit) cutting_.table.assign(c, c, is_letter(kind) ? kCjk : kCjkOther);
+        if (kind != kDigit) cutting_.table.assign(c, c, is_letter_or_mark(kind) ? kCjk : kCjkOther);
       }
   }
 
@@ -108,7 +104,7 @@ class V3Splitter final : public Splitter {
           if (c.kind != kDigit) break;
           next += c.num_bytes;
         }
-        sink(view(at, next));
+        sink(std::string_view(at, next));
       } else if (first.kind == kCjk || first.kind == kCjkOther) {
         const auto is_cjk_letter = [](uint8_t kind) { return kind == kCjk; };
         const char* const letters_end = cutting_.skip(at, end, is_cjk_letter);
@@ -116,7 +112,7 @@ class V3Splitter final : public Splitter {
             cutting_.skip(letters_end, end, [](uint8_t kind) { return kind == kCjk || kind == kCjkOther; });
         // The third step processes this piece too, and cuts it at punctuation and the like.
         if (letters_end == next)
-          sink(view(at, next));
+          sink(std::string_view(at, next));
         else
           split_stretch(plain_, at, next, sink);
       } else {
@@ -140,26 +136,26 @@ class V3Splitter final : public Splitter {
   static const char* split_stretch(const Kinds& kinds, const char* at, const char* end, PieceSink sink) {
     const char* gap = at;  // characters from here to `at` match nothing so far
     const auto match = [&](const char* stop) {
-      if (gap != at) sink(view(gap, at));
-      sink(view(at, stop));
+      if (gap != at) sink(std::string_view(gap, at));
+      sink(std::string_view(at, stop));
       gap = at = stop;
     };
     while (true) {
       const Char first = kinds.peek(at, end);
       if (ends_stretch(first.kind)) {
-        if (gap != at) sink(view(gap, at));
+        if (gap != at) sink(std::string_view(gap, at));
         return at;
       }
       const char* const next = at + first.num_bytes;
-      if (is_letter(first.kind)) {
-        match(kinds.skip(next, end, is_letter));  // 2
+      if (is_letter_or_mark(first.kind)) {
+        match(kinds.skip(next, end, is_letter_or_mark));  // 2
         continue;
       }
       const Char second = kinds.peek(next, end);
       if (first.kind == kAsciiPunct && second.kind == kAscii) {
         match(kinds.skip(next, end, [](uint8_t kind) { return kind == kAscii; }));  // 1
-      } else if ((first.kind == kBlank || first.kind == kOther) && is_letter(second.kind)) {
-        match(kinds.skip(next, end, is_letter));  // 2
+      } else if ((first.kind == kBlank || first.kind == kOther) && is_letter_or_mark(second.kind)) {
+        match(kinds.skip(next, end, is_letter_or_mark));  // 2
       } else if (is_punct(first.kind) || (*at == ' ' && is_punct(second.kind))) {
         const char* const stop = kinds.skip(next, end, is_punct);  // 3
         match(kinds.skip(stop, end, [](uint8_t kind) { return kind == kBreak; }));

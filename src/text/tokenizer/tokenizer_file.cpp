@@ -14,7 +14,7 @@ constexpr std::string_view kFile = "tokenizer.json";
 constexpr std::string_view kConfigFile = "tokenizer_config.json";
 
 // Formats a value for an error: the text is short and on one line.
-std::string shown(const Json& value) {
+std::string shown_json(const Json& value) {
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() > 60) {
     text.resize(57);
@@ -58,12 +58,12 @@ class Section {
           *value == Json(""))
         continue;
       return unsupported("{}: {}.{} = {} is not supported (supported: null)", kFile, where_, key,
-                         shown(*value));
+                         shown_json(*value));
     }
     return {};
   }
   Status wrong(std::string_view key, const Json& value, std::string_view allowed) const {
-    return data_loss("{}: {}.{} is {}; allowed is {}", kFile, where_, key, shown(value), allowed);
+    return data_loss("{}: {}.{} is {}; allowed is {}", kFile, where_, key, shown_json(value), allowed);
   }
 
  private:
@@ -83,7 +83,7 @@ Result<void> for_each_component(const Json* value, const std::string& where, std
                                 Each&& each, int depth = 0) {
   if (value == nullptr || value->is_null()) return {};
   if (!value->is_object())
-    return data_loss("{}: {} is {}; allowed is an object", kFile, where, shown(*value));
+    return data_loss("{}: {} is {}; allowed is an object", kFile, where, shown_json(*value));
   const Section section(*value, where);
   HADAL_ASSIGN_OR_RETURN(const std::string type, section.string("type"));
   if (type != "Sequence") return each(section, type);
@@ -122,7 +122,7 @@ Result<SplitStep> parse_split(const Section& section) {
     if (kind == "String") return SplitStep{quote_regex(text)};
   }
   return data_loss("{}: {}.pattern is {}; allowed are {{\"Regex\": \"…\"}} and {{\"String\": \"…\"}}", kFile,
-                   section.where(), pattern == nullptr ? "missing" : shown(*pattern));
+                   section.where(), pattern == nullptr ? "missing" : shown_json(*pattern));
 }
 
 Result<void> parse_pre_tokenizer(const Json* value, std::vector<PreTokenizerStep>& out) {
@@ -171,7 +171,7 @@ Result<void> parse_template(const Section& section, TokenizerFile& out) {
           .push_back(item.front()["id"].get<std::string>());
     } else {
       return data_loss("{}: {}.single contains {}; allowed are SpecialToken and one Sequence", kFile,
-                       section.where(), shown(item));
+                       section.where(), shown_json(item));
     }
   }
   if (!after_text) return data_loss("{}: {}.single has no Sequence", kFile, section.where());
@@ -180,7 +180,8 @@ Result<void> parse_template(const Section& section, TokenizerFile& out) {
 
 Result<void> parse_added_tokens(const Json* list, std::vector<AddedTokenSpec>& out) {
   if (list == nullptr) return {};
-  if (!list->is_array()) return data_loss("{}: added_tokens is {}; allowed is a list", kFile, shown(*list));
+  if (!list->is_array())
+    return data_loss("{}: added_tokens is {}; allowed is a list", kFile, shown_json(*list));
   for (size_t i = 0; i < list->size(); ++i) {
     const Section section((*list)[i], fmt::format("added_tokens[{}]", i));
     AddedTokenSpec token;
@@ -189,7 +190,7 @@ Result<void> parse_added_tokens(const Json* list, std::vector<AddedTokenSpec>& o
     const Json* id = section.find("id");
     if (id == nullptr || !id->is_number_unsigned() || id->get<uint64_t>() > uint64_t{INT32_MAX})
       return data_loss("{}: {}.id is {}; allowed is an integer of 0 to {}", kFile, section.where(),
-                       id == nullptr ? "missing" : shown(*id), INT32_MAX);
+                       id == nullptr ? "missing" : shown_json(*id), INT32_MAX);
     token.id = id->get<int32_t>();
     HADAL_ASSIGN_OR_RETURN(token.single_word, section.boolean("single_word", false));
     HADAL_ASSIGN_OR_RETURN(token.lstrip, section.boolean("lstrip", false));
@@ -276,7 +277,7 @@ Result<TokenizerConfig> parse_tokenizer_config(std::string_view json) {
     const Json* member = root.find(key);
     if (member == nullptr) return {};
     if (!member->is_boolean())
-      return data_loss("{}: {} is {}; allowed is true or false", kConfigFile, key, shown(*member));
+      return data_loss("{}: {} is {}; allowed is true or false", kConfigFile, key, shown_json(*member));
     value = member->get<bool>();
     return {};
   };
@@ -293,7 +294,7 @@ Result<TokenizerConfig> parse_tokenizer_config(std::string_view json) {
         out.chat_template = item["template"].get<std::string>();
   } else if (chat != nullptr) {
     return data_loss("{}: chat_template is {}; allowed is a string or a list of named templates", kConfigFile,
-                     shown(*chat));
+                     shown_json(*chat));
   }
   return out;
 }

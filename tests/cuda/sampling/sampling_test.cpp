@@ -118,12 +118,12 @@ void check_state(const Request& request, const Outcome& out, size_t i) {
   if (!uses_token_counts(request.params)) return;
   TokenHistory history = history_of(request);
   history.add_generated(token);
+  std::vector<int> counts(static_cast<size_t>(vocab));
+  for (const int32_t t : history.prompt()) counts[static_cast<size_t>(t)] = 0x8000;
+  for (const auto& counted : history.generated()) counts[static_cast<size_t>(counted.token)] |= counted.count;
   int wrong = 0;
   for (int64_t t = 0; t < vocab; ++t) {
-    const auto found = history.counts().find(static_cast<int32_t>(t));
-    const int expected = found == history.counts().end()
-                             ? 0
-                             : found->second.generated | (found->second.in_prompt ? 0x8000 : 0);
+    const int expected = counts[static_cast<size_t>(t)];
     wrong += out.counts[i * vocab + t] != expected ? 1 : 0;
   }
   EXPECT_EQ(wrong, 0) << "counts: " << describe(request);

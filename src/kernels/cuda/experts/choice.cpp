@@ -9,20 +9,17 @@ namespace {
 int64_t row_bytes(const GroupedShape& s) {
   return cuda::row_bytes(s.type, s.k);
 }
-int blocks_of_k(const GroupedShape& s) {
-  return cuda::blocks_of_k(s.type, s.k);
-}
 
-bool skinny_supports(const GroupedShape& s) {
+bool grouped_skinny_supports(const GroupedShape& s) {
   return has_tensor_core_kernels(s.type) && sums_fit(s.type, s.k) && s.num_rows >= 1 && s.num_experts >= 1 &&
          s.num_experts <= skinny::kMaxExperts && s.n > 0 && s.n <= skinny::kMaxOutputs && s.k > 0 &&
          row_bytes(s) % 16 == 0 && row_bytes(s) <= skinny::kMaxRowBytes && s.aligned;
 }
-bool skinny_fits(const GroupedShape& s, const GroupedChoice& c) {
-  return skinny::fits(s.type, c, blocks_of_k(s), {16, 64});
+bool grouped_skinny_fits(const GroupedShape& s, const GroupedChoice& c) {
+  return skinny::fits(s.type, c, blocks_of_k(s.type, s.k), {16, 64});
 }
-void skinny_choices(const GroupedShape& s, std::vector<GroupedChoice>& out) {
-  skinny::append_choices(s.type, blocks_of_k(s), {16, 64}, {1, 2, 4, 8}, {54, 72, 110, 200}, out);
+void grouped_skinny_choices(const GroupedShape& s, std::vector<GroupedChoice>& out) {
+  skinny::append_choices(s.type, blocks_of_k(s.type, s.k), {16, 64}, {1, 2, 4, 8}, {54, 72, 110, 200}, out);
 }
 
 bool tiles_support(const GroupedShape& s) {
@@ -30,14 +27,14 @@ bool tiles_support(const GroupedShape& s) {
          s.num_experts >= 1 && s.num_experts <= kMaxTiledExperts && s.n >= 8 && s.n % 8 == 0 && s.aligned &&
          s.aligned_y;
 }
-bool tiled_supports(const GroupedShape& s) {
+bool grouped_tiled_supports(const GroupedShape& s) {
   // The tiled kernel has no instantiations in float16, which runs on the columns kernel.
   return tiles_support(s) && s.type != WeightType::kF16;
 }
-bool tiled_fits(const GroupedShape&, const GroupedChoice& c) {
+bool grouped_tiled_fits(const GroupedShape&, const GroupedChoice& c) {
   return grouped_tile_of(c).has_value();
 }
-void tiled_choices(const GroupedShape&, std::vector<GroupedChoice>& out) {
+void grouped_tiled_choices(const GroupedShape&, std::vector<GroupedChoice>& out) {
   for (const GroupedTile tile : kGroupedTiles) out.push_back(grouped_tile(tile));
 }
 
@@ -51,7 +48,7 @@ void columns_choices(const GroupedShape&, std::vector<GroupedChoice>& out) {
   out.push_back(kColumnsTile);
 }
 
-struct KernelRow {
+struct GroupedKernelRow {
   ProductKernel kernel;
   bool (*supports)(const GroupedShape& shape);
   // Returns true if the configuration is compiled and correct for a shape that the kernel supports.
@@ -59,14 +56,14 @@ struct KernelRow {
   // Appends every configuration that is worth measuring.
   void (*append_choices)(const GroupedShape& shape, std::vector<GroupedChoice>& out);
 };
-constexpr KernelRow kKernels[] = {
+constexpr GroupedKernelRow kGroupedKernels[] = {
     {ProductKernel::kReference, [](const GroupedShape&) { return true; },
      [](const GroupedShape&, const GroupedChoice& c) {
        return c == GroupedChoice{.kernel = ProductKernel::kReference};
      },
      [](const GroupedShape&, std::vector<GroupedChoice>&) {}},
-    {ProductKernel::kSkinny, skinny_supports, skinny_fits, skinny_choices},
-    {ProductKernel::kTiled, tiled_supports, tiled_fits, tiled_choices},
+    {ProductKernel::kSkinny, grouped_skinny_supports, grouped_skinny_fits, grouped_skinny_choices},
+    {ProductKernel::kTiled, grouped_tiled_supports, grouped_tiled_fits, grouped_tiled_choices},
     {ProductKernel::kColumns, columns_support, columns_fit, columns_choices},
 };
 
@@ -106,16 +103,16 @@ GroupedChoice heuristic(const GroupedShape& s) {
   if (many && columns_support(s)) return kColumnsTile;
   const int64_t border = s.k < fitted::kLongK ? fitted::kSortedRows8BitShortK : fitted::kSortedRows8Bit;
   const bool sorted_anyway = has_scales(s.type) && rows > border;
-  if ((sorted_anyway || many) && tiled_supports(s)) return grouped_tile(choose_grouped_tile(s));
-  if (skinny_supports(s)) {
+  if ((sorted_anyway || many) && grouped_tiled_supports(s)) return grouped_tile(choose_grouped_tile(s));
+  if (grouped_skinny_supports(s)) {
     return skinny::choice_of(
-        skinny::grouped_schedule_of(rows, s.num_experts, s.n, blocks_of_k(s), s.num_sms));
+        skinny::grouped_schedule_of(rows, s.num_experts, s.n, blocks_of_k(s.type, s.k), s.num_sms));
   }
   return {.kernel = ProductKernel::kReference};
 }
 
 bool supports(ProductKernel kernel, const GroupedShape& shape) {
-  for (const KernelRow& row : kKernels) {
+  for (const GroupedKernelRow& row : kGroupedKernels) {
     if (row.kernel == kernel) return row.supports(shape);
   }
   return false;
@@ -126,7 +123,7 @@ bool columns_support_activation(const GroupedShape& shape) {
 }
 
 bool supports(const GroupedChoice& choice, const GroupedShape& shape) {
-  for (const KernelRow& row : kKernels) {
+  for (const GroupedKernelRow& row : kGroupedKernels) {
     if (row.kernel == choice.kernel) return row.supports(shape) && row.fits(shape, choice);
   }
   return false;
@@ -134,7 +131,7 @@ bool supports(const GroupedChoice& choice, const GroupedShape& shape) {
 
 std::vector<GroupedChoice> valid_choices(const GroupedShape& shape) {
   std::vector<GroupedChoice> choices;
-  for (const KernelRow& row : kKernels) {
+  for (const GroupedKernelRow& row : kGroupedKernels) {
     if (row.supports(shape)) row.append_choices(shape, choices);
   }
   return choices;

@@ -15,10 +15,6 @@ namespace {
 
 constexpr int kQuantBlock = 128;
 
-int blocks_of_k(const LinearShape& s) {
-  return cuda::blocks_of_k(s.type, s.k);
-}
-
 LinearChoice thin_choice(int64_t m) {
   return {.kernel = ProductKernel::kThin, .block_m = thin::tile_of_tokens(m), .block_n = thin::kRows};
 }
@@ -30,12 +26,12 @@ void thin_choices(const LinearShape& s, std::vector<LinearChoice>& out) {
 constexpr std::initializer_list<int> kSkinnyTiles = {8, 16, 32, 64};
 
 bool skinny_fits(const LinearShape& s, const LinearChoice& c) {
-  return c.block_m >= s.m && skinny::fits(s.type, c, blocks_of_k(s), kSkinnyTiles);
+  return c.block_m >= s.m && skinny::fits(s.type, c, blocks_of_k(s.type, s.k), kSkinnyTiles);
 }
 void skinny_choices(const LinearShape& s, std::vector<LinearChoice>& out) {
   std::vector<LinearChoice> all;
-  skinny::append_choices(s.type, blocks_of_k(s), kSkinnyTiles, {1, 2, 3, 4, 5, 6, 8}, {52, 72, 88, 110, 200},
-                         all);
+  skinny::append_choices(s.type, blocks_of_k(s.type, s.k), kSkinnyTiles, {1, 2, 3, 4, 5, 6, 8},
+                         {52, 72, 88, 110, 200}, all);
   std::copy_if(all.begin(), all.end(), std::back_inserter(out),
                [&](const LinearChoice& choice) { return choice.block_m >= s.m; });
 }
@@ -118,7 +114,7 @@ bool is_plain(const LinearShape&, const LinearChoice& c) {
 }
 void no_choices(const LinearShape&, std::vector<LinearChoice>&) {}
 
-struct KernelRow {
+struct LinearKernelRow {
   ProductKernel kernel;
   bool (*supports)(const LinearShape& shape);
   // Both functions are called only for shapes that the kernel supports. The first returns true if the
@@ -126,7 +122,7 @@ struct KernelRow {
   bool (*fits)(const LinearShape& shape, const LinearChoice& choice);
   void (*append_choices)(const LinearShape& shape, std::vector<LinearChoice>& out);
 };
-constexpr KernelRow kKernels[] = {
+constexpr LinearKernelRow kLinearKernels[] = {
     {ProductKernel::kReference, reference_supports, is_plain, no_choices},
     {ProductKernel::kThin, thin::supports,
      [](const LinearShape& s, const LinearChoice& c) { return c == thin_choice(s.m); }, thin_choices},
@@ -154,7 +150,7 @@ bool wants_thin(const LinearShape& s) {
 }
 
 LinearChoice skinny_choice(const LinearShape& s) {
-  return skinny::choice_of(skinny::schedule_of(s.type, s.m, s.n, blocks_of_k(s), s.num_sms));
+  return skinny::choice_of(skinny::schedule_of(s.type, s.m, s.n, blocks_of_k(s.type, s.k), s.num_sms));
 }
 
 LinearChoice heuristic_16_bit(const LinearShape& s) {
@@ -235,7 +231,7 @@ LinearChoice heuristic(const LinearShape& shape) {
 }
 
 bool supports(const LinearChoice& choice, const LinearShape& shape) {
-  for (const KernelRow& row : kKernels) {
+  for (const LinearKernelRow& row : kLinearKernels) {
     if (row.kernel == choice.kernel) return row.supports(shape) && row.fits(shape, choice);
   }
   return false;
@@ -243,7 +239,7 @@ bool supports(const LinearChoice& choice, const LinearShape& shape) {
 
 std::vector<LinearChoice> valid_choices(const LinearShape& shape) {
   std::vector<LinearChoice> choices;
-  for (const KernelRow& row : kKernels) {
+  for (const LinearKernelRow& row : kLinearKernels) {
     if (row.supports(shape)) row.append_choices(shape, choices);
   }
   return choices;
