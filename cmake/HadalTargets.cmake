@@ -1,8 +1,19 @@
-# hadal_library(<folder> [DEPS …] [PRIVATE_DEPS …] [PRECOMPILED <name>])
+# hadal_unite(<target>): with HADAL_UNITY the compiler gets twelve of the target's sources at a time. They then share the
+# time that their headers take, and names in their anonymous namespaces must differ.
+function(hadal_unite target)
+  if(HADAL_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+    # GCC takes the sources for headers, in which a class should have no member of an anonymous namespace's type.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
+# hadal_library(<folder> [DEPS …] [PRIVATE_DEPS …] [PRECOMPILED <name>] [APART])
 #   Makes one static library `hadal_<folder>` from the folder's .cpp files, subfolders included. DEPS are the folders it
-#   may include; PRECOMPILED names a header of cmake/precompiled/ ("libraries" when it is left out).
+#   may include; PRECOMPILED names a header of cmake/precompiled/ ("libraries" when it is left out). APART: each source
+#   is always compiled alone.
 function(hadal_library name)
-  cmake_parse_arguments(ARG "" "PRECOMPILED" "DEPS;PRIVATE_DEPS;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "APART" "PRECOMPILED" "DEPS;PRIVATE_DEPS;SOURCES" ${ARGN})
   if(NOT ARG_PRECOMPILED)
     set(ARG_PRECOMPILED libraries)
   endif()
@@ -20,6 +31,9 @@ function(hadal_library name)
   target_compile_options(hadal_${name} PRIVATE ${HADAL_WARNINGS})
   target_link_libraries(hadal_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
   hadal_precompile(hadal_${name} ${ARG_PRECOMPILED})
+  if(NOT ARG_APART)
+    hadal_unite(hadal_${name})
+  endif()
 endfunction()
 
 # Makes the library of tests/source_dir.h, for tests and benches. Only its source is compiled with the path of
@@ -47,6 +61,7 @@ function(hadal_tests name)
   target_compile_options(${name}_test PRIVATE ${HADAL_WARNINGS} ${HADAL_TEST_OPTIONS})
   target_link_libraries(${name}_test PRIVATE ${ARG_DEPS} hadal_source_dir GTest::gmock GTest::gtest_main)
   hadal_precompile(${name}_test tests)
+  hadal_unite(${name}_test)
   # Tests provoke failing allocations on purpose, so the address sanitizer must report them to the program.
   set(environment "ASAN_OPTIONS=allocator_may_return_null=1")
   if(NOT ARG_SHARDS)
