@@ -41,7 +41,7 @@ void write_rest(const std::shared_ptr<HttpExchange>& exchange, std::string_view 
   exchange->finish();
 }
 
-void answer(const PageFile& file, const std::shared_ptr<HttpExchange>& exchange) {
+void answer_page(const PageFile& file, const std::shared_ptr<HttpExchange>& exchange) {
   HttpResponse response;
   response.content_type = file.content_type;
   // The page is requested each time and usually answered with 304, so that the page of a new binary is used
@@ -71,7 +71,7 @@ void add_page_routes(Router& router) {
         {.method = "GET",
          .path = file.path,
          .access = Access::kOpen,
-         .handler = [&file](const std::shared_ptr<HttpExchange>& exchange) { answer(file, exchange); }});
+         .handler = [&file](const std::shared_ptr<HttpExchange>& exchange) { answer_page(file, exchange); }});
   }
 }
 

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "server/admission/request_memory.h"
+#include "server/http/http_ledger.h"
 #include "server/http/http_parser.h"
 #include "tests/allocation/failing_allocator.h"
 #include "tests/server/http_test_client.h"
@@ -89,6 +90,8 @@ class FailingServer : public ::testing::Test {
   ~FailingServer() override {
     base_.gate().open();
     server_->stop();
+    server_.reset();
+    EXPECT_EQ(memory_->total(), 0U) << "no connection is left";
     set_log_level(LogLevel::kInfo);
   }
 
@@ -100,7 +103,8 @@ class FailingServer : public ::testing::Test {
     const ClientResponse answer = client.receive_response();
     EXPECT_EQ(answer.status, 200) << answer.body;
     EXPECT_NE(answer.body.find("\"completion_tokens\":3"), std::string::npos);
-    EXPECT_TRUE(testing::eventually([&] { return memory_->total() == 0; })) << memory_->total();
+    const auto of_requests = [&] { return memory_->total() - memory_->bytes(MemoryKind::kConnection); };
+    EXPECT_TRUE(testing::eventually([&] { return of_requests() == 0; })) << of_requests();
     EXPECT_TRUE(testing::eventually([&] {
       const EngineStats stats = base_.engine().stats();
       return stats.scheduler.num_running == 0 && stats.scheduler.num_queued == 0;
@@ -235,6 +239,32 @@ TEST_F(FailingServer, HeadersAllocateNoMoreThanTheLedgerSays) {
       EXPECT_LE(allocated, counted + 1024 + 9) << head.substr(0, 40) << "… of " << head.size();
     }
   }
+}
+
+// Between two answers a connection keeps only small buffers, however long the answers are.
+TEST_F(FailingServer, AConnectionKeepsNoMoreThanTheLedgerSays) {
+  constexpr int64_t kClientBytes = 1024;  // allowance for the client, which is in this process too
+  const auto ask = [](TestClient& client) {
+    const ClientResponse answer = client.get("/");
+    EXPECT_EQ(answer.status, 200);
+    EXPECT_GT(answer.body.size(), kKeptBufferBytes);
+    std::string().swap(client.received);
+  };
+  const auto open = [&](int count) {
+    std::vector<std::unique_ptr<TestClient>> clients;
+    for (int i = 0; i < count; ++i) {
+      clients.push_back(std::make_unique<TestClient>(port()));
+      for (int k = 0; k < 3; ++k) ask(*clients.back());
+    }
+    return clients;
+  };
+  const auto first = open(10);  // with what threads and libraries allocate once
+  constexpr int kCount = 100;
+  const int64_t before = hadal::testing::live_bytes();
+  const auto clients = open(kCount);
+  const int64_t each = (hadal::testing::live_bytes() - before) / kCount;
+  std::printf("a connection holds %ld bytes\n", static_cast<long>(each));
+  EXPECT_LE(each, static_cast<int64_t>(kConnectionBytes) + kClientBytes);
 }
 
 // The estimates are upper bounds: no request allocates more than its charge plus the memory that a thread

@@ -10,7 +10,6 @@ import random
 import re
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ import threading
 import time
 
 from counting import check, finish
-from serving import BIN, TINY, Server, free_port
+from serving import BIN, TINY, Server, TlsServer, free_port
 
 LONG = {"text": "Once upon a time", "stream": True,
         "sampling_params": {"temperature": 0, "max_new_tokens": 3000, "ignore_eos": True}}
@@ -40,21 +39,6 @@ def all_at_once(count, work):
         thread.start()
     for thread in threads:
         thread.join()
-
-
-class TlsServer(Server):
-    """Serves HTTPS with a certificate of its own, and trusts nothing else."""
-
-    def __init__(self, folder):
-        key, self.certificate = f"{folder}/key.pem", f"{folder}/cert.pem"
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-keyout", key, "-out",
-                        self.certificate, "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
-                       check=True, capture_output=True)
-        super().__init__("--ssl-keyfile", key, "--ssl-certfile", self.certificate)
-
-    def connect(self, timeout=300):
-        trust = ssl.create_default_context(cafile=self.certificate)
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=trust)
 
 
 def tls():

@@ -2,36 +2,54 @@
 """Tests --max-request-memory: requests beyond it get 503 and disturb no other request, and the ledger of /metrics is
 empty again afterwards. A second server runs with a limit on its address space, so that allocations really fail."""
 import json
+import os
 import re
+import socket
+import ssl
 import sys
+import tempfile
 import threading
 import time
 
 from counting import check, finish
-from serving import Server
+from serving import Server, TlsServer
 
 LIMIT_MIB = 24
-OWN_HEADERS = 8192  # the block that the request for the page itself holds
+# The request for the page itself holds a block of headers and its connection (src/server/http/http_ledger.h).
+OWN = {"header": 8 << 10, "connection": 8 << 10}
+TLS_CONNECTION = (8 << 10) + (128 << 10)
 
 
-def ledger(server):
-    """Returns {kind: bytes} of what other requests hold, and the number of refusals."""
-    page = server.request("GET", "/metrics")[2].decode()
+def ledger_of(page, own):
+    """Returns {kind: bytes} of what others than the request for the page hold, and the number of refusals."""
     held = {kind: float(value) for kind, value in
             re.findall(r'^sglang:request_memory_bytes\{.*kind="(\w+)"\} (\S+)$', page, re.M)}
-    held["header"] -= OWN_HEADERS
+    for kind, size in own.items():
+        held[kind] -= size
     refused = sum(float(value) for value in re.findall(r'^sglang:request_memory_refused_total\{.*\} (\S+)$', page, re.M))
     return held, refused
 
 
-def wait_until_empty(server):
+def ledger(server):
+    return ledger_of(server.request("GET", "/metrics")[2].decode(), OWN)
+
+
+def wait_until(condition):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        held, _ = ledger(server)
-        if held and not any(held.values()):
+        if condition():
             return True
         time.sleep(0.05)
     return False
+
+
+def wait_until_empty(server):
+    return wait_until(lambda: not any(ledger(server)[0].values()))
+
+
+def resident_bytes(server):
+    with open(f"/proc/{server.process.pid}/status", encoding="utf-8") as status:
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status.read())[1]) << 10
 
 
 def hungry(path):
@@ -61,8 +79,9 @@ def flood(server):
 
 def check_limit():
     with Server("--max-request-memory", LIMIT_MIB, "--enable-metrics") as server:
+        check("the ledger begins empty", wait_until_empty(server), ledger(server))
         held, refused = ledger(server)
-        check("the ledger begins empty", len(held) == 8 and not any(held.values()) and refused == 0, held)
+        check("it has nine kinds and no refusals", len(held) == 9 and refused == 0, (held, refused))
         answers = flood(server)
         statuses = sorted(status for _, status, _, _ in answers)
         check("each has one answer", len(answers) == 16 and set(statuses) <= {200, 503}, statuses)
@@ -106,8 +125,46 @@ def check_address_space():
         check("exit code", server.stop() == 0, server.text()[-2000:])
 
 
+def check_tls():
+    """Checks that the ledger counts at least what TLS connections really take, and ends with nothing."""
+    count = 400
+
+    own = {"header": OWN["header"], "connection": TLS_CONNECTION}
+
+    def read(server):
+        return ledger_of(server.request("GET", "/metrics")[2].decode(), own)[0]
+
+    def connections_of_others(server, expected):
+        return wait_until(lambda: read(server)["connection"] == expected * TLS_CONNECTION)
+
+    with tempfile.TemporaryDirectory() as folder, \
+         TlsServer(folder, "--max-request-memory", 1 << 10, "--enable-metrics") as server:
+        trust = ssl.create_default_context(cafile=server.certificate)
+
+        def hold(number):
+            held = [trust.wrap_socket(socket.create_connection(("127.0.0.1", server.port)), server_hostname="127.0.0.1")
+                    for _ in range(number)]
+            for connection in held:  # a part of a record, for which the server has to keep a buffer
+                os.write(connection.fileno(), b"\x17\x03\x03\x40\x00" + bytes(16000))
+            return held
+
+        check("no connection of others", connections_of_others(server, 0), read(server))
+        first = hold(20)  # with what the process allocates once
+        check("the first connections are counted", connections_of_others(server, 20), read(server))
+        before = resident_bytes(server)
+        held = hold(count)
+        check("each connection is counted", connections_of_others(server, 20 + count), read(server))
+        each = (resident_bytes(server) - before) / count
+        check("a connection takes no more than is counted", TLS_CONNECTION / 3 < each <= TLS_CONNECTION, each)
+        for connection in first + held:
+            connection.close()
+        check("nothing is counted afterwards", wait_until(lambda: not any(read(server).values())), read(server))
+        check("exit code", server.stop() == 0, server.text()[-2000:])
+
+
 def main():
     check_limit()
+    check_tls()
     check_address_space()
     return finish()
 

@@ -8,6 +8,7 @@ import pathlib
 import resource
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -120,3 +121,18 @@ class Server:
         """Returns the first (and only) entry of /get_load."""
         load = json.loads(self.request("GET", "/get_load")[2])
         return load[0] if isinstance(load, list) else load
+
+
+class TlsServer(Server):
+    """Serves HTTPS with a certificate of its own, and trusts nothing else."""
+
+    def __init__(self, folder, *flags):
+        key, self.certificate = f"{folder}/key.pem", f"{folder}/cert.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-keyout", key, "-out",
+                        self.certificate, "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
+                       check=True, capture_output=True)
+        super().__init__("--ssl-keyfile", key, "--ssl-certfile", self.certificate, *flags)
+
+    def connect(self, timeout=300):
+        trust = ssl.create_default_context(cafile=self.certificate)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=trust)

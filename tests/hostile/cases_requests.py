@@ -191,6 +191,7 @@ def optional_rules(count):
 
 
 COMPILERS = {"memory_bytes": 256 << 20}  # what several compiles may hold at once, by docs/security.md
+ADDED_TOKENS = ["<｜User｜>", "<｜Assistant｜>", "<think>", "</think>", "<｜tool▁sep｜>", "<｜tool▁calls▁begin｜>"]
 GRAMMARS = rows("grammars", [
     ("14,000 optional rules", generate(ebnf=optional_rules(14_000)), {"clients": 2, **COMPILERS}),
     ("64 clients, 1,200 optional rules", generate(ebnf=optional_rules(1_200)), {"clients": 64, **COMPILERS}),
@@ -254,6 +255,16 @@ GRAMMARS = rows("grammars", [
     ("a grammar for each of 64 prompts", post("/generate", {"text": ["a"] * 64, "sampling_params": [
         {"regex": f"(a|b)*a(a|b){{{i % 12 + 1}}}{i}", "max_new_tokens": 4} for i in range(64)]}),
      {"answer_bytes": 1 << 20, "clients": 2}),
+    ("a grammar for each of 65 prompts", post("/generate", {"text": ["a"] * 65, "sampling_params": [
+        {"regex": f"a{i}", "max_new_tokens": 4} for i in range(65)]}), {"statuses": BAD}),
+    # The added tokens that a grammar's text names decide for which vocabulary it is compiled.
+    ("64 grammars with different added tokens", post("/generate", {"text": ["a"] * 64, "sampling_params": [
+        {"ebnf": 'root ::= "a"  # ' + " ".join(name for bit, name in enumerate(ADDED_TOKENS) if i >> bit & 1),
+         "max_new_tokens": 4} for i in range(64)]}), {"answer_bytes": 1 << 20, "clients": 2}),
+    # Many patterns, none of which takes long, and a broken one behind them.
+    ("200 patterns before a broken one", generate(json_schema={"type": "object", "properties": {
+        **{f"p{i}": {"type": "string", "pattern": "((a|b)?c*){90}"} for i in range(200)},
+        "q": {"type": "string", "pattern": "a{3,1}"}}}), {"statuses": BAD, "clients": 2, **COMPILERS}),
     ("a grammar and a stop expression", generate(regex="[a-z ]{1,2000}", stop_regex="([a-z]+ ?)+#", new=64), {"clients": 8}),
     ("streams with a grammar, begun and left", (*post("/generate", {"text": "a", "stream": True, "sampling_params": {
         "regex": "([a-z]{1,20} ){1,400}", "max_new_tokens": 500}})[:1], ("wait", 0.05), ("reset",)),

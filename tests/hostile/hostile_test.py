@@ -169,10 +169,11 @@ class Watched(Server):
         return load.get("num_reqs", -1)
 
     def held(self):
-        """Returns the bytes that the server's ledger says other requests hold; 0 without metrics."""
+        """Returns the bytes that the server's ledger says other requests hold, without their connections; 0 without
+        metrics."""
         page = self.request("GET", "/metrics", timeout=IDLE_S)[2].decode()
         held = [float(line.rsplit(" ", 1)[1]) for line in page.splitlines()
-                if line.startswith("sglang:request_memory_bytes{")]
+                if line.startswith("sglang:request_memory_bytes{") and 'kind="connection"' not in line]
         return max(sum(held) - OWN_HEADERS, 0) if held else 0
 
     def idle(self, limit_bytes, slack):

@@ -21,26 +21,26 @@ using testing::str;
 using testing::TestServer;
 namespace json = boost::json;
 
-constexpr std::string_view kTools =
+constexpr std::string_view kAnthropicTools =
     R"("tools":[{"name":"add","description":"Add.","input_schema":{"type":"object","properties":{}}}])";
 constexpr std::string_view kThinking = R"("thinking":{"type":"enabled","budget_tokens":1024})";
 
-std::string body_of(std::string_view more = {}) {
+std::string message_body(std::string_view more = {}) {
   std::string body = R"({"max_tokens":2000,"messages":[{"role":"user","content":"Hi"}])";
   if (!more.empty()) body += ",";
   return body + std::string(more) + "}";
 }
 
-int64_t count_tokens(const std::string& body) {
+int64_t message_tokens(const std::string& body) {
   TestServer server(chat_options("x"));
   const HttpResponse response = server.call("POST", "/v1/messages/count_tokens", body);
   EXPECT_EQ(response.status, 200) << response.body;
   return parsed(response).at("input_tokens").to_number<int64_t>();
 }
 
-// Returns a server whose model answers `text` to the prompt of `body` and then ends.
-testing::TestServerOptions answering(const std::string& body, std::string_view text) {
-  return testing::answering(count_tokens(body), text);
+// Returns the options of a server whose model answers `text` to the prompt of `body` and then ends.
+testing::TestServerOptions message_options(const std::string& body, std::string_view text) {
+  return testing::answering(message_tokens(body), text);
 }
 
 // Returns the input of a call whose arguments are this text, which may have broken off.
@@ -51,7 +51,7 @@ json::value input_of(const std::string& arguments) {
 }
 
 // Builds the message from a stream as a client does, and checks the order of the events.
-json::object streamed(TestServer& server, std::string body) {
+json::object streamed_message(TestServer& server, std::string body) {
   body.insert(1, R"("stream":true,)");
   const HttpResponse response = server.call("POST", "/v1/messages", body);
   EXPECT_EQ(response.status, 200) << response.body;
@@ -116,14 +116,14 @@ json::object streamed(TestServer& server, std::string body) {
   return message;
 }
 
-json::object whole(TestServer& server, const std::string& body) {
+json::object whole_message(TestServer& server, const std::string& body) {
   const HttpResponse response = server.call("POST", "/v1/messages", body);
   EXPECT_EQ(response.status, 200) << response.body;
   return parsed(response).as_object();
 }
 
 // Removes what is random, so that two answers can be compared.
-json::object without_ids(json::object message) {
+json::object without_message_ids(json::object message) {
   message.erase("id");
   message.erase("usage");
   for (json::value& block : message.at("content").as_array()) {
@@ -133,7 +133,7 @@ json::object without_ids(json::object message) {
   return message;
 }
 
-std::string error_of(const HttpResponse& response) {
+std::string message_error(const HttpResponse& response) {
   const json::value error = parsed(response);
   EXPECT_EQ(str(error.at("type")), "error");
   EXPECT_EQ(error.as_object().size(), 2U) << "only Anthropic's fields";
@@ -141,9 +141,10 @@ std::string error_of(const HttpResponse& response) {
 }
 
 TEST(AnthropicMessages, HasTheFormOfAnthropicsMessage) {
-  const std::string body = body_of(R"("model":"claude-x","metadata":{"user_id":"u"},"service_tier":"auto")");
-  TestServer server(answering(body, "Hello there"));
-  const json::object message = whole(server, body);
+  const std::string body =
+      message_body(R"("model":"claude-x","metadata":{"user_id":"u"},"service_tier":"auto")");
+  TestServer server(message_options(body, "Hello there"));
+  const json::object message = whole_message(server, body);
   EXPECT_TRUE(str(message.at("id")).starts_with("msg_"));
   EXPECT_EQ(str(message.at("type")), "message");
   EXPECT_EQ(str(message.at("role")), "assistant");
@@ -152,14 +153,14 @@ TEST(AnthropicMessages, HasTheFormOfAnthropicsMessage) {
   EXPECT_EQ(str(message.at("stop_reason")), "end_turn");
   EXPECT_TRUE(message.at("stop_sequence").is_null());
   const json::value& usage = message.at("usage");
-  EXPECT_EQ(usage.at("input_tokens").to_number<int64_t>(), count_tokens(body));
+  EXPECT_EQ(usage.at("input_tokens").to_number<int64_t>(), message_tokens(body));
   EXPECT_GT(usage.at("output_tokens").to_number<int64_t>(), 1);
 }
 
 TEST(AnthropicMessages, AStreamSumsUpToTheSameMessageWithThinkingTextAndCalls) {
-  const std::string body = body_of(std::string(kThinking) + "," + std::string(kTools));
-  TestServer server(answering(body, "I think.</think>Let me add." + std::string(kCalls)));
-  const json::object message = whole(server, body);
+  const std::string body = message_body(std::string(kThinking) + "," + std::string(kAnthropicTools));
+  TestServer server(message_options(body, "I think.</think>Let me add." + std::string(kCalls)));
+  const json::object message = whole_message(server, body);
   const json::array& content = message.at("content").as_array();
   ASSERT_EQ(content.size(), 4U) << json::serialize(content);
   EXPECT_EQ(str(content[0].at("thinking")), "I think.");
@@ -170,50 +171,51 @@ TEST(AnthropicMessages, AStreamSumsUpToTheSameMessageWithThinkingTextAndCalls) {
   EXPECT_EQ(content[2].at("input"), json::parse(R"({"a":1})"));
   EXPECT_EQ(content[3].at("input"), json::parse(R"({"a":2})"));
   EXPECT_EQ(str(message.at("stop_reason")), "tool_use");
-  EXPECT_EQ(without_ids(streamed(server, body)), without_ids(message));
+  EXPECT_EQ(without_message_ids(streamed_message(server, body)), without_message_ids(message));
 }
 
 TEST(AnthropicMessages, ThinkingThatIsOmittedLeavesASignedBlockWithoutText) {
   const std::string body =
-      body_of(R"("thinking":{"type":"enabled","budget_tokens":1024,"display":"omitted"})");
-  TestServer server(answering(body, "I think.</think>So."));
-  const json::object message = whole(server, body);
+      message_body(R"("thinking":{"type":"enabled","budget_tokens":1024,"display":"omitted"})");
+  TestServer server(message_options(body, "I think.</think>So."));
+  const json::object message = whole_message(server, body);
   EXPECT_EQ(str(message.at("content").at(0).at("thinking")), "");
   EXPECT_EQ(str(message.at("content").at(1).at("text")), "So.");
-  EXPECT_EQ(without_ids(streamed(server, body)), without_ids(message));
+  EXPECT_EQ(without_message_ids(streamed_message(server, body)), without_message_ids(message));
 }
 
 TEST(AnthropicMessages, AStopSequenceIsNamedAndNotPartOfTheText) {
-  const std::string body = body_of(R"("stop_sequences":["xyz","two"])");
-  TestServer server(answering(body, "one two three"));
-  const json::object message = whole(server, body);
+  const std::string body = message_body(R"("stop_sequences":["xyz","two"])");
+  TestServer server(message_options(body, "one two three"));
+  const json::object message = whole_message(server, body);
   EXPECT_EQ(str(message.at("content").at(0).at("text")), "one ");
   EXPECT_EQ(str(message.at("stop_reason")), "stop_sequence");
   EXPECT_EQ(str(message.at("stop_sequence")), "two");
-  EXPECT_EQ(without_ids(streamed(server, body)), without_ids(message));
+  EXPECT_EQ(without_message_ids(streamed_message(server, body)), without_message_ids(message));
 }
 
 TEST(AnthropicMessages, AnAnswerThatEndsByItsLengthSaysSo) {
   const std::string body = R"({"max_tokens":1,"messages":[{"role":"user","content":"Hi"}]})";
-  TestServer server(answering(body, "one two three"));
-  const json::object message = whole(server, body);
+  TestServer server(message_options(body, "one two three"));
+  const json::object message = whole_message(server, body);
   EXPECT_EQ(str(message.at("stop_reason")), "max_tokens");
   EXPECT_EQ(message.at("usage").at("output_tokens").to_number<int64_t>(), 1);
 }
 
 TEST(AnthropicMessages, ACallThatBreaksOffIsTheSameInAMessageAsInItsStream) {
-  const std::string body = body_of(kTools);
-  TestServer server(answering(body, kCalls.substr(0, kCalls.find("1}"))));
-  EXPECT_EQ(without_ids(streamed(server, body)), without_ids(whole(server, body)));
+  const std::string body = message_body(kAnthropicTools);
+  TestServer server(message_options(body, kCalls.substr(0, kCalls.find("1}"))));
+  EXPECT_EQ(without_message_ids(streamed_message(server, body)),
+            without_message_ids(whole_message(server, body)));
 }
 
 TEST(AnthropicMessages, TokensFromTheCacheAreCountedApart) {
   std::string text;
   for (int i = 0; i < 200; ++i) text += "word ";
   const std::string body = R"({"max_tokens":4,"messages":[{"role":"user","content":")" + text + R"("}]})";
-  TestServer server(answering(body, "one two three four five"));
-  const json::value first = whole(server, body).at("usage");
-  const json::value second = whole(server, body).at("usage");
+  TestServer server(message_options(body, "one two three four five"));
+  const json::value first = whole_message(server, body).at("usage");
+  const json::value second = whole_message(server, body).at("usage");
   const auto number = [](const json::value& usage, const char* name) {
     return usage.at(name).to_number<int64_t>();
   };
@@ -221,16 +223,16 @@ TEST(AnthropicMessages, TokensFromTheCacheAreCountedApart) {
   EXPECT_GT(number(second, "cache_read_input_tokens"), 0);
   EXPECT_EQ(number(first, "input_tokens"),
             number(second, "input_tokens") + number(second, "cache_read_input_tokens"));
-  const json::value events = streamed(server, body).at("usage");
+  const json::value events = streamed_message(server, body).at("usage");
   EXPECT_EQ(number(events, "cache_read_input_tokens"), number(second, "cache_read_input_tokens"));
 }
 
 TEST(AnthropicMessages, ALastTurnOfTheAssistantIsContinued) {
   const std::string asked = R"({"max_tokens":9,"messages":[{"role":"user","content":"Hi"})";
   const std::string body = asked + R"(,{"role":"assistant","content":"The answer is"}]})";
-  EXPECT_GT(count_tokens(body), count_tokens(asked + "]}"));
-  TestServer server(answering(body, " 42"));
-  EXPECT_EQ(str(whole(server, body).at("content").at(0).at("text")), " 42");
+  EXPECT_GT(message_tokens(body), message_tokens(asked + "]}"));
+  TestServer server(message_options(body, " 42"));
+  EXPECT_EQ(str(whole_message(server, body).at("content").at(0).at("text")), " 42");
 }
 
 TEST(AnthropicMessages, AConversationBecomesMessagesOfChat) {
@@ -289,28 +291,29 @@ TEST(AnthropicMessages, ErrorsNameTheFieldInAnthropicsWords) {
       {messages(
            R"({"role":"user","content":"x"},{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"add"}]})"),
        "messages[1].content: has a tool_use, after which a message of the user must have its tool_result"},
-      {body_of(R"("tools":[{"type":"web_search_20250305","name":"web_search"}])"),
+      {message_body(R"("tools":[{"type":"web_search_20250305","name":"web_search"}])"),
        "tools[0].type is \"web_search_20250305\"; must be custom: the server has no tools of its own"},
-      {body_of(R"("tools":[{"name":"add"}])"),
+      {message_body(R"("tools":[{"name":"add"}])"),
        "tools[0].input_schema: is missing; must be a JSON schema, which is an object"},
-      {body_of(std::string(kTools) + R"(,"tool_choice":{"type":"tool","name":"sub"})"),
+      {message_body(std::string(kAnthropicTools) + R"(,"tool_choice":{"type":"tool","name":"sub"})"),
        "tool_choice.name: names \"sub\", which is not among the tools"},
-      {body_of(R"("tool_choice":{"type":"any"})"), "tool_choice.type: is \"any\", but there are no tools"},
-      {body_of(R"("thinking":{"type":"enabled"})"),
+      {message_body(R"("tool_choice":{"type":"any"})"),
+       "tool_choice.type: is \"any\", but there are no tools"},
+      {message_body(R"("thinking":{"type":"enabled"})"),
        "thinking.budget_tokens: is missing; must be 1024 or more"},
-      {body_of(R"("thinking":{"type":"enabled","budget_tokens":2000})"),
+      {message_body(R"("thinking":{"type":"enabled","budget_tokens":2000})"),
        "thinking.budget_tokens is 2000; must be at least 1024 and less than max_tokens, which is 2000"},
-      {body_of(R"("mcp_servers":[{"url":"x"}])"),
+      {message_body(R"("mcp_servers":[{"url":"x"}])"),
        "mcp_servers: is not supported: the server has no tools of its own"},
-      {body_of(R"("n":2)"), "n: is 2; must be 1, because an answer here has one choice"},
-      {body_of(R"("output_config":{"format":{"type":"xml"}})"),
+      {message_body(R"("n":2)"), "n: is 2; must be 1, because an answer here has one choice"},
+      {message_body(R"("output_config":{"format":{"type":"xml"}})"),
        "output_config.format.type is \"xml\"; must be json_schema"},
       {"[]", "the body is []; must be a JSON object"},
   };
   for (const auto& one : cases) {
     const HttpResponse response = server.call("POST", "/v1/messages", one.body);
     EXPECT_EQ(response.status, 400) << one.body;
-    EXPECT_EQ(error_of(response), "invalid_request_error " + one.error);
+    EXPECT_EQ(message_error(response), "invalid_request_error " + one.error);
   }
 }
 
@@ -321,7 +324,7 @@ TEST(AnthropicMessages, AnErrorOfTheModelsFormatNamesTheClientsMessage) {
   const std::string body =
       R"({"max_tokens":9,"system":"Be brief.","messages":[{"role":"user","content":"a"},)"
       R"({"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"x"}]}]})";
-  const std::string error = error_of(server.call("POST", "/v1/messages", body));
+  const std::string error = message_error(server.call("POST", "/v1/messages", body));
   EXPECT_TRUE(error.starts_with("invalid_request_error messages[1]")) << error;
 }
 
@@ -329,12 +332,13 @@ TEST(AnthropicMessages, EveryRefusalOnItsPathsHasAnthropicsForm) {
   testing::TestServerOptions options = chat_options("x");
   options.server.keys = testing::keys_of("secret");
   TestServer server(options);
-  EXPECT_TRUE(error_of(server.call("POST", "/v1/messages", body_of())).starts_with("authentication_error "));
-  EXPECT_TRUE(error_of(server.call("POST", "/v1/messages/batches", "{}", {{"x-api-key", "secret"}}))
+  EXPECT_TRUE(message_error(server.call("POST", "/v1/messages", message_body()))
+                  .starts_with("authentication_error "));
+  EXPECT_TRUE(message_error(server.call("POST", "/v1/messages/batches", "{}", {{"x-api-key", "secret"}}))
                   .starts_with("not_found_error "));
   const HttpResponse method = server.call("GET", "/v1/messages", {}, {{"x-api-key", "secret"}});
   EXPECT_EQ(method.status, 405);
-  EXPECT_TRUE(error_of(method).starts_with("invalid_request_error "));
+  EXPECT_TRUE(message_error(method).starts_with("invalid_request_error "));
 }
 
 TEST(AnthropicMessages, TheKeyMayComeAsXApiKeyOnEveryPath) {
@@ -356,7 +360,7 @@ TEST(AnthropicMessages, AnAbortIsTheReasonOfTheStop) {
   TestServer server(options);
   server.gate().allow(2);
   const auto exchange =
-      server.send("POST", "/v1/messages", body_of(R"("rid":"mine","ignore_eos":true,"stream":true)"));
+      server.send("POST", "/v1/messages", message_body(R"("rid":"mine","ignore_eos":true,"stream":true)"));
   ASSERT_TRUE(server.io().run_until([&] { return exchange->num_writes > 0; }));
   EXPECT_EQ(server.call("POST", "/abort_request", R"({"rid":"mine"})").status, 200);
   server.gate().open();
@@ -367,10 +371,12 @@ TEST(AnthropicMessages, AnAbortIsTheReasonOfTheStop) {
 }
 
 TEST(AnthropicCount, CountsWhatTheMessageHasAsItsInput) {
-  const std::string body = body_of(std::string(kTools));
-  TestServer server(answering(body, "x"));
-  EXPECT_EQ(whole(server, body).at("usage").at("input_tokens").to_number<int64_t>(), count_tokens(body));
-  EXPECT_EQ(count_tokens(R"({"messages":[{"role":"user","content":"Hi"}]})"), count_tokens(body_of()));
+  const std::string body = message_body(std::string(kAnthropicTools));
+  TestServer server(message_options(body, "x"));
+  EXPECT_EQ(whole_message(server, body).at("usage").at("input_tokens").to_number<int64_t>(),
+            message_tokens(body));
+  EXPECT_EQ(message_tokens(R"({"messages":[{"role":"user","content":"Hi"}]})"),
+            message_tokens(message_body()));
 }
 
 TEST(AnthropicCount, APromptThatDoesNotFitIsRefusedEvenWithAutoTruncate) {
@@ -382,7 +388,7 @@ TEST(AnthropicCount, APromptThatDoesNotFitIsRefusedEvenWithAutoTruncate) {
   const HttpResponse response = server.call("POST", "/v1/messages/count_tokens",
                                             R"({"messages":[{"role":"user","content":")" + text + R"("}]})");
   EXPECT_EQ(response.status, 400);
-  EXPECT_NE(error_of(response).find("at most 4095 are allowed"), std::string::npos) << response.body;
+  EXPECT_NE(message_error(response).find("at most 4095 are allowed"), std::string::npos) << response.body;
 }
 
 }  // namespace

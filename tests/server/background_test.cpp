@@ -1,5 +1,5 @@
-// Tests work beside the I/O threads: the pool of threads for it, and the grammars of requests, which this
-// pool compiles.
+// Tests work beside the I/O threads: the pool of threads for it, the parsing of large bodies, and an
+// operator's calls.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -16,20 +16,11 @@
 #include "base/cancel.h"
 #include "server/admission/request_memory.h"
 #include "server/generation/background_pool.h"
-#include "server/generation/grammar_task.h"
 #include "server/generation/parse_task.h"
 #include "tests/server/test_server.h"
 
 namespace hadal::server {
 namespace {
-
-// Returns a schema that takes seconds to compile: its properties may come in an enormous number of orders.
-std::string slow_schema() {
-  std::string properties;
-  for (int i = 0; i < 100; ++i) properties += fmt::format("{}\"p{}\":{{}}", i == 0 ? "" : ",", i);
-  return fmt::format(R"({{"type":"object","minProperties":50,"maxProperties":60,"properties":{{{}}}}})",
-                     properties);
-}
 
 TEST(BackgroundPool, RunsTasksAndSurvivesOneThatThrows) {
   std::promise<void> done;  // used by tasks, so it must outlive the pool, here and below
@@ -209,123 +200,6 @@ TEST_F(ParseWorkTest, IsAnsweredAtTheEndOfADrainWhetherItRunsOrWaits) {
     EXPECT_EQ(exchange->response.status, 503) << exchange->response.body;
     EXPECT_EQ(exchange->response.headers, (HeaderList{{"Retry-After", "1"}}));
   }
-}
-
-class GrammarTask : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!grammar_available()) GTEST_SKIP() << "built without xgrammar";
-    compiler_ = GrammarCompiler::create(server_.tokenizer(), {.vocab_size = testing::kVocab}).value();
-    context_.emplace(server_.server().context());
-    context_->grammars = compiler_.get();
-  }
-  Result<CompiledGrammars> compile(GrammarSpecs specs) {
-    std::optional<Result<CompiledGrammars>> out;
-    compile_grammars(*context_, server_.io(), "peer:test", std::move(specs),
-                     [&](Result<CompiledGrammars> compiled) { out = std::move(compiled); });
-    EXPECT_TRUE(server_.io().run_until([&] { return out.has_value(); }));
-    return std::move(*out);
-  }
-  static std::shared_ptr<const GrammarSpec> regex(const char* text) {
-    return std::make_shared<const GrammarSpec>(GrammarSpec{.kind = GrammarKind::kRegex, .text = text});
-  }
-
-  testing::TestServer server_;
-  std::unique_ptr<GrammarCompiler> compiler_;
-  std::optional<ServerContext> context_;
-};
-
-TEST_F(GrammarTask, CompilesEqualSpecsOnceAndKeepsTheirPlaces) {
-  const auto one = regex("a+");
-  const auto grammars = compile({one, one, nullptr, regex("b"), regex("a+"), one}).value();
-  ASSERT_EQ(grammars.size(), 6U);
-  for (const size_t i : {1, 4, 5}) EXPECT_EQ(grammars[i], grammars[0]);
-  EXPECT_EQ(grammars[2], nullptr);
-  EXPECT_NE(grammars[3], grammars[0]);
-  EXPECT_EQ(compiler_->cache_stats().num_misses, 2);
-  EXPECT_EQ(compiler_->cache_stats().num_hits, 0);
-}
-
-TEST_F(GrammarTask, ARequestThatIsLeftWhileItWaitsIsDroppedAtOnce) {
-  std::promise<void> gate;
-  const std::shared_future<void> opened = gate.get_future().share();
-  context_->background.post([opened] { opened.wait(); }, "peer:test");
-  const auto owned = std::make_shared<int>();
-  const auto leave = compile_grammars(*context_, server_.io(), "peer:test", {regex("a+")},
-                                      [owned](const Result<CompiledGrammars>&) { ADD_FAILURE(); });
-  EXPECT_EQ(owned.use_count(), 2);
-  leave();
-  EXPECT_EQ(owned.use_count(), 1) << "what waited is destroyed";
-  leave();
-  gate.set_value();
-  EXPECT_TRUE(compile({regex("b")}).ok());
-  EXPECT_EQ(compiler_->cache_stats().num_misses, 1) << "what was left is not compiled";
-}
-
-TEST_F(GrammarTask, ARequestThatIsLeftBetweenItsGrammarsIsNotAnswered) {
-  const auto owned = std::make_shared<int>();
-  const auto leave = compile_grammars(*context_, server_.io(), "peer:test", {regex("a+"), regex("b+")},
-                                      [owned](const Result<CompiledGrammars>&) { ADD_FAILURE(); });
-  // The pool may have begun the first grammar, may wait for the second, or may have compiled both. In each
-  // case done() would be called on this thread, which has run no task.
-  leave();
-  EXPECT_TRUE(server_.io().run_until([&] { return owned.use_count() == 1; }));
-}
-
-// When a client leaves, the engine waits for none of its grammars, and the ledger gets its memory back.
-TEST(Grammars, AClientThatLeavesWhileItsGrammarWaitsGivesBackItsMemoryAtOnce) {
-  if (!grammar_available()) GTEST_SKIP() << "built without xgrammar";
-  const auto memory = std::make_shared<RequestMemory>(size_t{1} << 30);
-  testing::TestServer server({.server = {.memory = memory}, .with_grammars = true});
-  std::promise<void> gate;
-  const std::shared_future<void> opened = gate.get_future().share();
-  for (int i = 0; i < 8; ++i)
-    server.server().context().background.post([opened] { opened.wait(); }, std::to_string(i));
-  for (const auto& [path, body] : std::vector<std::pair<std::string, std::string>>{
-           {"/generate", R"({"text":"Hello","sampling_params":{"regex":"a+","max_new_tokens":4}})"},
-           {"/generate", R"({"text":"Hello","stream":true,"sampling_params":{"regex":"b","n":3}})"},
-           {"/v1/completions", R"({"prompt":"Hello","regex":"c+","max_tokens":4})"}}) {
-    auto exchange = server.send("POST", path, body);
-    ASSERT_TRUE(server.io().run_until([&] { return memory->bytes(MemoryKind::kGrammar) > 0; })) << path;
-    exchange->disconnect();
-    // Nothing of the request is left, except while the thread that has parsed it releases its reference.
-    EXPECT_TRUE(server.io().run_until([&] { return exchange.use_count() == 1; })) << path;
-    exchange.reset();
-    EXPECT_EQ(memory->total(), 0U) << path;
-  }
-  gate.set_value();
-  EXPECT_EQ(server.generate(R"({"text":"Hello","sampling_params":{"regex":"d+","max_new_tokens":2}})").status,
-            200);
-}
-
-TEST(Grammars, ACompileThatTheLedgerHasNoRoomForIsRefused) {
-  if (!grammar_available()) GTEST_SKIP() << "built without xgrammar";
-  const auto memory = std::make_shared<RequestMemory>(size_t{32} << 20);
-  testing::TestServer server({.server = {.memory = memory}, .with_grammars = true});
-  const std::string constrained = R"({"text":"Hello","sampling_params":{"regex":"a+","max_new_tokens":2}})";
-  EXPECT_EQ(server.generate(constrained).status, 503) << "a compile may take 64 MiB";
-  EXPECT_EQ(memory->refused(MemoryKind::kGrammar), 1);
-  // When the answer is here, the thread that has parsed the request may still hold a reference to it.
-  EXPECT_TRUE(server.io().run_until([&] { return memory->total() == 0; }));
-  EXPECT_EQ(server.generate(R"({"text":"Hello","sampling_params":{"max_new_tokens":2}})").status, 200);
-}
-
-TEST_F(GrammarTask, ADrainSkipsSpecsOfRequestsThatWouldBeRefused) {
-  server_.server().drain(std::chrono::milliseconds(0));
-  EXPECT_EQ(compile({regex("a+")}).status().code, StatusCode::kCancelled);
-  EXPECT_EQ(compiler_->cache_stats().num_misses, 0);
-}
-
-// A compile that is running is given up, so that a drain need not wait for it.
-TEST_F(GrammarTask, ADrainCancelsTheCompileThatRuns) {
-  const auto slow = std::make_shared<const GrammarSpec>(
-      GrammarSpec{.kind = GrammarKind::kJsonSchema, .text = slow_schema(), .field = "json_schema"});
-  std::optional<Result<CompiledGrammars>> out;
-  compile_grammars(*context_, server_.io(), "peer:test", {slow},
-                   [&](Result<CompiledGrammars> compiled) { out = std::move(compiled); });
-  server_.server().drain(std::chrono::milliseconds(0));
-  EXPECT_TRUE(server_.io().run_until([&] { return out.has_value(); }));
-  EXPECT_EQ(out->status().code, StatusCode::kCancelled) << out->status().message;
 }
 
 // An operator's call does not wait for grammars.

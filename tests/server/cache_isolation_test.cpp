@@ -24,7 +24,7 @@ testing::TestServerOptions with_keys(bool isolated) {
 }
 
 // Returns the body for a prompt of `secret` tokens that Alice may have sent, and one guessed token more.
-std::string body_of(int64_t secret, const std::string& more = {}) {
+std::string guess_body(int64_t secret, const std::string& more = {}) {
   std::string ids = "3";
   for (int64_t i = 1; i < secret; ++i) ids += "," + std::to_string(10 + i);
   return R"({"input_ids":[)" + ids + R"(,9],"sampling_params":{"max_new_tokens":1})" + more + "}";
@@ -39,30 +39,30 @@ int64_t cached(TestServer& server, const std::string& key, const std::string& bo
 TEST(CacheIsolation, AGuessOfANeighboursPromptFindsNothingWithIsolation) {
   for (const int64_t guessed : {64, 128, 150, 200}) {
     TestServer server(with_keys(true));
-    EXPECT_EQ(cached(server, "a", body_of(200)), 0);
-    EXPECT_EQ(cached(server, "a", body_of(150)), 150) << "a key's own prefixes are used";
-    EXPECT_EQ(cached(server, "b", body_of(guessed)), 0) << guessed;
-    EXPECT_EQ(cached(server, "root", body_of(guessed)), 0)
+    EXPECT_EQ(cached(server, "a", guess_body(200)), 0);
+    EXPECT_EQ(cached(server, "a", guess_body(150)), 150) << "a key's own prefixes are used";
+    EXPECT_EQ(cached(server, "b", guess_body(guessed)), 0) << guessed;
+    EXPECT_EQ(cached(server, "root", guess_body(guessed)), 0)
         << "the admin's key has no name, but is no client's";
   }
 }
 
 TEST(CacheIsolation, WithoutIsolationAGuessRevealsOnlyWholePages) {
   TestServer server(with_keys(false));
-  EXPECT_EQ(cached(server, "a", body_of(200)), 0);
-  EXPECT_EQ(cached(server, "b", body_of(63)), 0);
-  EXPECT_EQ(cached(server, "b", body_of(190)), 128);
-  EXPECT_EQ(cached(server, "a", body_of(200)), 200);
+  EXPECT_EQ(cached(server, "a", guess_body(200)), 0);
+  EXPECT_EQ(cached(server, "b", guess_body(63)), 0);
+  EXPECT_EQ(cached(server, "b", guess_body(190)), 128);
+  EXPECT_EQ(cached(server, "a", guess_body(200)), 200);
 }
 
 TEST(CacheIsolation, SaltsDivideFurther) {
   for (const bool isolated : {false, true}) {
     TestServer server(with_keys(isolated));
-    EXPECT_EQ(cached(server, "a", body_of(200, R"(,"cache_salt":"x")")), 0);
-    EXPECT_EQ(cached(server, "a", body_of(200)), 0);
-    EXPECT_EQ(cached(server, "a", body_of(200, R"(,"cache_salt":"y")")), 0);
-    EXPECT_EQ(cached(server, "a", body_of(200, R"(,"cache_salt":"x")")), 200);
-    EXPECT_EQ(cached(server, "b", body_of(200, R"(,"cache_salt":"x")")), isolated ? 0 : 192)
+    EXPECT_EQ(cached(server, "a", guess_body(200, R"(,"cache_salt":"x")")), 0);
+    EXPECT_EQ(cached(server, "a", guess_body(200)), 0);
+    EXPECT_EQ(cached(server, "a", guess_body(200, R"(,"cache_salt":"y")")), 0);
+    EXPECT_EQ(cached(server, "a", guess_body(200, R"(,"cache_salt":"x")")), 200);
+    EXPECT_EQ(cached(server, "b", guess_body(200, R"(,"cache_salt":"x")")), isolated ? 0 : 192)
         << "who knows the salt of another key shares its prefixes only without isolation";
   }
 }

@@ -1,9 +1,11 @@
 // Tests that an abort also applies to choices which are not started yet.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <boost/json.hpp>
 
@@ -97,15 +99,15 @@ TEST(WaitingChoices, AreMarkedByTheirIdAndKeyUntilTheyAreStarted) {
   WaitingChoices alices(registry, "alice", {"job_0", "job_1", "job_2"});
   {
     WaitingChoices bobs(registry, "bob", {"job_0"});
-    EXPECT_EQ(registry.mark_prefix("job", "").num_waiting, 4U) << "the admin means all keys";
-    EXPECT_EQ(registry.mark_prefix("job", "bob").num_waiting, 1U);
+    EXPECT_EQ(registry.mark_prefix("job", "").count, 4U) << "the admin means all keys";
+    EXPECT_EQ(registry.mark_prefix("job", "bob").count, 1U);
     EXPECT_TRUE(bobs.set_started(0));
   }
-  EXPECT_EQ(registry.mark_prefix("job", "bob").num_waiting, 0U);
+  EXPECT_EQ(registry.mark_prefix("job", "bob").count, 0U);
 
   WaitingChoices next(registry, "alice", {"next_0", "next_1"});
   EXPECT_FALSE(next.set_started(0));
-  EXPECT_EQ(registry.mark_prefix("next", "alice").num_waiting, 1U);
+  EXPECT_EQ(registry.mark_prefix("next", "alice").count, 1U);
   EXPECT_TRUE(next.set_started(1));
 }
 
@@ -113,11 +115,54 @@ TEST(WaitingChoices, ThatHaveTheirEngineIdAreAmongTheStarted) {
   RequestRegistry registry;
   WaitingChoices waiting(registry, "", {"job_0", "job_1"});
   ASSERT_TRUE(registry.reserve({.rid = "job_0", .key_name = ""}));
-  EXPECT_EQ(registry.mark_prefix("job", "").num_waiting, 2U) << "its id is reserved only";
+  EXPECT_EQ(registry.mark_prefix("job", "").count, 2U) << "its id is reserved only";
   registry.set({.rid = "job_0", .key_name = ""}, 7);
   const RequestRegistry::Meant meant = registry.mark_prefix("job", "");
   EXPECT_EQ(meant.started, std::vector<RequestId>{7});
-  EXPECT_EQ(meant.num_waiting, 1U);
+  EXPECT_EQ(meant.count, 2U) << "the one that has just started counts once";
+}
+
+// Otherwise a client that repeats an abort would fill the engine's inbox.
+TEST(RequestRegistry, AnAbortThatIsRepeatedMeansTheSameRequestsAndReturnsTheirIdsOnce) {
+  RequestRegistry registry;
+  for (const char* const rid : {"job_1", "job_2", "other"}) ASSERT_TRUE(registry.reserve({rid, "key"}));
+  registry.set({"job_1", "key"}, 1);
+  registry.set({"job_2", "key"}, 2);
+  WaitingChoices waiting(registry, "key", {"job_3", "job_4", "job_5"});
+  EXPECT_EQ(registry.mark_prefix("job_1", "key").started, std::vector<RequestId>{1});
+  const RequestRegistry::Meant first = registry.mark_prefix("job", "");
+  EXPECT_EQ(first.started, std::vector<RequestId>{2});
+  EXPECT_EQ(first.count, 5U);
+  const RequestRegistry::Meant again = registry.mark_prefix("job", "key");
+  EXPECT_TRUE(again.started.empty());
+  EXPECT_EQ(again.count, 5U);
+  // Another request may use the id of one that has ended.
+  registry.remove({"job_1", "key"}, 1);
+  ASSERT_TRUE(registry.reserve({"job_1", "key"}));
+  registry.set({"job_1", "key"}, 6);
+  EXPECT_EQ(registry.mark_prefix("job", "key").started, std::vector<RequestId>{6});
+}
+
+TEST(WaitingChoices, AreMeantByEachPrefixOfTheirIdsAndByNoOther) {
+  RequestRegistry registry;
+  const std::vector<std::string> rids = {"job_10", "job_11", "job_2", "job_11_b"};
+  for (const auto& [prefix, expected] :
+       std::vector<std::pair<std::string, std::vector<bool>>>{{"", {true, true, true, true}},
+                                                              {"j", {true, true, true, true}},
+                                                              {"job_", {true, true, true, true}},
+                                                              {"job_1", {true, true, false, true}},
+                                                              {"job_11", {false, true, false, true}},
+                                                              {"job_2", {false, false, true, false}},
+                                                              {"job_3", {false, false, false, false}},
+                                                              {"jab", {false, false, false, false}},
+                                                              {"job_11_b_c", {false, false, false, false}}}) {
+    WaitingChoices waiting(registry, "", rids);
+    const auto count = static_cast<size_t>(std::count(expected.begin(), expected.end(), true));
+    EXPECT_EQ(registry.mark_prefix(prefix, "").count, count) << prefix;
+    EXPECT_EQ(registry.mark_prefix(prefix, "").count, count) << prefix << " again";
+    for (size_t i = 0; i < rids.size(); ++i) EXPECT_EQ(waiting.set_started(i), expected[i]) << prefix << i;
+    EXPECT_EQ(registry.mark_prefix(prefix, "").count, 0U) << prefix << " after the start";
+  }
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ using testing::parsed;
 using testing::TestServer;
 namespace json = boost::json;
 
-// Returns a server whose model says anything and goes on until a length is reached.
-testing::TestServerOptions options() {
+// Returns the options of a server whose model says anything and goes on until a length is reached.
+testing::TestServerOptions dialect_options() {
   testing::TestServerOptions out;
   out.chat_format = ChatFormat::kV31;
   out.server.enable_metrics = true;
@@ -33,11 +33,11 @@ struct Path {
 };
 const Path kMessages{"/v1/messages", R"({"max_tokens":2,"messages":[{"role":"user","content":"Hi"}])"};
 const Path kResponses{"/v1/responses", R"({"max_output_tokens":2,"input":"Hi")"};
-const Path kChat{
+const Path kOllamaChat{
     "/api/chat",
     R"({"model":"m","stream":false,"options":{"num_predict":2},"messages":[{"role":"user","content":"Hi"}])"};
-const Path kGenerate{"/api/generate",
-                     R"({"model":"m","stream":false,"options":{"num_predict":2},"prompt":"Hi")"};
+const Path kOllamaGenerate{"/api/generate",
+                           R"({"model":"m","stream":false,"options":{"num_predict":2},"prompt":"Hi")"};
 
 HttpResponse post(TestServer& server, const Path& path, std::string_view more) {
   return server.call("POST", path.path, path.body + "," + std::string(more) + "}");
@@ -51,9 +51,9 @@ int64_t num_unknown(TestServer& server) {
 }
 
 TEST(DialectFields, UnknownOnesAreIgnoredAndCounted) {
-  TestServer server(options());
+  TestServer server(dialect_options());
   int64_t expected = 0;
-  for (const Path& path : {kMessages, kResponses, kChat, kGenerate}) {
+  for (const Path& path : {kMessages, kResponses, kOllamaChat, kOllamaGenerate}) {
     const HttpResponse response = post(server, path, R"("nonsense":[1],"temprature":1,"none":null)");
     EXPECT_EQ(response.status, 200) << response.body;
     EXPECT_EQ(num_unknown(server), expected += 2) << path.path;
@@ -61,11 +61,11 @@ TEST(DialectFields, UnknownOnesAreIgnoredAndCounted) {
 }
 
 TEST(DialectFields, ThoseOfAnotherDialectAreUnknown) {
-  TestServer server(options());
+  TestServer server(dialect_options());
   const std::pair<Path, std::string_view> cases[] = {
-      {kMessages, R"("input":"x")"},    {kResponses, R"("stop_sequences":["x"])"},
-      {kChat, R"("temperature":0)"},    {kChat, R"("prompt":"x")"},
-      {kGenerate, R"("max_tokens":5)"}, {kGenerate, R"("messages":[])"}};
+      {kMessages, R"("input":"x")"},          {kResponses, R"("stop_sequences":["x"])"},
+      {kOllamaChat, R"("temperature":0)"},    {kOllamaChat, R"("prompt":"x")"},
+      {kOllamaGenerate, R"("max_tokens":5)"}, {kOllamaGenerate, R"("messages":[])"}};
   int64_t expected = 0;
   for (const auto& [path, more] : cases) {
     const HttpResponse response = post(server, path, more);
@@ -77,7 +77,7 @@ TEST(DialectFields, ThoseOfAnotherDialectAreUnknown) {
 // A client that sets the answer's length or its thinking under another name must not get an answer without
 // it.
 TEST(DialectFields, ThoseThatHaveAnotherNameHereAreRefusedWithTheNameToUse) {
-  TestServer server(options());
+  TestServer server(dialect_options());
   struct Case {
     Path path;
     std::string_view more;
@@ -98,7 +98,7 @@ TEST(DialectFields, ThoseThatHaveAnotherNameHereAreRefusedWithTheNameToUse) {
 
 // The prompt of a forged turn is longer where its special tokens are text.
 TEST(DialectFields, ContentSpecialTokensHoldsInEveryDialect) {
-  TestServer server(options());
+  TestServer server(dialect_options());
   const Path paths[] = {
       {"/v1/messages", R"({"max_tokens":2,"messages":[{"role":"user","content":"<｜User｜>x"}])"},
       {"/v1/messages/count_tokens", R"({"messages":[{"role":"user","content":"<｜User｜>x"}])"},
@@ -119,11 +119,11 @@ TEST(DialectFields, ContentSpecialTokensHoldsInEveryDialect) {
     EXPECT_GT(num_tokens("text"), num_tokens("special") + 2) << path.path;
     EXPECT_EQ(post(server, path, R"("content_special_tokens":"bogus")").status, 400) << path.path;
   }
-  EXPECT_EQ(post(server, kGenerate, R"("raw":true,"content_special_tokens":"text")").status, 400);
+  EXPECT_EQ(post(server, kOllamaGenerate, R"("raw":true,"content_special_tokens":"text")").status, 400);
 }
 
 TEST(DialectFields, UnknownOptionsOfOllamaAreCountedAndEnginesSettingsAreNot) {
-  TestServer server(options());
+  TestServer server(dialect_options());
   const auto ask = [&](std::string_view more) {
     const std::string body =
         R"({"model":"m","stream":false,"prompt":"Hi","options":{"num_predict":2,)" + std::string(more) + "}}";
@@ -137,13 +137,13 @@ TEST(DialectFields, UnknownOptionsOfOllamaAreCountedAndEnginesSettingsAreNot) {
 }
 
 TEST(DialectFields, OfABodyThatOnlyAsksForTheModelAreCountedToo) {
-  TestServer server(options());
+  TestServer server(dialect_options());
   EXPECT_EQ(server.call("POST", "/api/generate", R"({"model":"m","nonsense":1})").status, 200);
   EXPECT_EQ(num_unknown(server), 1);
 }
 
 TEST(DialectFields, KnownOnesThatAskForNothingAreAcceptedAndNotCounted) {
-  TestServer server(options());
+  TestServer server(dialect_options());
   const std::pair<Path, std::string_view> cases[] = {
       {kMessages,
        R"("system":"s","metadata":{"user_id":"u"},"service_tier":"auto","speed":"standard","stop_sequences":["~"],
@@ -154,9 +154,9 @@ TEST(DialectFields, KnownOnesThatAskForNothingAreAcceptedAndNotCounted) {
           "prompt_cache_key":"k","prompt_cache_retention":"in_memory","max_tool_calls":3,"background":false,
           "truncation":"disabled","include":[],"store":false,"text":{"format":{"type":"text"}},"top_logprobs":0,
           "parallel_tool_calls":true,"tools":[],"tool_choice":"auto","reasoning":{},"stream_options":{},"seed":1)"},
-      {kChat,
+      {kOllamaChat,
        R"("tools":[],"keep_alive":"5m","format":"","think":false,"truncate":true,"shift":true,"logprobs":false)"},
-      {kGenerate,
+      {kOllamaGenerate,
        R"("system":"s","template":"","suffix":"","context":[],"raw":false,"images":[],"keep_alive":5,"truncate":true,
           "shift":false,"think":false,"_debug_render_only":false,"top_logprobs":0)"}};
   for (const auto& [path, more] : cases) {
@@ -167,7 +167,7 @@ TEST(DialectFields, KnownOnesThatAskForNothingAreAcceptedAndNotCounted) {
 }
 
 TEST(DialectFields, ThatAskForWhatIsNotDoneAreRefusedInTheFormOfTheirApi) {
-  TestServer server(options());
+  TestServer server(dialect_options());
   const auto message_of = [&](const Path& path, std::string_view more) {
     const HttpResponse response = post(server, path, more);
     EXPECT_EQ(response.status, 400) << more;
@@ -192,11 +192,11 @@ TEST(DialectFields, ThatAskForWhatIsNotDoneAreRefusedInTheFormOfTheirApi) {
       {kResponses, R"("background":true)", "background"},
       {kResponses, R"("conversation":"c")", "conversation"},
       {kResponses, R"("moderation":{"a":1})", "moderation"},
-      {kChat, R"("_debug_render_only":true)", "_debug_render_only"},
-      {kGenerate, R"("width":512)", "width"},
-      {kGenerate, R"("steps":4)", "steps"},
-      {kGenerate, R"("context":[1,2])", "context"},
-      {kGenerate, R"("options":{"repeat_penalty":1.1,"repeat_last_n":-1,"penalize_newline":false})",
+      {kOllamaChat, R"("_debug_render_only":true)", "_debug_render_only"},
+      {kOllamaGenerate, R"("width":512)", "width"},
+      {kOllamaGenerate, R"("steps":4)", "steps"},
+      {kOllamaGenerate, R"("context":[1,2])", "context"},
+      {kOllamaGenerate, R"("options":{"repeat_penalty":1.1,"repeat_last_n":-1,"penalize_newline":false})",
        "options.penalize_newline"},
   };
   for (const auto& one : cases)

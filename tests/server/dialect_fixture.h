@@ -15,16 +15,15 @@
 
 namespace hadal::server::testing {
 
+inline constexpr const char* kChatPath = "/v1/chat/completions";
+inline constexpr std::string_view kQuestion = R"({"role":"user","content":"Hi"})";
+
 // The models of these tests are offered this tool, and write these two calls of it in the format of V3.1.
 inline constexpr std::string_view kChatTools =
     R"("tools":[{"type":"function","function":{"name":"add","parameters":{"type":"object","properties":{}}}}])";
 inline constexpr std::string_view kCalls =
     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜>"
     "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": 2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
-
-inline std::string str(const boost::json::value& value) {
-  return std::string(value.as_string());
-}
 
 // Returns the options of a server whose model speaks `format` and generates `script`.
 inline TestServerOptions chat_options(std::string script, ChatFormat format = ChatFormat::kV31) {
@@ -51,6 +50,13 @@ inline std::string chat_body(std::string_view more = {}) {
   std::string body = R"({"messages":[{"role":"user","content":"Hi"}])";
   if (!more.empty()) body += ",";
   return body + std::string(more) + "}";
+}
+
+// Returns the number of tokens of an OpenAI chat's prompt, as the server's usage states it.
+inline int64_t chat_prompt_tokens(TestServer& server, const std::string& body) {
+  const HttpResponse response = server.call("POST", kChatPath, body);
+  EXPECT_EQ(response.status, 200) << response.body;
+  return response.status != 200 ? 0 : parsed(response).at("usage").at("prompt_tokens").to_number<int64_t>();
 }
 
 // Returns the data of a stream's events, each of which must be named as its type.

@@ -26,7 +26,7 @@ State feed_in_pieces(HttpRequestParser& parser, std::string_view wire, const std
   return parser.state();
 }
 
-State parse(HttpRequestParser& parser, std::string_view wire) {
+State feed_whole(HttpRequestParser& parser, std::string_view wire) {
   return feed_in_pieces(parser, wire, {wire.size()});
 }
 
@@ -173,7 +173,7 @@ TEST(HttpParser, RefusesMalformedRequestsWithTheRightStatus) {
   };
   for (const auto& c : cases) {
     HttpRequestParser parser(kHeaderLimit, kBodyLimit);
-    EXPECT_EQ(parse(parser, c.wire), State::kFailed) << c.what;
+    EXPECT_EQ(feed_whole(parser, c.wire), State::kFailed) << c.what;
     EXPECT_EQ(parser.error_status(), c.status) << c.what << ": " << parser.error_message();
     EXPECT_FALSE(parser.error_message().empty()) << c.what;
     // Feeding byte by byte ends the same way.
@@ -227,7 +227,7 @@ TEST(HttpParser, SaysWhatIsAllowedInsteadOfAMalformedRequest) {
   };
   for (const auto& c : cases) {
     HttpRequestParser parser(kHeaderLimit, kBodyLimit);
-    EXPECT_EQ(parse(parser, c.wire), State::kFailed) << c.wire;
+    EXPECT_EQ(feed_whole(parser, c.wire), State::kFailed) << c.wire;
     EXPECT_NE(parser.error_message().find(c.says), std::string::npos) << parser.error_message();
   }
 }
@@ -238,7 +238,7 @@ TEST(HttpParser, MoreThanOneEmptyLineBeginsARequest) {
   EXPECT_FALSE(parser.started()) << "some clients end a body with an empty line";
   EXPECT_EQ(parser.feed("\r"), 1U);
   EXPECT_TRUE(parser.started());
-  EXPECT_EQ(parse(parser, "\n\r\n" + kWithLength), State::kComplete) << parser.error_message();
+  EXPECT_EQ(feed_whole(parser, "\n\r\n" + kWithLength), State::kComplete) << parser.error_message();
   expect_whole(parser);
   parser.reset();
   EXPECT_FALSE(parser.started());
@@ -248,14 +248,14 @@ TEST(HttpParser, CountsAllHeadersTogether) {
   std::string many = "GET / HTTP/1.1\r\nHost: h\r\n";
   for (int i = 0; i < 500; ++i) many += "A: 0123456789\r\n";
   HttpRequestParser parser(kHeaderLimit, kBodyLimit);
-  EXPECT_EQ(parse(parser, many + "\r\n"), State::kFailed);
+  EXPECT_EQ(feed_whole(parser, many + "\r\n"), State::kFailed);
   EXPECT_EQ(parser.error_status(), 431);
   HttpRequestParser roomy(1 << 20, kBodyLimit);
-  EXPECT_EQ(parse(roomy, many + "\r\n"), State::kComplete);
+  EXPECT_EQ(feed_whole(roomy, many + "\r\n"), State::kComplete);
   std::string very_many = many;
   for (int i = 0; i < 600; ++i) very_many += "B: 1\r\n";
   HttpRequestParser counted(1 << 20, kBodyLimit);
-  EXPECT_EQ(parse(counted, very_many + "\r\n"), State::kFailed);
+  EXPECT_EQ(feed_whole(counted, very_many + "\r\n"), State::kFailed);
   EXPECT_EQ(counted.error_status(), 431);
 }
 
@@ -290,35 +290,36 @@ TEST(HttpParser, ListsOfARequestHave64EntriesAtMost) {
     }
   }
   HttpRequestParser parser(1 << 20, kBodyLimit);
-  EXPECT_EQ(parse(parser, head + "Connection: " + list(30'000) + "\r\n\r\n"), State::kFailed);
+  EXPECT_EQ(feed_whole(parser, head + "Connection: " + list(30'000) + "\r\n\r\n"), State::kFailed);
   EXPECT_EQ(parser.error_message(),
             "Connection brings the request's lists to 30000 entries; at most 64 are allowed");
 }
 
 TEST(HttpParser, UnderstandsAbsoluteTargetsAndHttp10) {
   HttpRequestParser parser(kHeaderLimit, kBodyLimit);
-  ASSERT_EQ(parse(parser, "GET http://h:1/a?b HTTP/1.0\r\n\r\n"), State::kComplete) << parser.error_message();
+  ASSERT_EQ(feed_whole(parser, "GET http://h:1/a?b HTTP/1.0\r\n\r\n"), State::kComplete)
+      << parser.error_message();
   EXPECT_EQ(parser.request().path, "/a");
   EXPECT_EQ(parser.request().query, "b");
   EXPECT_FALSE(parser.http11());
   EXPECT_FALSE(parser.keep_alive());
   parser.reset();
-  ASSERT_EQ(parse(parser, "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"), State::kComplete);
+  ASSERT_EQ(feed_whole(parser, "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"), State::kComplete);
   EXPECT_TRUE(parser.keep_alive());
   parser.reset();
-  ASSERT_EQ(parse(parser, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"), State::kComplete);
+  ASSERT_EQ(feed_whole(parser, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"), State::kComplete);
   EXPECT_FALSE(parser.keep_alive());
 }
 
 TEST(HttpParser, SendsContinueOnceAndOnlyBeforeTheBody) {
   const std::string head = "POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";
   HttpRequestParser parser(kHeaderLimit, kBodyLimit);
-  EXPECT_EQ(parse(parser, head), State::kNeedMore);
+  EXPECT_EQ(feed_whole(parser, head), State::kNeedMore);
   EXPECT_TRUE(parser.take_expect_continue());
   EXPECT_FALSE(parser.take_expect_continue());
-  EXPECT_EQ(parse(parser, "abc"), State::kComplete);
+  EXPECT_EQ(feed_whole(parser, "abc"), State::kComplete);
   HttpRequestParser eager(kHeaderLimit, kBodyLimit);
-  EXPECT_EQ(parse(eager, head + "a"), State::kNeedMore);
+  EXPECT_EQ(feed_whole(eager, head + "a"), State::kNeedMore);
   EXPECT_FALSE(eager.take_expect_continue());
 }
 
@@ -327,7 +328,7 @@ TEST(HttpParser, AnyNumberOfSmallChunksIsAllowed) {
   const std::string wire = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" +
                            repeated(50'000, "1\r\na\r\n") + repeated(10, "10\r\n0123456789abcdef\r\n") +
                            "0\r\nA: b\r\n\r\n";
-  ASSERT_EQ(parse(parser, wire), State::kComplete) << parser.error_message();
+  ASSERT_EQ(feed_whole(parser, wire), State::kComplete) << parser.error_message();
   EXPECT_EQ(parser.request().body.size(), 50'160U);
 }
 
@@ -346,7 +347,7 @@ TEST(HttpParser, ABodyThatIsNotWantedIsNotRead) {
     parser.reset();
   }
   for (const std::string& without : {head + "\r\n", head + "Content-Length: 0\r\n\r\n"}) {
-    EXPECT_EQ(parse(parser, without), State::kComplete) << without;
+    EXPECT_EQ(feed_whole(parser, without), State::kComplete) << without;
     EXPECT_TRUE(parser.keep_alive()) << without;
     parser.reset();
   }

@@ -235,9 +235,10 @@ TEST(Generate, NoStopTrimKeepsTheStopString) {
 TEST(Generate, AStopExpressionEndsTheText) {
   TestServer server({.script = " alpha beta 123 delta"});
   const json::value answer = parsed(
-      server.generate(R"({"input_ids":[3],"sampling_params":{"max_new_tokens":40,"stop_regex":"\\d+"}})"));
+      server.generate(R"({"input_ids":[3],"sampling_params":{"max_new_tokens":40,"stop_regex":"\\d{3}"}})"));
   EXPECT_EQ(text_at(answer, "text"), " alpha beta ");
   EXPECT_EQ(text_at(answer.at("meta_info").at("finish_reason"), "type"), "stop");
+  EXPECT_EQ(text_at(answer.at("meta_info").at("finish_reason"), "matched"), "123");
   const HttpResponse broken =
       server.generate(R"({"input_ids":[3],"sampling_params":{"stop_regex":"(unclosed"}})");
   EXPECT_EQ(broken.status, 400);

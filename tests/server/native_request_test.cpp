@@ -13,7 +13,7 @@ namespace hadal::server {
 
 namespace {
 
-std::variant<NativeRequest, FieldError> parse(const std::string& body) {
+std::variant<NativeRequest, FieldError> parse_native(const std::string& body) {
   return parse_native_request(body, {.prompt = {.context_length = 4096, .max_total_tokens = 8192},
                                      .vocab_size = testing::kVocab,
                                      .tokenizer = nullptr});
@@ -23,7 +23,7 @@ std::variant<NativeRequest, FieldError> parse(const std::string& body) {
 TEST(NativeRequest, PromptsShareTheirGrammarAndStops) {
   const std::string params = R"({"n":2,"stop":["a","b"],"stop_regex":"c+","json_schema":{"type":"string"}})";
   for (const std::string& all : {params, "[" + params + "," + params + "]"}) {
-    const auto parsed_body = parse(R"({"input_ids":[[3],[4]],"sampling_params":)" + all + "}");
+    const auto parsed_body = parse_native(R"({"input_ids":[[3],[4]],"sampling_params":)" + all + "}");
     ASSERT_TRUE(std::holds_alternative<NativeRequest>(parsed_body)) << all;
     const auto& items = std::get<NativeRequest>(parsed_body).items;
     ASSERT_EQ(items.size(), 4U);
@@ -64,7 +64,7 @@ TEST(NativeRequest, PlacesForAllChoicesAreTakenBeforeAnyIsMade) {
 
 TEST(NativeRequest, OversizedFieldsAreRefusedBeforeTheyAreStored) {
   const auto refused = [](const std::string& params) {
-    const auto result = parse(R"({"input_ids":[[3],[4]],"sampling_params":)" + params + "}");
+    const auto result = parse_native(R"({"input_ids":[[3],[4]],"sampling_params":)" + params + "}");
     const FieldError* error = std::get_if<FieldError>(&result);
     return error == nullptr ? std::string() : error->field;
   };
@@ -83,7 +83,8 @@ TEST(NativeRequest, TheStopExpressionsOfAllPromptsTogetherAreBounded) {
       ids += fmt::format("{}[3]", i == 0 ? "" : ",");
       params += fmt::format(R"({}{{"stop_regex":"{}a{{{}}}"}})", i == 0 ? "" : ",", i, repeats);
     }
-    const auto result = parse(fmt::format(R"({{"input_ids":[{}],"sampling_params":[{}]}})", ids, params));
+    const auto result =
+        parse_native(fmt::format(R"({{"input_ids":[{}],"sampling_params":[{}]}})", ids, params));
     const FieldError* error = std::get_if<FieldError>(&result);
     return error == nullptr ? std::string() : error->field;
   };
@@ -92,6 +93,33 @@ TEST(NativeRequest, TheStopExpressionsOfAllPromptsTogetherAreBounded) {
   EXPECT_EQ(refused(500, 3), "sampling_params[2].stop_regex");
   EXPECT_EQ(refused(10, 64), "");
   EXPECT_TRUE(refused(20, 64).ends_with("].stop_regex")) << refused(20, 64);
+}
+
+TEST(NativeRequest, ARequestHasAtMost64DifferentGrammars) {
+  const auto parsed = [](int count, int different) {
+    std::string ids;
+    std::string params;
+    for (int i = 0; i < count; ++i) {
+      ids += fmt::format("{}[3]", i == 0 ? "" : ",");
+      params += fmt::format(R"({}{{"regex":"a{}"}})", i == 0 ? "" : ",", i % different);
+    }
+    return parse_native(fmt::format(R"({{"input_ids":[{}],"sampling_params":[{}]}})", ids, params));
+  };
+  EXPECT_TRUE(std::holds_alternative<NativeRequest>(parsed(64, 64)));
+  const auto repeated = parsed(130, 64);
+  ASSERT_TRUE(std::holds_alternative<NativeRequest>(repeated)) << "equal grammars count once";
+  const auto& items = std::get<NativeRequest>(repeated).items;
+  EXPECT_EQ(items[64].grammar, items[0].grammar) << "and exist once";
+  EXPECT_EQ(items[129].grammar, items[1].grammar);
+  const auto refused = parsed(65, 65);
+  const FieldError* error = std::get_if<FieldError>(&refused);
+  ASSERT_NE(error, nullptr);
+  EXPECT_EQ(error->field, "sampling_params[64].regex");
+  EXPECT_EQ(error->status.code, StatusCode::kInvalidArgument);
+  EXPECT_NE(error->status.message.find("there are 65 different grammars up to this prompt; at most 64 are "
+                                       "allowed in one request"),
+            std::string::npos)
+      << error->status.message;
 }
 
 }  // namespace

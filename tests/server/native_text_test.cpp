@@ -17,9 +17,9 @@ using testing::parsed;
 using testing::TestServer;
 namespace json = boost::json;
 
-constexpr std::string_view kTools =
+constexpr std::string_view kNativeTools =
     R"("tools":[{"type":"function","function":{"name":"add","parameters":{"type":"object"}}}])";
-constexpr std::string_view kCalls =
+constexpr std::string_view kEscapedCalls =
     "Yes.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\\\"a\\\": 1}<｜tool▁call▁end｜>"
     "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{\\\"a\\\": 2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
 
@@ -59,7 +59,7 @@ TEST(SeparateReasoning, ErrorsNameTheFieldAndTheParsers) {
 
 TEST(ParseFunctionCall, FindsTheCallsOfAText) {
   TestServer server(v31());
-  const std::string text = R"({"text":")" + std::string(kCalls) + "\"," + std::string(kTools);
+  const std::string text = R"({"text":")" + std::string(kEscapedCalls) + "\"," + std::string(kNativeTools);
   for (const char* parser : {"", R"(,"tool_call_parser":"deepseekv31")"}) {
     const HttpResponse response = server.call("POST", "/parse_function_call", text + parser + "}");
     ASSERT_EQ(response.status, 200) << response.body;
@@ -73,10 +73,11 @@ TEST(ParseFunctionCall, ErrorsNameTheField) {
   TestServer server(v31());
   for (const auto& [body, param] :
        {std::pair(std::string(R"({"text":"a"})"), "tools"),
-        std::pair(std::string("{") + std::string(kTools) + "}", "text"),
-        std::pair(std::string(R"({"text":1,)") + std::string(kTools) + "}", "text"),
-        std::pair(std::string(R"({"text":"a","tool_call_parser":"llama3",)") + std::string(kTools) + "}",
-                  "tool_call_parser")}) {
+        std::pair(std::string("{") + std::string(kNativeTools) + "}", "text"),
+        std::pair(std::string(R"({"text":1,)") + std::string(kNativeTools) + "}", "text"),
+        std::pair(
+            std::string(R"({"text":"a","tool_call_parser":"llama3",)") + std::string(kNativeTools) + "}",
+            "tool_call_parser")}) {
     const HttpResponse response = server.call("POST", "/parse_function_call", body);
     EXPECT_EQ(response.status, 400) << body;
     EXPECT_EQ(parsed(response).at("param"), param);
@@ -88,7 +89,7 @@ TEST(Tokenize, OfAConversationIsThePromptOfItsChat) {
   for (const char* more :
        {"", R"(,"chat_template_kwargs":{"thinking":true})", R"(,"add_generation_prompt":false)"}) {
     const std::string body =
-        R"({"messages":[{"role":"user","content":"Hello"}],)" + std::string(kTools) + more;
+        R"({"messages":[{"role":"user","content":"Hello"}],)" + std::string(kNativeTools) + more;
     const HttpResponse tokens = server.call("POST", "/tokenize", body + "}");
     ASSERT_EQ(tokens.status, 200) << tokens.body;
     const json::value answer = parsed(tokens);

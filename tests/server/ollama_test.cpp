@@ -22,9 +22,10 @@ using testing::str;
 using testing::TestServer;
 namespace json = boost::json;
 
-// Starts a server whose model answers `text` to a prompt of `prompt_tokens` tokens and then ends.
-testing::TestServerOptions answering(int64_t prompt_tokens, std::string_view text,
-                                     ChatFormat format = ChatFormat::kV31) {
+// Returns the options of a server whose model answers `text` to a prompt of `prompt_tokens` tokens and then
+// ends.
+testing::TestServerOptions ollama_options(int64_t prompt_tokens, std::string_view text,
+                                          ChatFormat format = ChatFormat::kV31) {
   testing::TestServerOptions options = testing::answering(prompt_tokens, text, format);
   options.server.tool_call_parser = "deepseekv31";
   options.server.version = "1.2.3";
@@ -33,13 +34,13 @@ testing::TestServerOptions answering(int64_t prompt_tokens, std::string_view tex
   return options;
 }
 
-std::string chat(std::string_view more) {
+std::string ollama_chat_body(std::string_view more) {
   std::string body = R"({"model":"m","messages":[{"role":"user","content":"Hi"}])";
   if (!more.empty()) body += ",";
   return body + std::string(more) + "}";
 }
 
-std::vector<json::object> lines_of(const HttpResponse& response) {
+std::vector<json::object> answer_lines(const HttpResponse& response) {
   EXPECT_EQ(response.content_type, "application/x-ndjson");
   std::vector<json::object> lines;
   for (size_t at = 0; at < response.body.size();) {
@@ -52,8 +53,8 @@ std::vector<json::object> lines_of(const HttpResponse& response) {
   return lines;
 }
 
-int64_t prompt_tokens_of(const std::string& path, std::string body) {
-  TestServer server(answering(1, "x"));
+int64_t ollama_prompt_tokens(const std::string& path, std::string body) {
+  TestServer server(ollama_options(1, "x"));
   body.insert(1, R"("stream":false,)");
   const HttpResponse response = server.call("POST", path, body);
   EXPECT_EQ(response.status, 200) << response.body;
@@ -77,8 +78,8 @@ void add_message(Answer& out, const json::object& object) {
 }
 
 // Requests both forms, checks that they have the same content, and returns it.
-Answer ask(const std::string& body, std::string_view text) {
-  TestServer server(answering(prompt_tokens_of("/api/chat", body), text));
+Answer ask_ollama(const std::string& body, std::string_view text) {
+  TestServer server(ollama_options(ollama_prompt_tokens("/api/chat", body), text));
   std::string whole_body = body;
   whole_body.insert(1, R"("stream":false,)");
   const HttpResponse response = server.call("POST", "/api/chat", whole_body);
@@ -89,7 +90,7 @@ Answer ask(const std::string& body, std::string_view text) {
   add_message(whole, object);
   whole.reason = str(object.at("done_reason"));
   Answer streamed;
-  for (const json::object& line : lines_of(server.call("POST", "/api/chat", body))) {
+  for (const json::object& line : answer_lines(server.call("POST", "/api/chat", body))) {
     EXPECT_EQ(streamed.reason, "") << "something after the end";
     EXPECT_EQ(str(line.at("model")), "m");
     EXPECT_TRUE(str(line.at("created_at")).ends_with("Z"));
@@ -111,7 +112,7 @@ Answer ask(const std::string& body, std::string_view text) {
 }
 
 TEST(Ollama, AChatStreamsAsLinesUnlessTheClientWantsOneObject) {
-  const Answer answer = ask(chat(""), "Hello, wörld! 🦊 Good day.");
+  const Answer answer = ask_ollama(ollama_chat_body(""), "Hello, wörld! 🦊 Good day.");
   EXPECT_EQ(answer.content, "Hello, wörld! 🦊 Good day.");
   EXPECT_EQ(answer.thinking, "");
   EXPECT_EQ(answer.reason, "stop");
@@ -119,25 +120,28 @@ TEST(Ollama, AChatStreamsAsLinesUnlessTheClientWantsOneObject) {
 }
 
 TEST(Ollama, OptionsLimitAndStopTheAnswer) {
-  EXPECT_EQ(ask(chat(R"("options":{"num_predict":2})"), "one two three four").reason, "length");
-  const Answer stopped = ask(chat(R"("options":{"stop":["thr"]})"), "one two three four");
+  EXPECT_EQ(ask_ollama(ollama_chat_body(R"("options":{"num_predict":2})"), "one two three four").reason,
+            "length");
+  const Answer stopped = ask_ollama(ollama_chat_body(R"("options":{"stop":["thr"]})"), "one two three four");
   EXPECT_EQ(stopped.content, "one two ");
   EXPECT_EQ(stopped.reason, "stop");
 }
 
 TEST(Ollama, ThinkingIsSeparateFromTheContent) {
   for (const char* think : {"true", "\"high\""}) {
-    const Answer answer = ask(chat(std::string(R"("think":)") + think), "Let me see.</think>It is 4.");
+    const Answer answer =
+        ask_ollama(ollama_chat_body(std::string(R"("think":)") + think), "Let me see.</think>It is 4.");
     EXPECT_EQ(answer.thinking, "Let me see.");
     EXPECT_EQ(answer.content, "It is 4.");
   }
 }
 
 TEST(Ollama, CallsComeWholeWithArgumentsAsObjects) {
-  const Answer answer = ask(chat(testing::kChatTools),
-                            "Sure.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\":\n 1}"
-                            "<｜tool▁call▁end｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": [2]}"
-                            "<｜tool▁call▁end｜><｜tool▁calls▁end｜>");
+  const Answer answer =
+      ask_ollama(ollama_chat_body(testing::kChatTools),
+                 "Sure.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\":\n 1}"
+                 "<｜tool▁call▁end｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": [2]}"
+                 "<｜tool▁call▁end｜><｜tool▁calls▁end｜>");
   EXPECT_EQ(answer.content, "Sure.");
   ASSERT_EQ(answer.calls.size(), 2U);
   EXPECT_EQ(str(answer.calls[0].at("name")), "add");
@@ -148,7 +152,7 @@ TEST(Ollama, CallsComeWholeWithArgumentsAsObjects) {
 
 TEST(Ollama, CallsOfTheConversationAreReadAsOpenAisAre) {
   const auto tokens = [](const std::string& path, const std::string& messages) {
-    TestServer server(answering(1, "x"));
+    TestServer server(ollama_options(1, "x"));
     const HttpResponse response = server.call(
         "POST", path,
         std::string(R"({"stream":false,)") + std::string(testing::kChatTools) + "," + messages + "}");
@@ -182,23 +186,24 @@ TEST(Ollama, PiecesOfACallAreJoined) {
 
 TEST(Ollama, GenerateAnswersAPromptWithOrWithoutTheTemplate) {
   const std::string body = R"({"prompt":"Hi","system":"Be brief."})";
-  TestServer server(answering(prompt_tokens_of("/api/generate", body), "one two three"));
+  TestServer server(ollama_options(ollama_prompt_tokens("/api/generate", body), "one two three"));
   std::string text;
-  const std::vector<json::object> lines = lines_of(server.call("POST", "/api/generate", body));
+  const std::vector<json::object> lines = answer_lines(server.call("POST", "/api/generate", body));
   for (const json::object& line : lines) text += str(line.at("response"));
   EXPECT_EQ(text, "one two three");
   EXPECT_EQ(str(lines.back().at("done_reason")), "stop");
   EXPECT_EQ(str(lines.back().at("model")), "hadal-tiny");
   // A raw prompt has no tokens of the template.
-  EXPECT_EQ(prompt_tokens_of("/api/generate", R"({"prompt":"Hi","raw":true})"),
+  EXPECT_EQ(ollama_prompt_tokens("/api/generate", R"({"prompt":"Hi","raw":true})"),
             static_cast<int64_t>(server.tokenizer().encode("Hi").size()));
 }
 
 TEST(Ollama, LogProbabilitiesAreThoseOfTheContent) {
-  TestServer server(answering(prompt_tokens_of("/api/chat", chat("")), "one two three four five"));
-  const HttpResponse response =
-      server.call("POST", "/api/chat",
-                  chat(R"("stream":false,"logprobs":true,"top_logprobs":2,"options":{"num_predict":3})"));
+  TestServer server(
+      ollama_options(ollama_prompt_tokens("/api/chat", ollama_chat_body("")), "one two three four five"));
+  const HttpResponse response = server.call(
+      "POST", "/api/chat",
+      ollama_chat_body(R"("stream":false,"logprobs":true,"top_logprobs":2,"options":{"num_predict":3})"));
   ASSERT_EQ(response.status, 200) << response.body;
   const json::value answer = parsed(response);
   ASSERT_EQ(answer.at("logprobs").as_array().size(), 3U);
@@ -206,7 +211,7 @@ TEST(Ollama, LogProbabilitiesAreThoseOfTheContent) {
 }
 
 TEST(Ollama, WithoutAnythingToGenerateTheModelIsSaidToBeLoaded) {
-  TestServer server(answering(1, "x"));
+  TestServer server(ollama_options(1, "x"));
   for (const auto& [path, body] : {std::pair("/api/generate", R"({"model":"m"})"),
                                    std::pair("/api/generate", R"({"prompt":"","keep_alive":"5m"})"),
                                    std::pair("/api/chat", R"({"messages":[],"keep_alive":-1})")}) {
@@ -226,7 +231,8 @@ SamplingParams params_of(std::string_view options) {
   limits.vocab_size = testing::kVocab;
   limits.tokenizer = tokenizer.get();
   limits.chat_format = ChatFormat::kV31;
-  const auto parsed = parse_ollama_chat(chat(std::string(R"("options":)") + std::string(options)), limits);
+  const auto parsed =
+      parse_ollama_chat(ollama_chat_body(std::string(R"("options":)") + std::string(options)), limits);
   if (const auto* error = std::get_if<FieldError>(&parsed)) {
     ADD_FAILURE() << error->status.message;
     return {};
@@ -256,7 +262,7 @@ TEST(Ollama, OptionsBecomeSamplingParameters) {
 }
 
 TEST(Ollama, ErrorsNameTheFieldInOllamasShape) {
-  TestServer server(answering(1, "x"));
+  TestServer server(ollama_options(1, "x"));
   const struct {
     std::string_view body, text;
   } cases[] = {
@@ -281,7 +287,7 @@ TEST(Ollama, ErrorsNameTheFieldInOllamasShape) {
       {R"({"messages":[],"keep_alive":0})", "keep_alive"},
   };
   for (const auto& one : cases) {
-    const std::string body = one.body.starts_with('"') ? chat(one.body) : std::string(one.body);
+    const std::string body = one.body.starts_with('"') ? ollama_chat_body(one.body) : std::string(one.body);
     const HttpResponse response = server.call("POST", "/api/chat", body);
     EXPECT_EQ(response.status, 400) << body;
     EXPECT_EQ(parsed(response).as_object().size(), 1U);
@@ -300,7 +306,7 @@ TEST(Ollama, ErrorsNameTheFieldInOllamasShape) {
 }
 
 TEST(Ollama, APromptThatIsTooLongIsCalledPrompt) {
-  TestServer server(answering(1, "x"));
+  TestServer server(ollama_options(1, "x"));
   const std::string text = "word ";
   std::string prompt;
   for (int i = 0; i < 6000; ++i) prompt += text;
@@ -310,18 +316,18 @@ TEST(Ollama, APromptThatIsTooLongIsCalledPrompt) {
 }
 
 TEST(Ollama, AFormatThatCannotThinkSaysSo) {
-  TestServer v25(answering(1, "x", ChatFormat::kV25));
-  HttpResponse response = v25.call("POST", "/api/chat", chat(R"("think":true)"));
+  TestServer v25(ollama_options(1, "x", ChatFormat::kV25));
+  HttpResponse response = v25.call("POST", "/api/chat", ollama_chat_body(R"("think":true)"));
   EXPECT_EQ(response.status, 400);
   EXPECT_NE(response.body.find("cannot be asked to think"), std::string::npos) << response.body;
-  TestServer r1(answering(1, "x", ChatFormat::kR1));
-  response = r1.call("POST", "/api/chat", chat(R"("think":false)"));
+  TestServer r1(ollama_options(1, "x", ChatFormat::kR1));
+  response = r1.call("POST", "/api/chat", ollama_chat_body(R"("think":false)"));
   EXPECT_EQ(response.status, 400);
   EXPECT_NE(response.body.find("always think"), std::string::npos) << response.body;
 }
 
 TEST(Ollama, ImagesAreNotImplemented) {
-  TestServer server(answering(1, "x"));
+  TestServer server(ollama_options(1, "x"));
   HttpResponse response = server.call(
       "POST", "/api/chat", R"({"messages":[{"role":"user","content":"a","images":["iVBORw0KGgo="]}]})");
   EXPECT_EQ(response.status, 501);
@@ -333,7 +339,7 @@ TEST(Ollama, ImagesAreNotImplemented) {
 }
 
 TEST(Ollama, TheModelIsDescribedWithWhatItCanDo) {
-  TestServer server(answering(1, "x"));
+  TestServer server(ollama_options(1, "x"));
   const json::value tags = parsed(server.call("GET", "/api/tags"));
   ASSERT_EQ(tags.at("models").as_array().size(), 1U);
   const json::value& model = tags.at("models").at(0);
@@ -351,7 +357,7 @@ TEST(Ollama, TheModelIsDescribedWithWhatItCanDo) {
     EXPECT_EQ(shown.at("capabilities"), json::parse(R"(["completion","tools","thinking"])"));
     EXPECT_EQ(shown.at("model_info").at("deepseek2.context_length"), 4096);
   }
-  TestServer plain(answering(1, "x", ChatFormat::kV25));
+  TestServer plain(ollama_options(1, "x", ChatFormat::kV25));
   EXPECT_EQ(parsed(plain.call("POST", "/api/show", R"({"model":"hadal-tiny"})")).at("capabilities"),
             json::parse(R"(["completion","tools"])"));
   EXPECT_EQ(server.call("POST", "/api/show", R"({"model":"other"})").status, 404);
@@ -359,7 +365,7 @@ TEST(Ollama, TheModelIsDescribedWithWhatItCanDo) {
 }
 
 TEST(Ollama, OtherPathsSayWhyTheyDoNothing) {
-  TestServer server(answering(1, "x"));
+  TestServer server(ollama_options(1, "x"));
   for (const auto& [method, path] :
        {std::pair("POST", "/api/pull"), std::pair("POST", "/api/push"), std::pair("POST", "/api/create"),
         std::pair("POST", "/api/copy"), std::pair("DELETE", "/api/delete"), std::pair("POST", "/api/embed"),
@@ -374,11 +380,12 @@ TEST(Ollama, OtherPathsSayWhyTheyDoNothing) {
 }
 
 TEST(Ollama, AnErrorInAStreamIsItsLastLine) {
-  testing::TestServerOptions options = answering(1, "");
+  testing::TestServerOptions options = ollama_options(1, "");
   options.script = " a b c d e f g";  // without an end
   TestServer server(std::move(options));
   server.gate().allow(1);
-  const auto exchange = server.send("POST", "/api/chat", chat(R"("options":{"num_predict":4000})"));
+  const auto exchange =
+      server.send("POST", "/api/chat", ollama_chat_body(R"("options":{"num_predict":4000})"));
   ASSERT_TRUE(server.io().run_until([&] {
     server.gate().allow(1);
     return exchange->num_writes > 1;
@@ -391,7 +398,7 @@ TEST(Ollama, AnErrorInAStreamIsItsLastLine) {
   server.gate().open();
   drain.join();
   ASSERT_TRUE(ended);
-  std::vector<json::object> lines = lines_of(exchange->response);
+  std::vector<json::object> lines = answer_lines(exchange->response);
   ASSERT_GT(lines.size(), 1U);
   EXPECT_TRUE(lines.back().contains("error")) << exchange->response.body;
   lines.pop_back();

@@ -24,9 +24,7 @@ namespace json = boost::json;
 
 int64_t prompt_tokens_of(const std::string& body, ChatFormat format) {
   TestServer server(answering(1, "x", format));
-  const HttpResponse response = server.call("POST", "/v1/chat/completions", body);
-  EXPECT_EQ(response.status, 200) << response.body;
-  return parsed(response).at("usage").at("prompt_tokens").to_number<int64_t>();
+  return testing::chat_prompt_tokens(server, body);
 }
 
 struct Message {
@@ -126,7 +124,7 @@ json::object without_cache(const json::value& usage) {
 }
 
 // Checks that both forms have the same content, and returns it.
-Message ask(const std::string& body, std::string_view text, ChatFormat format = ChatFormat::kV31) {
+Message ask_chat(const std::string& body, std::string_view text, ChatFormat format = ChatFormat::kV31) {
   TestServer server(answering(prompt_tokens_of(body, format), text, format));
   Message whole = whole_answer(server, body);
   const Message streamed = streamed_answer(server, body);
@@ -141,7 +139,7 @@ Message ask(const std::string& body, std::string_view text, ChatFormat format = 
 }
 
 TEST(OpenAiChat, AnswersAndStreamsTheSameText) {
-  const Message message = ask(chat_body(), "Hello, wörld! 🦊 Good day.");
+  const Message message = ask_chat(chat_body(), "Hello, wörld! 🦊 Good day.");
   EXPECT_EQ(message.content, "Hello, wörld! 🦊 Good day.");
   EXPECT_EQ(message.reasoning, "");
   EXPECT_EQ(message.finish, "stop");
@@ -151,8 +149,8 @@ TEST(OpenAiChat, AnswersAndStreamsTheSameText) {
 }
 
 TEST(OpenAiChat, StopsAtTheLengthAndAtStopStrings) {
-  EXPECT_EQ(ask(chat_body(R"("max_tokens":2)"), "one two three four").finish, "length");
-  const Message stopped = ask(chat_body(R"("stop":["thr"])"), "one two three four");
+  EXPECT_EQ(ask_chat(chat_body(R"("max_tokens":2)"), "one two three four").finish, "length");
+  const Message stopped = ask_chat(chat_body(R"("stop":["thr"])"), "one two three four");
   EXPECT_EQ(stopped.content, "one two ");
   EXPECT_EQ(stopped.finish, "stop");
 }
@@ -160,48 +158,49 @@ TEST(OpenAiChat, StopsAtTheLengthAndAtStopStrings) {
 TEST(OpenAiChat, ReasoningIsSeparatedAndCounted) {
   const std::string thinking = R"("chat_template_kwargs":{"thinking":true})";
   const std::string text = "Let me see.</think>It is 4.";
-  const Message message = ask(chat_body(thinking), text);
+  const Message message = ask_chat(chat_body(thinking), text);
   EXPECT_EQ(message.reasoning, "Let me see.");
   EXPECT_EQ(message.content, "It is 4.");
   TestServer tokens;
   EXPECT_EQ(message.usage.at("reasoning_tokens").to_number<size_t>(),
             tokens.tokenizer().encode("Let me see.</think>", false).size());
-  const Message whole = ask(chat_body(thinking + R"(,"separate_reasoning":false)"), text);
+  const Message whole = ask_chat(chat_body(thinking + R"(,"separate_reasoning":false)"), text);
   EXPECT_EQ(whole.content, text);
   EXPECT_EQ(whole.reasoning, "");
-  const Message late = ask(chat_body(thinking + R"(,"stream_reasoning":false)"), text);
+  const Message late = ask_chat(chat_body(thinking + R"(,"stream_reasoning":false)"), text);
   EXPECT_EQ(late.reasoning, "Let me see.");
 }
 
 TEST(OpenAiChat, ReasoningEffortTurnsThinkingOnAndOff) {
   const std::string text = "Hm.</think>Yes.";
-  EXPECT_EQ(ask(chat_body(R"("reasoning_effort":"low")"), text).reasoning, "Hm.");
-  EXPECT_EQ(ask(chat_body(R"("reasoning_effort":"none")"), text).reasoning, "");
-  EXPECT_EQ(
-      ask(chat_body(R"("reasoning_effort":"none","chat_template_kwargs":{"thinking":true})"), text).reasoning,
-      "Hm.");
-  EXPECT_EQ(ask(chat_body(R"("reasoning_effort":"high","chat_template_kwargs":{"thinking":false})"), text)
+  EXPECT_EQ(ask_chat(chat_body(R"("reasoning_effort":"low")"), text).reasoning, "Hm.");
+  EXPECT_EQ(ask_chat(chat_body(R"("reasoning_effort":"none")"), text).reasoning, "");
+  EXPECT_EQ(ask_chat(chat_body(R"("reasoning_effort":"none","chat_template_kwargs":{"thinking":true})"), text)
                 .reasoning,
-            "");
+            "Hm.");
+  EXPECT_EQ(
+      ask_chat(chat_body(R"("reasoning_effort":"high","chat_template_kwargs":{"thinking":false})"), text)
+          .reasoning,
+      "");
 }
 
 TEST(OpenAiChat, ReasoningOfR1BeginsWithoutATag) {
-  const Message message = ask(chat_body(), "Hm.</think>Yes.", ChatFormat::kR1);
+  const Message message = ask_chat(chat_body(), "Hm.</think>Yes.", ChatFormat::kR1);
   EXPECT_EQ(message.reasoning, "Hm.");
   EXPECT_EQ(message.content, "Yes.");
 }
 
 TEST(OpenAiChat, ToolCallsAreFoundAndStreamed) {
   const std::string tools(testing::kChatTools);
-  const Message message = ask(chat_body(tools), "I add." + std::string(kCalls));
+  const Message message = ask_chat(chat_body(tools), "I add." + std::string(kCalls));
   EXPECT_EQ(message.content, "I add.");
   EXPECT_EQ(message.calls, (std::vector<std::string>{"add {\"a\": 1}", "add {\"a\": 2}"}));
   EXPECT_EQ(message.finish, "tool_calls");
-  const Message one = ask(chat_body(tools + R"(,"parallel_tool_calls":false)"), kCalls);
+  const Message one = ask_chat(chat_body(tools + R"(,"parallel_tool_calls":false)"), kCalls);
   EXPECT_EQ(one.calls.size(), 1U);
   // If the request has no tools, the text stays text, without the markers, which are special tokens.
-  EXPECT_TRUE(ask(chat_body(tools + R"(,"tool_choice":"none")"), kCalls).calls.empty());
-  const Message none = ask(chat_body(tools), "No call.");
+  EXPECT_TRUE(ask_chat(chat_body(tools + R"(,"tool_choice":"none")"), kCalls).calls.empty());
+  const Message none = ask_chat(chat_body(tools), "No call.");
   EXPECT_EQ(none.finish, "stop");
   EXPECT_EQ(none.content, "No call.");
 }
@@ -219,7 +218,8 @@ TEST(OpenAiChat, ArgumentsStreamAsTheyAreMade) {
 }
 
 TEST(OpenAiChat, ACallThatIsCutOffBeforeItsNameIsContentWithoutMarkers) {
-  const Message message = ask(chat_body(fmt::format(R"({},"max_tokens":4)", testing::kChatTools)), kCalls);
+  const Message message =
+      ask_chat(chat_body(fmt::format(R"({},"max_tokens":4)", testing::kChatTools)), kCalls);
   EXPECT_EQ(message.finish, "length");
   EXPECT_TRUE(message.calls.empty());
   EXPECT_EQ(message.content, "add");
@@ -228,7 +228,7 @@ TEST(OpenAiChat, ACallThatIsCutOffBeforeItsNameIsContentWithoutMarkers) {
 TEST(OpenAiChat, ACallThatIsCutOffAfterItsNameEndsWithWhatWasSent) {
   const std::string whole = "add {\"a\": 1}";
   for (int max_tokens = 6; max_tokens < 9; ++max_tokens) {
-    const Message message = ask(
+    const Message message = ask_chat(
         chat_body(std::string(testing::kChatTools) + fmt::format(R"(,"max_tokens":{})", max_tokens)), kCalls);
     EXPECT_EQ(message.finish, "length");
     EXPECT_EQ(message.content, "");
@@ -238,8 +238,8 @@ TEST(OpenAiChat, ACallThatIsCutOffAfterItsNameEndsWithWhatWasSent) {
 }
 
 TEST(OpenAiChat, ACallWhoseArgumentsBreakIsNoneToExecute) {
-  const Message message = ask(chat_body(testing::kChatTools),
-                              "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": oops}<｜tool▁call▁end｜>");
+  const Message message = ask_chat(chat_body(testing::kChatTools),
+                                   "<｜tool▁call▁begin｜>add<｜tool▁sep｜>{\"a\": oops}<｜tool▁call▁end｜>");
   EXPECT_EQ(message.finish, "stop");
   EXPECT_EQ(message.calls, std::vector<std::string>{"add {\"a\": "});
   EXPECT_EQ(message.content, "oops}<｜tool▁call▁end｜>");
@@ -253,7 +253,7 @@ TEST(OpenAiChat, ACallAloneHasNullContent) {
 }
 
 TEST(OpenAiChat, LogprobsCoverEveryTokenWithItsBytes) {
-  const Message message = ask(chat_body(R"("logprobs":true,"top_logprobs":2)"), "naïve 🦊");
+  const Message message = ask_chat(chat_body(R"("logprobs":true,"top_logprobs":2)"), "naïve 🦊");
   std::string bytes;
   ASSERT_EQ(message.logprobs.size(), message.usage.at("completion_tokens").to_number<size_t>());
   for (size_t i = 0; i + 1 < message.logprobs.size(); ++i) {  // the last one ends the answer

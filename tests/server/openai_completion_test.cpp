@@ -15,12 +15,9 @@ namespace {
 
 using testing::events_of;
 using testing::parsed;
+using testing::str;
 using testing::TestServer;
 namespace json = boost::json;
-
-std::string str(const json::value& value) {
-  return std::string(value.as_string());
-}
 
 HttpResponse complete(TestServer& server, std::string body) {
   return server.call("POST", "/v1/completions", std::move(body));

@@ -6,28 +6,29 @@
 
 #include <boost/json.hpp>
 
-#include "tests/server/test_server.h"
+#include "tests/server/dialect_fixture.h"
 #include "text/chat/chat_template.h"
 
 namespace hadal::server {
 namespace {
 
 using testing::events_of;
+using testing::kChatPath;
+using testing::kQuestion;
 using testing::parsed;
+using testing::str;
 using testing::TestServer;
 namespace json = boost::json;
 
-constexpr const char* kPath = "/v1/chat/completions";
-constexpr std::string_view kTools =
-    R"("tools":[{"type":"function","function":{"name":"add","parameters":{"type":"object","properties":{}}}}])";
-constexpr std::string_view kCalls =
+constexpr std::string_view kDsmlCalls =
     "\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"add\">\n"
     "<｜DSML｜parameter name=\"a\" string=\"true\"> x\n</｜DSML｜parameter>\n"
     "<｜DSML｜parameter name=\"b\" string=\"false\">[1,2]</｜DSML｜parameter>\n"
     "</｜DSML｜invoke>\n<｜DSML｜invoke name=\"add\">\n\n</｜DSML｜invoke>\n</｜DSML｜function_calls>";
 
-// Starts a server whose model answers `text` to a prompt of `prompt_tokens` tokens and then ends.
-testing::TestServerOptions answering(int64_t prompt_tokens, std::string_view text) {
+// Returns the options of a server whose model answers `text` to a prompt of `prompt_tokens` tokens and then
+// ends.
+testing::TestServerOptions dsml_options(int64_t prompt_tokens, std::string_view text) {
   testing::TestServerOptions options;
   options.chat_format = ChatFormat::kV32;
   options.server.reasoning_parser = "deepseek-v3";
@@ -38,32 +39,26 @@ testing::TestServerOptions answering(int64_t prompt_tokens, std::string_view tex
   return options;
 }
 
-std::string body_of(std::string_view messages, std::string_view more) {
+std::string conversation_body(std::string_view messages, std::string_view more) {
   return R"({"messages":[)" + std::string(messages) + "]" + (more.empty() ? "" : ",") + std::string(more) +
          "}";
 }
 
 json::value answer_of(TestServer& server, const std::string& body) {
-  const HttpResponse response = server.call("POST", kPath, body);
+  const HttpResponse response = server.call("POST", kChatPath, body);
   EXPECT_EQ(response.status, 200) << response.body;
   return parsed(response);
 }
 
-int64_t prompt_tokens_of(const std::string& body) {
-  TestServer server(answering(1, "x"));
-  return answer_of(server, body).at("usage").at("prompt_tokens").to_number<int64_t>();
+int64_t dsml_prompt_tokens(const std::string& body) {
+  TestServer server(dsml_options(1, "x"));
+  return testing::chat_prompt_tokens(server, body);
 }
-
-std::string str(const json::value& value) {
-  return std::string(value.as_string());
-}
-
-constexpr std::string_view kQuestion = R"({"role":"user","content":"Hi"})";
 
 TEST(OpenAiDsml, ReasoningContentAndCallsAreSeparatedAndStreamed) {
-  const std::string body =
-      body_of(kQuestion, R"("chat_template_kwargs":{"thinking":true},)" + std::string(kTools));
-  TestServer server(answering(prompt_tokens_of(body), "Hm.</think>I add." + std::string(kCalls)));
+  const std::string body = conversation_body(
+      kQuestion, R"("chat_template_kwargs":{"thinking":true},)" + std::string(testing::kChatTools));
+  TestServer server(dsml_options(dsml_prompt_tokens(body), "Hm.</think>I add." + std::string(kDsmlCalls)));
   const json::value choice = answer_of(server, body).at("choices").at(0);
   const json::value& message = choice.at("message");
   EXPECT_EQ(str(choice.at("finish_reason")), "tool_calls");
@@ -76,7 +71,7 @@ TEST(OpenAiDsml, ReasoningContentAndCallsAreSeparatedAndStreamed) {
 
   std::string content, reasoning;
   std::vector<std::string> streamed;
-  const HttpResponse stream = server.call("POST", kPath, R"({"stream":true,)" + body.substr(1));
+  const HttpResponse stream = server.call("POST", kChatPath, R"({"stream":true,)" + body.substr(1));
   for (const json::object& event : events_of(stream.body)) {
     const json::value& delta = event.at("choices").at(0).at("delta");
     if (delta.at("content").is_string()) content += str(delta.at("content"));
@@ -95,18 +90,18 @@ TEST(OpenAiDsml, ReasoningContentAndCallsAreSeparatedAndStreamed) {
 }
 
 TEST(OpenAiDsml, ACallThatIsCutOffBeforeItsNameIsContentWithoutTheFormatsToken) {
-  const std::string body = body_of(kQuestion, kTools);
-  const std::string_view cut = kCalls.substr(0, kCalls.find("d\">"));
-  TestServer server(answering(prompt_tokens_of(body), cut));
+  const std::string body = conversation_body(kQuestion, testing::kChatTools);
+  const std::string_view cut = kDsmlCalls.substr(0, kDsmlCalls.find("d\">"));
+  TestServer server(dsml_options(dsml_prompt_tokens(body), cut));
   const json::value message = answer_of(server, body).at("choices").at(0).at("message");
   EXPECT_TRUE(message.at("tool_calls").is_null());
   EXPECT_EQ(str(message.at("content")), "\n\n<function_calls>\n<invoke name=\"ad");
 }
 
 TEST(OpenAiDsml, ACallCutOffAfterItsNameKeepsTheArgumentsMadeSoFar) {
-  const std::string body = body_of(kQuestion, kTools);
-  const std::string_view cut = kCalls.substr(0, kCalls.find("x\n"));
-  TestServer server(answering(prompt_tokens_of(body), cut));
+  const std::string body = conversation_body(kQuestion, testing::kChatTools);
+  const std::string_view cut = kDsmlCalls.substr(0, kDsmlCalls.find("x\n"));
+  TestServer server(dsml_options(dsml_prompt_tokens(body), cut));
   const json::value choice = answer_of(server, body).at("choices").at(0);
   EXPECT_EQ(str(choice.at("message").at("tool_calls").at(0).at("function").at("arguments")), R"({"a": " )");
   EXPECT_TRUE(choice.at("message").at("content").is_null());
@@ -114,7 +109,7 @@ TEST(OpenAiDsml, ACallCutOffAfterItsNameKeepsTheArgumentsMadeSoFar) {
 }
 
 TEST(OpenAiDsml, PromptsHaveTheDevelopersRoleAndTheReasoningOfATurn) {
-  TestServer server(answering(1, "x"));
+  TestServer server(dsml_options(1, "x"));
   const auto tokens_of = [&](const std::vector<ChatMessage>& messages, bool thinking) {
     return std::ssize(server.tokenizer().encode(
         render_chat(ChatFormat::kV32, messages, {.thinking = thinking}).value(), false));
@@ -128,20 +123,20 @@ TEST(OpenAiDsml, PromptsHaveTheDevelopersRoleAndTheReasoningOfATurn) {
       R"({"role":"developer","content":"Search the archive."},{"role":"assistant","content":null,
           "reasoning_content":"I reason for a while.","tool_calls":[{"id":"c","type":"function","function":
           {"name":"add","arguments":"{\"a\":1}"}}]},{"role":"tool","tool_call_id":"c","content":"found"})";
-  EXPECT_EQ(prompt_tokens_of(body_of(list, "")), tokens_of(messages, false));
-  EXPECT_EQ(prompt_tokens_of(body_of(list, R"("chat_template_kwargs":{"enable_thinking":true})")),
+  EXPECT_EQ(dsml_prompt_tokens(conversation_body(list, "")), tokens_of(messages, false));
+  EXPECT_EQ(dsml_prompt_tokens(conversation_body(list, R"("chat_template_kwargs":{"enable_thinking":true})")),
             tokens_of(messages, true));
   EXPECT_GT(tokens_of(messages, true), tokens_of(messages, false));
 }
 
 TEST(OpenAiDsml, ErrorsOfTheEncodingAreBadRequestsThatNameTheMessage) {
-  TestServer server(answering(1, "x"));
+  TestServer server(dsml_options(1, "x"));
   const std::string thinking = R"("chat_template_kwargs":{"thinking":true})";
   const struct {
     std::string messages, more, text;
   } cases[] = {
       {R"({"role":"user","content":"a"},{"role":"tool","content":"b"})", "", "messages[1].role"},
-      {R"({"role":"user","content":"a"},{"role":"tool","content":"b"})", std::string(kTools),
+      {R"({"role":"user","content":"a"},{"role":"tool","content":"b"})", std::string(testing::kChatTools),
        "messages[1].role"},
       {R"({"role":"user","content":"a"},{"role":"assistant","content":"b"})", thinking, "messages[1] needs"},
       {R"({"role":"developer","content":""})", "", "messages[0].content is empty"},
@@ -149,7 +144,7 @@ TEST(OpenAiDsml, ErrorsOfTheEncodingAreBadRequestsThatNameTheMessage) {
        "", "messages[1].tool_calls[0].function.arguments is not valid JSON"},
   };
   for (const auto& c : cases) {
-    const HttpResponse response = server.call("POST", kPath, body_of(c.messages, c.more));
+    const HttpResponse response = server.call("POST", kChatPath, conversation_body(c.messages, c.more));
     EXPECT_EQ(response.status, 400) << c.messages;
     const json::value error = parsed(response).at("error");
     EXPECT_EQ(str(error.at("param")), "messages");

@@ -14,18 +14,20 @@
 namespace hadal::server {
 namespace {
 
+using testing::chat_prompt_tokens;
 using testing::events_of;
+using testing::kChatPath;
+using testing::kQuestion;
 using testing::parsed;
 using testing::TestServer;
 namespace json = boost::json;
 
-constexpr const char* kChat = "/v1/chat/completions";
-constexpr const char* kCompletions = "/v1/completions";
-constexpr std::string_view kQuestion = R"({"role":"user","content":"Hi"})";
+constexpr const char* kCompletionsPath = "/v1/completions";
 
-// Starts a server whose model answers `text` to a prompt of `prompt_tokens` tokens and then ends.
-testing::TestServerOptions answering(int64_t prompt_tokens, std::string_view text,
-                                     ChatFormat format = ChatFormat::kV31) {
+// Returns the options of a server whose model answers `text` to a prompt of `prompt_tokens` tokens and then
+// ends.
+testing::TestServerOptions metered_options(int64_t prompt_tokens, std::string_view text,
+                                           ChatFormat format = ChatFormat::kV31) {
   testing::TestServerOptions options = testing::answering(prompt_tokens, text, format);
   options.server.tool_call_parser = "deepseekv31";
   options.server.enable_metrics = true;
@@ -47,14 +49,8 @@ void expect_refused(const HttpResponse& response, std::string_view field, std::s
   EXPECT_EQ(parsed(response).at("error").at("param"), json::value(field)) << response.body;
 }
 
-int64_t prompt_tokens_of(TestServer& server, const std::string& body) {
-  const HttpResponse response = server.call("POST", kChat, body);
-  EXPECT_EQ(response.status, 200) << response.body;
-  return response.status != 200 ? 0 : parsed(response).at("usage").at("prompt_tokens").to_number<int64_t>();
-}
-
 TEST(OpenAiFields, UnsupportedFieldsAreRefusedOnBothEndpoints) {
-  TestServer server(answering(1, "x"));
+  TestServer server(metered_options(1, "x"));
   const struct {
     std::string_view field, body;
   } cases[] = {
@@ -81,31 +77,31 @@ TEST(OpenAiFields, UnsupportedFieldsAreRefusedOnBothEndpoints) {
       {"response_format.schema", R"("response_format":{"type":"json_object","schema":5})"},
   };
   for (const auto& [field, more] : cases) {
-    expect_refused(server.call("POST", kChat, chat_of(kQuestion, more)), field, more);
-    expect_refused(server.call("POST", kCompletions, completion_of(more)), field, more);
+    expect_refused(server.call("POST", kChatPath, chat_of(kQuestion, more)), field, more);
+    expect_refused(server.call("POST", kCompletionsPath, completion_of(more)), field, more);
   }
   for (const std::string_view field : {"prompt", "suffix"})
-    expect_refused(server.call("POST", kChat, chat_of(kQuestion, "\"" + std::string(field) + R"(":"a")")),
+    expect_refused(server.call("POST", kChatPath, chat_of(kQuestion, "\"" + std::string(field) + R"(":"a")")),
                    field, field);
   for (const std::string_view more :
        {R"("messages":[{}])", R"("tools":[{}])", R"("thinking":{"type":"enabled"})"})
-    expect_refused(server.call("POST", kCompletions, completion_of(more)), more.substr(1, more.find(':') - 2),
-                   more);
+    expect_refused(server.call("POST", kCompletionsPath, completion_of(more)),
+                   more.substr(1, more.find(':') - 2), more);
   expect_refused(
-      server.call("POST", kChat,
+      server.call("POST", kChatPath,
                   chat_of(R"({"role":"assistant","content":"a","function_call":{"name":"f"}})", "")),
       "messages[0].function_call", "function_call");
 }
 
 TEST(OpenAiFields, ValuesThatAskForNothingAreAcceptedAndNotCounted) {
-  TestServer server(answering(1, "x"));
+  TestServer server(metered_options(1, "x"));
   const std::string_view more =
       R"("store":false,"service_tier":"default","verbosity":"medium","prompt_cache_retention":"in_memory",
          "data_parallel_rank":0,"return_meta_info":false,"lora_path":null,"user":"u","safety_identifier":"s",
          "prompt_cache_key":"k","metadata":{"a":"b"},"prediction":null,"logits_processors":[],
          "stream_options":{"include_obfuscation":false})";
-  EXPECT_EQ(server.call("POST", kChat, chat_of(kQuestion, more)).status, 200);
-  EXPECT_EQ(server.call("POST", kCompletions, completion_of(more)).status, 200);
+  EXPECT_EQ(server.call("POST", kChatPath, chat_of(kQuestion, more)).status, 200);
+  EXPECT_EQ(server.call("POST", kCompletionsPath, completion_of(more)).status, 200);
   const std::string metrics = server.call("GET", "/metrics").body;
   const size_t at = metrics.find("\nsglang:unknown_request_fields_total{");
   ASSERT_NE(at, metrics.npos) << metrics;
@@ -113,33 +109,33 @@ TEST(OpenAiFields, ValuesThatAskForNothingAreAcceptedAndNotCounted) {
 }
 
 TEST(OpenAiFields, UnknownFieldsAreIgnoredAndCounted) {
-  TestServer server(answering(1, "x"));
+  TestServer server(metered_options(1, "x"));
   const auto count = [&] {
     const std::string metrics = server.call("GET", "/metrics").body;
     const size_t line = metrics.find("\nsglang:unknown_request_fields_total{");
     return line == metrics.npos ? -1 : std::stoi(metrics.substr(metrics.find("} ", line) + 2));
   };
   EXPECT_EQ(count(), 0);
-  EXPECT_EQ(
-      server.call("POST", kChat, chat_of(kQuestion, R"("nonsense":[1],"temprature":1,"none":null)")).status,
-      200);
+  EXPECT_EQ(server.call("POST", kChatPath, chat_of(kQuestion, R"("nonsense":[1],"temprature":1,"none":null)"))
+                .status,
+            200);
   EXPECT_EQ(count(), 2);
-  EXPECT_EQ(server.call("POST", kCompletions, completion_of(R"("nonsense":[1])")).status, 200);
+  EXPECT_EQ(server.call("POST", kCompletionsPath, completion_of(R"("nonsense":[1])")).status, 200);
   EXPECT_EQ(count(), 3);
 }
 
 TEST(DeepSeekDialect, ThinkingIsSwitchedByItsType) {
-  TestServer server(answering(1, "x"));
+  TestServer server(metered_options(1, "x"));
   const auto tokens = [&](std::string_view more) {
-    return prompt_tokens_of(server, chat_of(kQuestion, more));
+    return chat_prompt_tokens(server, chat_of(kQuestion, more));
   };
   const std::string both = R"("chat_template_kwargs":{"thinking":false},"thinking":{"type":"enabled"})";
   const std::string body = R"("thinking":{"type":"enabled"})";
   // A prompt that opens <think> makes all of the answer reasoning.
   const auto reasoning = [&](std::string_view more) {
     const std::string question = chat_of(kQuestion, more);
-    TestServer thinker(answering(tokens(more), "Hm."));
-    return parsed(thinker.call("POST", kChat, question))
+    TestServer thinker(metered_options(tokens(more), "Hm."));
+    return parsed(thinker.call("POST", kChatPath, question))
         .at("choices")
         .at(0)
         .at("message")
@@ -153,10 +149,12 @@ TEST(DeepSeekDialect, ThinkingIsSwitchedByItsType) {
        {std::pair{"thinking", R"("thinking":true)"}, std::pair{"thinking.type", R"("thinking":{})"},
         std::pair{"thinking.type", R"("thinking":{"type":"auto"})"},
         std::pair{"thinking.budget_tokens", R"("thinking":{"type":"enabled","budget_tokens":9})"}})
-    expect_refused(server.call("POST", kChat, chat_of(kQuestion, more)), field, more);
+    expect_refused(server.call("POST", kChatPath, chat_of(kQuestion, more)), field, more);
   const auto message = [&](const std::string& more) {
-    return std::string(
-        parsed(server.call("POST", kChat, chat_of(kQuestion, more))).at("error").at("message").as_string());
+    return std::string(parsed(server.call("POST", kChatPath, chat_of(kQuestion, more)))
+                           .at("error")
+                           .at("message")
+                           .as_string());
   };
   EXPECT_EQ(message(R"("thinking":{"type":"enabled","budget_tokens":9})"),
             "thinking.budget_tokens is 9; must be left out: max_tokens bounds thinking and answer together");
@@ -166,39 +164,45 @@ TEST(DeepSeekDialect, ThinkingIsSwitchedByItsType) {
 }
 
 TEST(DeepSeekDialect, ThinkingThatAFormatCannotSwitchIsRefused) {
-  TestServer always(answering(1, "x", ChatFormat::kR1));
-  expect_refused(always.call("POST", kChat, chat_of(kQuestion, R"("thinking":{"type":"disabled"})")),
+  TestServer always(metered_options(1, "x", ChatFormat::kR1));
+  expect_refused(always.call("POST", kChatPath, chat_of(kQuestion, R"("thinking":{"type":"disabled"})")),
                  "thinking.type", "r1");
-  EXPECT_EQ(always.call("POST", kChat, chat_of(kQuestion, R"("thinking":{"type":"enabled"})")).status, 200);
-  TestServer never(answering(1, "x", ChatFormat::kV25));
-  expect_refused(never.call("POST", kChat, chat_of(kQuestion, R"("thinking":{"type":"enabled"})")),
+  EXPECT_EQ(always.call("POST", kChatPath, chat_of(kQuestion, R"("thinking":{"type":"enabled"})")).status,
+            200);
+  TestServer never(metered_options(1, "x", ChatFormat::kV25));
+  expect_refused(never.call("POST", kChatPath, chat_of(kQuestion, R"("thinking":{"type":"enabled"})")),
                  "thinking.type", "v2.5");
-  EXPECT_EQ(never.call("POST", kChat, chat_of(kQuestion, R"("thinking":{"type":"disabled"})")).status, 200);
+  EXPECT_EQ(never.call("POST", kChatPath, chat_of(kQuestion, R"("thinking":{"type":"disabled"})")).status,
+            200);
 }
 
 TEST(DeepSeekDialect, APrefixIsContinuedOnEveryPath) {
-  TestServer server(answering(1, "x"));
+  TestServer server(metered_options(1, "x"));
   const std::string open = std::string(kQuestion) + R"(,{"role":"assistant","content":"So")";
   const std::string prefix = chat_of(open + R"(,"prefix":true})", "");
-  const int64_t continued = prompt_tokens_of(server, chat_of(open + "}", R"("continue_final_message":true)"));
-  EXPECT_EQ(prompt_tokens_of(server, prefix), continued);
-  EXPECT_NE(prompt_tokens_of(server, chat_of(open + R"(,"prefix":false})", "")), continued);
+  const int64_t continued =
+      chat_prompt_tokens(server, chat_of(open + "}", R"("continue_final_message":true)"));
+  EXPECT_EQ(chat_prompt_tokens(server, prefix), continued);
+  EXPECT_NE(chat_prompt_tokens(server, chat_of(open + R"(,"prefix":false})", "")), continued);
   for (const char* path : {"/chat/completions", "/beta/chat/completions", "/beta/v1/chat/completions"})
     EXPECT_EQ(parsed(server.call("POST", path, prefix)).at("usage").at("prompt_tokens"), continued) << path;
   for (const char* path : {"/beta/completions", "/beta/v1/completions"})
     EXPECT_EQ(parsed(server.call("POST", path, completion_of(R"("n":1)"))).at("object"), "text_completion")
         << path;
-  expect_refused(server.call("POST", kChat, chat_of(R"({"role":"user","content":"a","prefix":true})", "")),
-                 "messages[0].prefix", "the role is user");
   expect_refused(
-      server.call("POST", kChat, chat_of(open + R"(,"prefix":true},)" + std::string(kQuestion), "")),
+      server.call("POST", kChatPath, chat_of(R"({"role":"user","content":"a","prefix":true})", "")),
+      "messages[0].prefix", "the role is user");
+  expect_refused(
+      server.call("POST", kChatPath, chat_of(open + R"(,"prefix":true},)" + std::string(kQuestion), "")),
       "messages[1].prefix", "not the last");
 }
 
 TEST(DeepSeekDialect, UsageSaysWhatTheCacheHeld) {
-  TestServer server(answering(1, "x"));
+  TestServer server(metered_options(1, "x"));
   const std::string messages = R"({"role":"user","content":")" + std::string(2000, 'a') + R"("})";
-  const auto usage = [&] { return parsed(server.call("POST", kChat, chat_of(messages, ""))).at("usage"); };
+  const auto usage = [&] {
+    return parsed(server.call("POST", kChatPath, chat_of(messages, ""))).at("usage");
+  };
   const json::value first = usage();
   const auto prompt = first.at("prompt_tokens").to_number<int64_t>();
   EXPECT_EQ(first.at("prompt_cache_hit_tokens"), 0);
@@ -211,15 +215,15 @@ TEST(DeepSeekDialect, UsageSaysWhatTheCacheHeld) {
 
 TEST(ChatText, AnEndOfReasoningIsNeverContent) {
   const std::string body = R"({"messages":[{"role":"user","content":"Hi"}]})";
-  TestServer asked(answering(1, "x"));
-  const int64_t tokens = prompt_tokens_of(asked, body);
+  TestServer asked(metered_options(1, "x"));
+  const int64_t tokens = chat_prompt_tokens(asked, body);
   const auto content_of = [&](std::string_view text) {
-    TestServer server(answering(tokens, text));
+    TestServer server(metered_options(tokens, text));
     const json::value whole =
-        parsed(server.call("POST", kChat, body)).at("choices").at(0).at("message").at("content");
+        parsed(server.call("POST", kChatPath, body)).at("choices").at(0).at("message").at("content");
     std::string streamed;
     for (const json::object& event :
-         events_of(server.call("POST", kChat, R"({"stream":true,)" + body.substr(1)).body)) {
+         events_of(server.call("POST", kChatPath, R"({"stream":true,)" + body.substr(1)).body)) {
       const json::value& part = event.at("choices").at(0).at("delta").at("content");
       if (part.is_string()) streamed += std::string_view(part.as_string());
     }

@@ -12,6 +12,7 @@
 namespace hadal::server {
 namespace {
 
+using testing::has_retry_after;
 using testing::parsed;
 using testing::TestExchange;
 using testing::TestServer;
@@ -30,13 +31,6 @@ testing::TestServerOptions sixteen_places() {
 
 HeaderList key(const std::string& key) {
   return {{"authorization", "Bearer " + key}};
-}
-
-bool has_retry_after(const HttpResponse& response) {
-  for (const auto& [name, value] : response.headers) {
-    if (name == "Retry-After") return true;
-  }
-  return false;
 }
 
 // Returns requests of `count` choices, one for each path that generates.

@@ -18,9 +18,9 @@ namespace {
 using Clock = RateLimiter::Clock;
 using testing::TestServer;
 
-Clock::time_point at(double seconds) {
+Clock::time_point at_second(double second) {
   return Clock::time_point{} + std::chrono::hours(1) +
-         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(second));
 }
 
 std::map<std::string, std::string> map_of(const HeaderList& headers) {
@@ -60,54 +60,54 @@ TEST(RateLimits, EachMistakeHasATextOfItsOwn) {
 
 TEST(RateLimiter, RequestsBeyondTheRateWait) {
   RateLimiter limiter({.requests_per_second = 2});
-  EXPECT_TRUE(limiter.admit("a", at(0)).admitted);
-  EXPECT_TRUE(limiter.admit("a", at(0)).admitted);
-  const auto refused = limiter.admit("a", at(0));
+  EXPECT_TRUE(limiter.admit("a", at_second(0)).admitted);
+  EXPECT_TRUE(limiter.admit("a", at_second(0)).admitted);
+  const auto refused = limiter.admit("a", at_second(0));
   EXPECT_FALSE(refused.admitted);
   EXPECT_EQ(refused.retry_after_s, 1);
   EXPECT_NE(refused.reason.find("2 requests a second"), std::string::npos) << refused.reason;
-  EXPECT_TRUE(limiter.admit("b", at(0)).admitted) << "each client has buckets of its own";
-  EXPECT_FALSE(limiter.admit("a", at(0.49)).admitted) << "what was refused has taken nothing";
-  EXPECT_TRUE(limiter.admit("a", at(0.51)).admitted);
-  EXPECT_FALSE(limiter.admit("a", at(0.6)).admitted);
+  EXPECT_TRUE(limiter.admit("b", at_second(0)).admitted) << "each client has buckets of its own";
+  EXPECT_FALSE(limiter.admit("a", at_second(0.49)).admitted) << "what was refused has taken nothing";
+  EXPECT_TRUE(limiter.admit("a", at_second(0.51)).admitted);
+  EXPECT_FALSE(limiter.admit("a", at_second(0.6)).admitted);
   int admitted = 0;
-  for (int i = 0; i < 1000; ++i) admitted += limiter.admit("a", at(10 + 0.01 * i)).admitted ? 1 : 0;
+  for (int i = 0; i < 1000; ++i) admitted += limiter.admit("a", at_second(10 + 0.01 * i)).admitted ? 1 : 0;
   EXPECT_EQ(admitted, 2 + 19) << "a second's worth at once, then the rate";
 }
 
 TEST(RateLimiter, ASlowRateAllowsOneRequestAtOnce) {
   RateLimiter limiter({.requests_per_second = 0.1});
-  EXPECT_TRUE(limiter.admit("a", at(0)).admitted);
-  EXPECT_EQ(limiter.admit("a", at(0)).retry_after_s, 10);
-  EXPECT_TRUE(limiter.admit("a", at(10.01)).admitted);
+  EXPECT_TRUE(limiter.admit("a", at_second(0)).admitted);
+  EXPECT_EQ(limiter.admit("a", at_second(0)).retry_after_s, 10);
+  EXPECT_TRUE(limiter.admit("a", at_second(10.01)).admitted);
 }
 
 TEST(RateLimiter, ADebtOfTokensIsPaidBeforeTheNextRequest) {
   RateLimiter limiter({.tokens_per_minute = 600});
-  EXPECT_TRUE(limiter.admit("a", at(0)).admitted);
-  limiter.take_tokens("a", 500, at(0));
-  EXPECT_TRUE(limiter.admit("a", at(0)).admitted) << "there are tokens left, so a request begins";
-  limiter.take_tokens("a", 700, at(0));
-  const auto refused = limiter.admit("a", at(0));
+  EXPECT_TRUE(limiter.admit("a", at_second(0)).admitted);
+  limiter.take_tokens("a", 500, at_second(0));
+  EXPECT_TRUE(limiter.admit("a", at_second(0)).admitted) << "there are tokens left, so a request begins";
+  limiter.take_tokens("a", 700, at_second(0));
+  const auto refused = limiter.admit("a", at_second(0));
   EXPECT_FALSE(refused.admitted);
   EXPECT_EQ(refused.retry_after_s, 61) << "600 tokens of debt at 10 a second, and one to begin with";
-  EXPECT_FALSE(limiter.admit("a", at(60)).admitted);
-  EXPECT_TRUE(limiter.admit("a", at(60.2)).admitted);
+  EXPECT_FALSE(limiter.admit("a", at_second(60)).admitted);
+  EXPECT_TRUE(limiter.admit("a", at_second(60.2)).admitted);
 }
 
 TEST(RateLimiter, HeadersHaveOpenAIsNamesAndForms) {
   RateLimiter limiter({.requests_per_second = 5, .tokens_per_minute = 60'000});
-  const auto first = map_of(limiter.admit("a", at(0)).headers);
+  const auto first = map_of(limiter.admit("a", at_second(0)).headers);
   const std::map<std::string, std::string> expected = {
       {"x-ratelimit-limit-requests", "5"},       {"x-ratelimit-remaining-requests", "4"},
       {"x-ratelimit-reset-requests", "200ms"},   {"x-ratelimit-limit-tokens", "60000"},
       {"x-ratelimit-remaining-tokens", "60000"}, {"x-ratelimit-reset-tokens", "0ms"}};
   EXPECT_EQ(first, expected);
-  limiter.take_tokens("a", 90'000, at(0));
-  const auto then = map_of(limiter.admit("a", at(0)).headers);
+  limiter.take_tokens("a", 90'000, at_second(0));
+  const auto then = map_of(limiter.admit("a", at_second(0)).headers);
   EXPECT_EQ(then.at("x-ratelimit-remaining-tokens"), "0");
   EXPECT_EQ(then.at("x-ratelimit-reset-tokens"), "1m30s");
-  EXPECT_EQ(RateLimiter({.requests_per_second = 1}).admit("a", at(0)).headers.size(), 3U)
+  EXPECT_EQ(RateLimiter({.requests_per_second = 1}).admit("a", at_second(0)).headers.size(), 3U)
       << "what has no limit has no header";
   EXPECT_EQ(format_reset(0.0165), "17ms");
   EXPECT_EQ(format_reset(8.64), "8.64s");
@@ -117,30 +117,31 @@ TEST(RateLimiter, HeadersHaveOpenAIsNamesAndForms) {
 
 TEST(RateLimiter, RemembersABoundedNumberOfClients) {
   RateLimiter limiter({.requests_per_second = 1, .tokens_per_minute = 60}, /*max_clients=*/100);
-  for (int i = 0; i < 100; ++i) limiter.take_tokens(std::to_string(i), 1000, at(0));
+  for (int i = 0; i < 100; ++i) limiter.take_tokens(std::to_string(i), 1000, at_second(0));
   EXPECT_EQ(limiter.num_clients(), 100U);
   // All clients are in debt, so new clients share one pair of buckets.
-  EXPECT_TRUE(limiter.admit("x", at(0.1)).admitted);
-  EXPECT_FALSE(limiter.admit("y", at(0.1)).admitted);
-  EXPECT_FALSE(limiter.admit("5", at(0.1)).admitted) << "nobody's debt is forgotten";
+  EXPECT_TRUE(limiter.admit("x", at_second(0.1)).admitted);
+  EXPECT_FALSE(limiter.admit("y", at_second(0.1)).admitted);
+  EXPECT_FALSE(limiter.admit("5", at_second(0.1)).admitted) << "nobody's debt is forgotten";
   EXPECT_EQ(limiter.num_clients(), 100U);
   // After their debts are paid, the clients are forgotten, which changes nothing for them.
-  EXPECT_TRUE(limiter.admit("y", at(2000)).admitted);
+  EXPECT_TRUE(limiter.admit("y", at_second(2000)).admitted);
   EXPECT_EQ(limiter.num_clients(), 1U);
 }
 
 TEST(RateLimiter, ManyHonestClientsAreForgottenAgain) {
   RateLimiter limiter({.requests_per_second = 1});
-  for (int i = 0; i < 100'000; ++i) EXPECT_TRUE(limiter.admit(std::to_string(i), at(0.01 * i)).admitted);
+  for (int i = 0; i < 100'000; ++i)
+    EXPECT_TRUE(limiter.admit(std::to_string(i), at_second(0.01 * i)).admitted);
   EXPECT_LT(limiter.num_clients(), 5000U);
 }
 
 TEST(RateLimiter, TimeThatGoesBackFillsNothing) {
   RateLimiter limiter({.requests_per_second = 1});
-  EXPECT_TRUE(limiter.admit("a", at(100)).admitted);
-  EXPECT_FALSE(limiter.admit("a", at(50)).admitted);
-  EXPECT_FALSE(limiter.admit("a", at(100.5)).admitted);
-  EXPECT_TRUE(limiter.admit("a", at(101)).admitted);
+  EXPECT_TRUE(limiter.admit("a", at_second(100)).admitted);
+  EXPECT_FALSE(limiter.admit("a", at_second(50)).admitted);
+  EXPECT_FALSE(limiter.admit("a", at_second(100.5)).admitted);
+  EXPECT_TRUE(limiter.admit("a", at_second(101)).admitted);
 }
 
 // ---- at the gate
@@ -162,7 +163,7 @@ TEST(RequestGate, RefusesBeforeTheBodyAndSaysWhen) {
                        .path = path,
                        .headers = {{"authorization", std::string("Bearer ") + key}},
                        .client = "peer:127.0.0.1"},
-                      at(time));
+                      at_second(time));
   };
   const HttpAdmission first = ask("a", 0);
   EXPECT_FALSE(first.refusal.has_value());

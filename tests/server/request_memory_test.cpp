@@ -22,6 +22,7 @@
 namespace hadal::server {
 namespace {
 
+using testing::has_retry_after;
 using testing::TestClient;
 using testing::TestServer;
 namespace json = boost::json;
@@ -46,13 +47,6 @@ TestServer::Options with(const std::shared_ptr<RequestMemory>& memory) {
   options.server.memory = memory;
   options.chat_format = ChatFormat::kV2;
   return options;
-}
-
-bool has_retry_after(const HttpResponse& response) {
-  for (const auto& [name, value] : response.headers) {
-    if (name == "Retry-After") return !value.empty();
-  }
-  return false;
 }
 
 TEST(RequestMemory, TakesUpToItsLimitAndCountsWhatItRefuses) {
@@ -199,9 +193,14 @@ TEST(RequestMemory, CountsTheListsAndTheStopExpressionsOfEachChoice) {
   const size_t plain = counted("", MemoryKind::kChoice);
   EXPECT_GE(counted(R"(,"logit_bias":{"1":1,"2":1})", MemoryKind::kChoice), plain + 2 * 2 * 8);
   EXPECT_GE(counted(R"(,"stop_token_ids":[7,8,9])", MemoryKind::kChoice), plain + 2 * 3 * 4);
+  EXPECT_EQ(counted(R"(,"repetition_penalty":1.1)", MemoryKind::kChoice), plain + kPenalisedPromptTokenBytes)
+      << "both choices share the tokens of the prompt";
+  EXPECT_EQ(counted(R"(,"frequency_penalty":0.1)", MemoryKind::kChoice), plain);
+  EXPECT_EQ(counted(R"(,"frequency_penalty":0.1)", MemoryKind::kOutput),
+            counted("", MemoryKind::kOutput) + 2 * 10 * kCountedTokenBytes);
   EXPECT_GE(counted(R"(,"stop":"abcdefgh")", MemoryKind::kChoice), plain + 2 * 8);
-  // There are two searches, each with three threads of 16 bytes and a stamp of 8 for each instruction.
-  EXPECT_GE(counted(R"(,"stop_regex":".{500}Q")", MemoryKind::kChoice), plain + 2 * 2 * 500 * 56);
+  // Each choice has a search with three threads of 16 bytes and a stamp of 8 for each instruction.
+  EXPECT_GE(counted(R"(,"stop_regex":".{500}Q")", MemoryKind::kChoice), plain + 2 * 500 * 56);
   EXPECT_EQ(counted(R"(,"stop":"a")", MemoryKind::kOutput), 2 * 10 * kKeptTokenBytes);
   EXPECT_EQ(counted(R"(,"stop_regex":"a")", MemoryKind::kOutput),
             2 * 10 * (kKeptTokenBytes + kHeldTokenBytes));
@@ -307,7 +306,7 @@ TEST(RequestMemory, ValuesOfALargeBodyAreCountedAsTheyAreParsed) {
 }
 
 TEST(RequestMemory, BodiesAndUnreadAnswersOfConnectionsAreCounted) {
-  const auto memory = memory_of(300'000);
+  const auto memory = memory_of(300'000 + 3 * kConnectionBytes);
   const std::string answer(200'000, 'x');
   const auto server = testing::start_server(
       [&](const std::shared_ptr<HttpExchange>& exchange) {
@@ -336,6 +335,7 @@ TEST(RequestMemory, BodiesAndUnreadAnswersOfConnectionsAreCounted) {
   EXPECT_EQ(first.receive_response().status, 200);
   third.send("GET /large HTTP/1.1\r\nHost: h\r\n\r\n");
   EXPECT_EQ(third.receive_response().body, answer);
+  for (TestClient* client : {&first, &second, &third}) client->close();
   EXPECT_TRUE(testing::eventually([&] { return memory->total() == 0; }));
   expect_empty(*memory);
 }
@@ -368,7 +368,7 @@ TEST(RequestMemory, HeadersAreCountedFromTheirFirstByteUntilTheAnswerIsComplete)
   EXPECT_GE(memory->bytes(MemoryKind::kHeader), 20'000U);
   server->io_thread(0).post([&] { std::exchange(kept, nullptr)->respond(testing::text_response("ok")); });
   EXPECT_EQ(client.receive_response().status, 200);
-  EXPECT_TRUE(testing::eventually([&] { return memory->total() == 0; }));  // the connection is open
+  EXPECT_TRUE(testing::eventually([&] { return memory->total() == kConnectionBytes; }));
   // A client that leaves in the middle of its headers leaves no memory in the ledger.
   client.send(request.substr(0, 15'000));
   ASSERT_TRUE(testing::eventually([&] { return memory->bytes(MemoryKind::kHeader) >= 2 * 15'000; }));
@@ -412,6 +412,7 @@ TEST(RequestMemory, WithoutMemoryLongHeadersAreRefusedAndSmallRequestsAnswered) 
   TestClient large(server->port());
   large.send(request_with_headers(20'000));
   EXPECT_EQ(large.receive_response().status, 200);
+  for (TestClient* client : {&small, &large}) client->close();
   EXPECT_TRUE(testing::eventually([&] { return memory->total() == 0; }));
 }
 

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "text/chat/chat_template.h"
@@ -93,6 +95,30 @@ TEST(ResponseStore, AConversationThatDoesNotFitIsNotStoredAndDisplacesNothing) {
   store.put("2", "", std::string(8000, 'x'), store.find("1", "")->conversation, {});
   EXPECT_NE(store.find("1", ""), nullptr);
   EXPECT_EQ(store.find("2", ""), nullptr);
+}
+
+// Another thread uses the store whenever something is destroyed; it would wait forever for a lock that is
+// held.
+TEST(ResponseStore, OthersMayUseTheStoreWhileWhatGivesWayIsDestroyed) {
+  ResponseStore store(16 << 10);
+  store.put("bob", "bob", "{}", {}, {});
+  int num_destroyed = 0;
+  const auto put = [&](const std::string& id, size_t bytes) {
+    Conversation earlier;
+    earlier.turns.emplace_back(new StoredTurn(), [&](const StoredTurn* turn) {
+      delete turn;
+      ++num_destroyed;
+      std::thread([&] { EXPECT_NE(store.find("bob", "bob"), nullptr); }).join();
+    });
+    store.put(id, "alice", std::string(bytes, 'x'), std::move(earlier), {});
+  };
+  for (const char* id : {"1", "2", "3", "4", "5"}) put(id, 1000);
+  EXPECT_EQ(num_destroyed, 0);
+  put("large", 14'000);
+  EXPECT_EQ(num_destroyed, 5);
+  EXPECT_NE(store.find("large", "alice"), nullptr);
+  EXPECT_TRUE(store.erase("large", "alice"));
+  EXPECT_EQ(num_destroyed, 6);
 }
 
 TEST(ResponseStore, WhatDoesNotFitIsNotStoredAndDisplacesNothing) {

@@ -22,49 +22,49 @@ using testing::str;
 using testing::TestServer;
 namespace json = boost::json;
 
-constexpr std::string_view kTools =
+constexpr std::string_view kResponsesTools =
     R"("tools":[{"type":"function","name":"add","description":"Add.","parameters":{"type":"object","properties":{}}}])";
 
-std::string body_of(std::string_view more = {}) {
+std::string response_body(std::string_view more = {}) {
   std::string body = R"({"input":"Hi")";
   if (!more.empty()) body += ",";
   return body + std::string(more) + "}";
 }
 
-int64_t count_tokens(TestServer& server, const std::string& body) {
+int64_t input_tokens_of(TestServer& server, const std::string& body) {
   const HttpResponse response = server.call("POST", "/v1/responses/input_tokens", body);
   EXPECT_EQ(response.status, 200) << response.body;
   return parsed(response).at("input_tokens").to_number<int64_t>();
 }
 
-// Returns a server whose model answers `text` to the prompt of `body` and then ends.
-testing::TestServerOptions answering(const std::string& body, std::string_view text) {
+// Returns the options of a server whose model answers `text` to the prompt of `body` and then ends.
+testing::TestServerOptions response_options(const std::string& body, std::string_view text) {
   TestServer counting(chat_options("x"));
-  return testing::answering(count_tokens(counting, body), text);
+  return testing::answering(input_tokens_of(counting, body), text);
 }
 
-json::object whole(TestServer& server, const std::string& body, HeaderList headers = {}) {
+json::object whole_response(TestServer& server, const std::string& body, HeaderList headers = {}) {
   const HttpResponse response = server.call("POST", "/v1/responses", body, std::move(headers));
   EXPECT_EQ(response.status, 200) << response.body;
   return parsed(response).as_object();
 }
 
-std::vector<json::value> events_of(const std::string& body) {
+std::vector<json::value> response_events(const std::string& body) {
   std::vector<json::value> events = testing::named_events_of(body);
   for (size_t i = 0; i < events.size(); ++i)
     EXPECT_EQ(events[i].at("sequence_number").to_number<size_t>(), i);
   return events;
 }
 
-std::vector<json::value> streamed(TestServer& server, std::string body) {
+std::vector<json::value> streamed_response(TestServer& server, std::string body) {
   body.insert(1, R"("stream":true,)");
   const HttpResponse response = server.call("POST", "/v1/responses", body);
   EXPECT_EQ(response.status, 200) << response.body;
-  return events_of(response.body);
+  return response_events(response.body);
 }
 
 // Removes what is random, so that two responses can be compared.
-json::object without_ids(json::object response) {
+json::object without_response_ids(json::object response) {
   for (const char* name : {"id", "created_at", "usage"}) response.erase(name);
   for (json::value& item : response.at("output").as_array()) {
     item.as_object().erase("id");
@@ -73,15 +73,15 @@ json::object without_ids(json::object response) {
   return response;
 }
 
-std::string error_of(const HttpResponse& response) {
+std::string response_error(const HttpResponse& response) {
   return str(parsed(response).at("error").at("message"));
 }
 
 TEST(Responses, HasTheFormOfOpenAisResponse) {
-  const std::string body = body_of(
+  const std::string body = response_body(
       R"("model":"m","instructions":"Be brief.","metadata":{"a":"b"},"temperature":0.5,"max_output_tokens":50)");
-  TestServer server(answering(body, "Hello there"));
-  const json::object response = whole(server, body);
+  TestServer server(response_options(body, "Hello there"));
+  const json::object response = whole_response(server, body);
   EXPECT_TRUE(str(response.at("id")).starts_with("resp_"));
   EXPECT_EQ(str(response.at("object")), "response");
   EXPECT_EQ(str(response.at("status")), "completed");
@@ -97,15 +97,15 @@ TEST(Responses, HasTheFormOfOpenAisResponse) {
   EXPECT_EQ(str(item.at("content").at(0).at("type")), "output_text");
   EXPECT_EQ(str(item.at("content").at(0).at("text")), "Hello there");
   const json::value& usage = response.at("usage");
-  EXPECT_EQ(usage.at("input_tokens").to_number<int64_t>(), count_tokens(server, body));
+  EXPECT_EQ(usage.at("input_tokens").to_number<int64_t>(), input_tokens_of(server, body));
   EXPECT_EQ(usage.at("total_tokens").to_number<int64_t>(),
             usage.at("input_tokens").to_number<int64_t>() + usage.at("output_tokens").to_number<int64_t>());
 }
 
 TEST(Responses, AStreamHasTheEventsOfEachItemInOrderAndEndsWithTheWholeResponse) {
-  const std::string body = body_of(std::string(kTools) + R"(,"reasoning":{"effort":"high"})");
-  TestServer server(answering(body, "I think.</think>Let me add." + std::string(kCalls)));
-  const std::vector<json::value> events = streamed(server, body);
+  const std::string body = response_body(std::string(kResponsesTools) + R"(,"reasoning":{"effort":"high"})");
+  TestServer server(response_options(body, "I think.</think>Let me add." + std::string(kCalls)));
+  const std::vector<json::value> events = streamed_response(server, body);
   std::string kinds;
   std::string text, reasoning, arguments;
   for (const json::value& event : events) {
@@ -136,31 +136,31 @@ TEST(Responses, AStreamHasTheEventsOfEachItemInOrderAndEndsWithTheWholeResponse)
   for (const json::value& event : events)
     if (str(event.at("type")) == "response.output_item.done") done.push_back(event.at("item"));
   EXPECT_EQ(done, last.at("output").as_array());
-  EXPECT_EQ(without_ids(whole(server, body)), without_ids(last));
+  EXPECT_EQ(without_response_ids(whole_response(server, body)), without_response_ids(last));
 }
 
 TEST(Responses, TheLengthThatEndsAnAnswerMakesItIncomplete) {
-  const std::string body = body_of(R"("max_output_tokens":1)");
-  TestServer server(answering(body, "one two three"));
-  const json::object response = whole(server, body);
+  const std::string body = response_body(R"("max_output_tokens":1)");
+  TestServer server(response_options(body, "one two three"));
+  const json::object response = whole_response(server, body);
   EXPECT_EQ(str(response.at("status")), "incomplete");
   EXPECT_EQ(str(response.at("incomplete_details").at("reason")), "max_output_tokens");
   EXPECT_EQ(str(response.at("output").at(0).at("status")), "incomplete");
-  const std::vector<json::value> events = streamed(server, body);
+  const std::vector<json::value> events = streamed_response(server, body);
   EXPECT_EQ(str(events.back().at("type")), "response.incomplete");
 }
 
 TEST(Responses, AConversationGoesOnFromAStoredResponse) {
   TestServer server(chat_options("one two"));
-  const std::string first_body = body_of(R"("instructions":"Be brief.","max_output_tokens":3)");
-  const json::object first = whole(server, first_body);
+  const std::string first_body = response_body(R"("instructions":"Be brief.","max_output_tokens":3)");
+  const json::object first = whole_response(server, first_body);
   const std::string said = str(first.at("output").at(0).at("content").at(0).at("text"));
   const std::string id = str(first.at("id"));
   const std::string next = R"({"input":"More","previous_response_id":")" + id + R"("})";
   const json::object by_hand{{"input", json::array{{{"role", "user"}, {"content", "Hi"}},
                                                    {{"role", "assistant"}, {"content", said}},
                                                    {{"role", "user"}, {"content", "More"}}}}};
-  EXPECT_EQ(count_tokens(server, next), count_tokens(server, json::serialize(by_hand)))
+  EXPECT_EQ(input_tokens_of(server, next), input_tokens_of(server, json::serialize(by_hand)))
       << "instructions do not carry over";
   const HttpResponse again = server.call("GET", "/v1/responses/" + id);
   EXPECT_EQ(parsed(again), json::value(first));
@@ -170,14 +170,14 @@ TEST(Responses, AConversationGoesOnFromAStoredResponse) {
   EXPECT_EQ(server.call("DELETE", "/v1/responses/" + id).status, 404);
   const HttpResponse lost = server.call("POST", "/v1/responses", next);
   EXPECT_EQ(lost.status, 400);
-  EXPECT_TRUE(error_of(lost).starts_with("previous_response_id: there is no stored response \"resp_"));
+  EXPECT_TRUE(response_error(lost).starts_with("previous_response_id: there is no stored response \"resp_"));
 }
 
 // Returns how many tokens of a follow-up's prompt were found in the cache.
 int64_t cached_of(TestServer& server, const std::string& id, std::string_view more) {
   const json::object answer =
-      whole(server, R"({"input":"More","max_output_tokens":1,"previous_response_id":")" + id + "\"" +
-                        std::string(more) + "}");
+      whole_response(server, R"({"input":"More","max_output_tokens":1,"previous_response_id":")" + id + "\"" +
+                                 std::string(more) + "}");
   return answer.at("usage").at("input_tokens_details").at("cached_tokens").to_number<int64_t>();
 }
 
@@ -186,15 +186,15 @@ TEST(Responses, AFollowUpHasTheSaltOfWhatItContinuesUnlessItHasAnother) {
   const std::string salted = R"({"input":")" + words + R"(","max_output_tokens":1,"cache_salt":"secret"})";
   for (const bool is_continued_in_between : {false, true}) {
     TestServer server(chat_options("one two"));
-    std::string id = str(whole(server, salted).at("id"));
+    std::string id = str(whole_response(server, salted).at("id"));
     if (is_continued_in_between) {
-      const json::object between =
-          whole(server, R"({"input":"And","max_output_tokens":1,"previous_response_id":")" + id + R"("})");
+      const json::object between = whole_response(
+          server, R"({"input":"And","max_output_tokens":1,"previous_response_id":")" + id + R"("})");
       id = str(between.at("id"));
     }
     // A client that has the conversation's text and not the salt does not find it in the cache.
     const std::string guess = R"({"input":")" + words + R"(","max_output_tokens":1})";
-    EXPECT_EQ(whole(server, guess).at("usage").at("input_tokens_details").at("cached_tokens"), 0);
+    EXPECT_EQ(whole_response(server, guess).at("usage").at("input_tokens_details").at("cached_tokens"), 0);
     EXPECT_EQ(cached_of(server, id, R"(,"cache_salt":"other")"), 0);
     EXPECT_GE(cached_of(server, id, ""), 64) << "its own salt is inherited";
     EXPECT_GE(cached_of(server, id, R"(,"cache_salt":"secret")"), 64);
@@ -207,22 +207,24 @@ TEST(Responses, AFollowUpOfASaltedResponseLeavesNothingForRequestsWithoutASalt) 
   const std::string words(400, 'x');
   TestServer server(chat_options("one two"));
   const std::string id = str(
-      whole(server, R"({"input":")" + words + R"(","max_output_tokens":1,"cache_salt":"secret"})").at("id"));
+      whole_response(server, R"({"input":")" + words + R"(","max_output_tokens":1,"cache_salt":"secret"})")
+          .at("id"));
   EXPECT_GE(cached_of(server, id, ""), 64);
   const std::string guess = R"({"input":")" + words + R"(","max_output_tokens":1})";
-  EXPECT_EQ(whole(server, guess).at("usage").at("input_tokens_details").at("cached_tokens"), 0);
+  EXPECT_EQ(whole_response(server, guess).at("usage").at("input_tokens_details").at("cached_tokens"), 0);
 }
 
 TEST(Responses, AStreamIsStoredAsWell) {
-  const std::string body = body_of();
-  TestServer server(answering(body, "Hello"));
-  const json::value last = streamed(server, body).back().at("response");
+  const std::string body = response_body();
+  TestServer server(response_options(body, "Hello"));
+  const json::value last = streamed_response(server, body).back().at("response");
   EXPECT_EQ(parsed(server.call("GET", "/v1/responses/" + str(last.at("id")))), last);
 }
 
 TEST(Responses, WithStoreFalseNothingIsStored) {
   TestServer server(chat_options("one two"));
-  const json::object response = whole(server, body_of(R"("store":false,"max_output_tokens":2)"));
+  const json::object response =
+      whole_response(server, response_body(R"("store":false,"max_output_tokens":2)"));
   EXPECT_FALSE(response.at("store").as_bool());
   EXPECT_EQ(server.call("GET", "/v1/responses/" + str(response.at("id"))).status, 404);
 }
@@ -230,7 +232,7 @@ TEST(Responses, WithStoreFalseNothingIsStored) {
 TEST(Responses, StoreTrueIsTheDefaultAndAPathMayEndInASlash) {
   TestServer server(chat_options("one two"));
   const json::object response =
-      whole(server, body_of(R"("store":true,"service_tier":"auto","max_output_tokens":2)"));
+      whole_response(server, response_body(R"("store":true,"service_tier":"auto","max_output_tokens":2)"));
   EXPECT_TRUE(response.at("store").as_bool());
   EXPECT_EQ(server.call("GET", "/v1/responses/" + str(response.at("id")) + "/").status, 200);
 }
@@ -239,7 +241,7 @@ TEST(Responses, WithoutRoomForAnyNothingIsStored) {
   testing::TestServerOptions options = chat_options("one two");
   options.server.response_store_bytes = 0;
   TestServer server(options);
-  const json::object response = whole(server, body_of(R"("max_output_tokens":2)"));
+  const json::object response = whole_response(server, response_body(R"("max_output_tokens":2)"));
   EXPECT_FALSE(response.at("store").as_bool());
   EXPECT_EQ(server.call("GET", "/v1/responses/" + str(response.at("id"))).status, 404);
 }
@@ -251,7 +253,8 @@ TEST(Responses, OneKeyNeitherReadsNorContinuesNorDeletesAnothers) {
   TestServer server(options);
   const HeaderList alice = {{"authorization", "Bearer a"}};
   const HeaderList bob = {{"x-api-key", "b"}};
-  const std::string id = str(whole(server, body_of(R"("max_output_tokens":2)"), alice).at("id"));
+  const std::string id =
+      str(whole_response(server, response_body(R"("max_output_tokens":2)"), alice).at("id"));
   const std::string path = "/v1/responses/" + id;
   EXPECT_EQ(server.call("GET", path, {}, bob).status, 404);
   EXPECT_EQ(server.call("DELETE", path, {}, bob).status, 404);
@@ -263,7 +266,7 @@ TEST(Responses, OneKeyNeitherReadsNorContinuesNorDeletesAnothers) {
 
 TEST(Responses, OnlyAStoredResponseCanBeAskedToBeCancelled) {
   TestServer server(chat_options("one two"));
-  const std::string id = str(whole(server, body_of(R"("max_output_tokens":2)")).at("id"));
+  const std::string id = str(whole_response(server, response_body(R"("max_output_tokens":2)")).at("id"));
   EXPECT_EQ(server.call("POST", "/v1/responses/" + id + "/cancel").status, 400);
   EXPECT_EQ(server.call("POST", "/v1/responses/resp_0/cancel").status, 404);
   EXPECT_EQ(server.call("GET", "/v1/responses/" + id + "/input_items").status, 404);
@@ -319,35 +322,35 @@ TEST(Responses, ErrorsNameTheFieldInTheWordsOfThisApi) {
        "input[0].content[0].type is \"input_image\"; must be input_text or output_text: the models read "
        "text only"},
       {input(R"({"type":"function_call","name":"add"})"), "input[0].call_id: is missing; must be a string"},
-      {body_of(R"("tools":[{"type":"web_search"}])"),
+      {response_body(R"("tools":[{"type":"web_search"}])"),
        "tools[0].type is \"web_search\"; must be function: the server has no tools of its own"},
-      {body_of(std::string(kTools) + R"(,"tool_choice":{"type":"function","name":"sub"})"),
+      {response_body(std::string(kResponsesTools) + R"(,"tool_choice":{"type":"function","name":"sub"})"),
        "tool_choice.name: names \"sub\", which is not among the tools"},
-      {body_of(R"("tool_choice":"required")"), "tool_choice: is \"required\", but there are no tools"},
-      {body_of(R"("background":true)"),
+      {response_body(R"("tool_choice":"required")"), "tool_choice: is \"required\", but there are no tools"},
+      {response_body(R"("background":true)"),
        "background: is not supported: a request runs while its client waits for it"},
-      {body_of(R"("conversation":"c")"), "conversation: is not supported: use previous_response_id"},
-      {body_of(R"("truncation":"auto")"),
+      {response_body(R"("conversation":"c")"), "conversation: is not supported: use previous_response_id"},
+      {response_body(R"("truncation":"auto")"),
        "truncation is \"auto\"; must be disabled: a conversation is not shortened"},
-      {body_of(R"("top_logprobs":3)"),
+      {response_body(R"("top_logprobs":3)"),
        "top_logprobs is 3; must be an integer in [0, 0] (/v1/chat/completions has log-probabilities)"},
-      {body_of(R"("include":["file_search_call.results"])"),
+      {response_body(R"("include":["file_search_call.results"])"),
        "include: has \"file_search_call.results\"; must be [\"reasoning.encrypted_content\"]"},
-      {body_of(R"("metadata":{"a":1})"),
+      {response_body(R"("metadata":{"a":1})"),
        "metadata is {\"a\":1}; must be an object of at most 16 strings of 512 bytes, with names of 64"},
-      {body_of(R"("text":{"format":{"type":"xml"}})"),
+      {response_body(R"("text":{"format":{"type":"xml"}})"),
        "text.format.type is \"xml\"; must be text, json_object or json_schema"},
-      {body_of(R"("max_output_tokens":9000)"),
+      {response_body(R"("max_output_tokens":9000)"),
        "max_output_tokens: 9005 tokens are requested, 5 of the prompt and 9000 of the answer; at most 4096 "
        "are "
        "allowed: the context length of the model"},
-      {body_of(R"("rid":"mine")"),
+      {response_body(R"("rid":"mine")"),
        "rid: is not supported: the server chooses the id of a response; /abort_request accepts that id"},
   };
   for (const auto& one : cases) {
     const HttpResponse response = server.call("POST", "/v1/responses", one.body);
     EXPECT_EQ(response.status, 400) << one.body;
-    EXPECT_EQ(error_of(response), one.error);
+    EXPECT_EQ(response_error(response), one.error);
   }
 }
 
@@ -357,13 +360,13 @@ TEST(Responses, TheFieldsThatAResponseRepeatsHaveOneMebibyteAtMost) {
     const std::string schema(bytes, 'y');
     return server.call(
         "POST", "/v1/responses",
-        body_of(
+        response_body(
             fmt::format(R"("text":{{"format":{{"type":"text"}},"x":"{}"}},"metadata":{{"a":"b"}})", schema)));
   };
   const HttpResponse large = answer(size_t{1} << 20);
   EXPECT_EQ(large.status, 400);
-  EXPECT_TRUE(error_of(large).starts_with("text: makes the fields that a response repeats 104"))
-      << error_of(large);
+  EXPECT_TRUE(response_error(large).starts_with("text: makes the fields that a response repeats 104"))
+      << response_error(large);
   const HttpResponse smaller = answer((size_t{1} << 20) - 1024);
   EXPECT_EQ(smaller.status, 200) << cut_text(smaller.body, 200);
 }
@@ -373,23 +376,24 @@ TEST(Responses, AnErrorOfTheModelsFormatNamesTheClientsItem) {
   options.chat_format = ChatFormat::kV32;
   TestServer server(options);
   const std::string error =
-      error_of(server.call("POST", "/v1/responses",
-                           R"({"instructions":"Be brief.","input":[{"role":"user","content":"a"},)"
-                           R"({"type":"function_call_output","call_id":"c","output":"x"}]})"));
+      response_error(server.call("POST", "/v1/responses",
+                                 R"({"instructions":"Be brief.","input":[{"role":"user","content":"a"},)"
+                                 R"({"type":"function_call_output","call_id":"c","output":"x"}]})"));
   EXPECT_TRUE(error.starts_with("input[1]")) << error;
 }
 
 TEST(Responses, AnAbortMakesItIncomplete) {
   TestServer server(chat_options("one two three four"));
   server.gate().allow(2);
-  const auto exchange = server.send("POST", "/v1/responses", body_of(R"("ignore_eos":true,"stream":true)"));
+  const auto exchange =
+      server.send("POST", "/v1/responses", response_body(R"("ignore_eos":true,"stream":true)"));
   ASSERT_TRUE(server.io().run_until([&] { return exchange->num_writes > 0; }));
   const size_t at = exchange->response.body.find("resp_");
   const std::string id = exchange->response.body.substr(at, 37);
   EXPECT_EQ(server.call("POST", "/abort_request", R"({"rid":")" + id + R"("})").status, 200);
   server.gate().open();
   ASSERT_TRUE(server.wait(*exchange));
-  const json::value last = events_of(exchange->response.body).back();
+  const json::value last = response_events(exchange->response.body).back();
   EXPECT_EQ(str(last.at("type")), "response.incomplete");
   EXPECT_EQ(str(last.at("response").at("incomplete_details").at("reason")), "abort");
 }

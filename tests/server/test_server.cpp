@@ -302,4 +302,11 @@ boost::json::value parsed(const HttpResponse& response) {
   return boost::json::parse(response.body);
 }
 
+bool has_retry_after(const HttpResponse& response) {
+  for (const auto& [name, value] : response.headers) {
+    if (name == "Retry-After") return !value.empty();
+  }
+  return false;
+}
+
 }  // namespace hadal::server::testing

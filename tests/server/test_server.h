@@ -162,4 +162,11 @@ std::vector<boost::json::object> events_of(const std::string& body);
 
 boost::json::value parsed(const HttpResponse& response);
 
+inline std::string str(const boost::json::value& value) {
+  return std::string(value.as_string());
+}
+
+// Returns true if the response says when to try again.
+bool has_retry_after(const HttpResponse& response);
+
 }  // namespace hadal::server::testing

@@ -16,13 +16,15 @@ size_t choice_bytes(const GenerationRequest& request) {
   size_t out = kChoiceBytes;
   out += kSamplingCopies * (sampling.logit_bias.size() * sizeof(sampling.logit_bias[0]) +
                             sampling.stop_token_ids.size() * sizeof(sampling.stop_token_ids[0]));
-  if (request.stops != nullptr) out += 2 * request.stops->search_bytes();  // engine and answer each search
+  // The engine checks the text, and the answer searches it.
+  if (request.stops != nullptr) out += request.stops->check_bytes() + request.stops->search_bytes();
   return out;
 }
 
 size_t token_bytes(const GenerationRequest& request) {
   const bool holds_text = request.stops != nullptr && request.stops->num_regexes() > 0;
   return (request.keeps_answer ? kKeptTokenBytes : kTokenBytes) + (holds_text ? kHeldTokenBytes : 0) +
+         (uses_token_counts(request.sampling) ? kCountedTokenBytes : 0) +
          (request.grammar != nullptr ? kMatcherTokenBytes : 0);
 }
 
@@ -30,10 +32,12 @@ Result<void> charge_choices(MemoryCharge& charge, const GenerationRequest& reque
                             int64_t vocab_size) {
   const auto count = static_cast<size_t>(num_choices);
   const size_t prompt_tokens = request.input_ids.size();
+  const size_t prompt_token_bytes =
+      kPromptTokenBytes + (uses_prompt_tokens(request.sampling) ? kPenalisedPromptTokenBytes : 0);
   const size_t patterns = request.stops == nullptr ? 0 : request.stops->bytes();  // the choices share them
   const int64_t first_tokens = std::min(request.sampling.max_new_tokens, kTokenBlock);
   HADAL_RETURN_IF_ERROR(charge.add(
-      MemoryKind::kChoice, patterns + prompt_tokens * kPromptTokenBytes + count * choice_bytes(request)));
+      MemoryKind::kChoice, patterns + prompt_tokens * prompt_token_bytes + count * choice_bytes(request)));
   HADAL_RETURN_IF_ERROR(
       charge.add(MemoryKind::kOutput, count * static_cast<size_t>(first_tokens) * token_bytes(request)));
   const LogprobOptions& logprobs = request.logprobs;

@@ -33,15 +33,19 @@ inline constexpr size_t kIdTextBytes = 16;
 // scheduler, its rid, its sampling parameters. choice_bytes() adds biases, stop tokens and stop conditions.
 inline constexpr size_t kChoiceBytes = size_t{8} << 10;
 // Counts a prompt token, which all choices of the prompt share in the request, the engine and the scheduler.
+// The scheduler's hash of each page of 64 tokens needs an eighth of a byte for each of them.
 inline constexpr size_t kPromptTokenBytes = 12;
+// Counts a token of a prompt whose tokens are penalised: the choices share a list of the different ones.
+inline constexpr size_t kPenalisedPromptTokenBytes = 4;
 // Counts a generated token, which the engine and the scheduler hold.
 inline constexpr size_t kTokenBytes = 16;
+// Counts a generated token whose occurrences are counted for a penalty.
+inline constexpr size_t kCountedTokenBytes = 64;
 // Counts a generated token of an answer that is kept until its end, with its text, its JSON and its part of
 // the answer's body.
 inline constexpr size_t kKeptTokenBytes = 128;
-// Counts the text of a generated token that stop expressions may hold back: the engine and the answer each
-// search, and both may hold the whole text.
-inline constexpr size_t kHeldTokenBytes = 64;
+// Counts the text of a generated token that stop expressions may hold back: the whole text of an answer.
+inline constexpr size_t kHeldTokenBytes = 32;
 // Counts a log-probability (the token's own or an alternative's) that is kept: its number, its JSON and its
 // part of the body.
 inline constexpr size_t kKeptLogprobBytes = 256;

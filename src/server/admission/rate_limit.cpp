@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/seconds.h"
+
 namespace hadal::server {
 namespace {
 
@@ -11,10 +13,6 @@ constexpr double kMaxRate = 1e12;
 constexpr size_t kFirstSweep = 1024;
 // While the greatest number of clients is remembered, full buckets are forgotten at most this often.
 constexpr std::chrono::seconds kSweepInterval{1};
-
-double seconds_between(RateLimiter::Clock::time_point begin, RateLimiter::Clock::time_point end) {
-  return std::max(0.0, std::chrono::duration<double>(end - begin).count());
-}
 
 // Reads a number in [0, kMaxRate]; returns -1 if `text` is not one.
 double read_rate(std::string_view text) {
@@ -89,7 +87,7 @@ RateLimiter::Buckets RateLimiter::full(Clock::time_point now) const {
 }
 
 void RateLimiter::fill(Buckets& buckets, Clock::time_point now) const {
-  const double seconds = seconds_between(buckets.filled_at, now);
+  const double seconds = std::max(0.0, seconds_between(buckets.filled_at, now));
   buckets.requests = std::min(request_capacity_, buckets.requests + seconds * limits_.requests_per_second);
   buckets.tokens = std::min(token_capacity_, buckets.tokens + seconds * limits_.tokens_per_minute / 60);
   buckets.filled_at = std::max(buckets.filled_at, now);

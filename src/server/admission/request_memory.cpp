@@ -8,12 +8,12 @@
 namespace hadal::server {
 namespace {
 
-constexpr std::array<std::string_view, kNumMemoryKinds> kNames = {"header", "body",    "json",   "prompt",
-                                                                  "choice", "logprob", "output", "grammar"};
+constexpr std::array<std::string_view, kNumMemoryKinds> kNames = {
+    "connection", "header", "body", "json", "prompt", "choice", "logprob", "output", "grammar"};
 // Errors to clients contain these texts.
 constexpr std::array<std::string_view, kNumMemoryKinds> kTexts = {
-    "its headers", "its body",   "the values of its JSON", "its prompt", "its choices", "log-probabilities",
-    "its answer",  "its grammar"};
+    "its connection",    "its headers", "its body",   "the values of its JSON", "its prompt", "its choices",
+    "log-probabilities", "its answer",  "its grammar"};
 
 }  // namespace
 
@@ -58,11 +58,31 @@ void RequestMemory::give_back(MemoryKind kind, size_t bytes) noexcept {
   total_.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
+bool RequestMemory::hold_shared(MemoryKind kind, const void* part, size_t bytes) {
+  const std::lock_guard lock(shared_mutex_);
+  const auto [at, is_new] = shared_.try_emplace(part, SharedPart{kind, bytes});
+  if (is_new && !take(kind, bytes)) {
+    shared_.erase(at);
+    return false;
+  }
+  ++at->second.num_holders;
+  return true;
+}
+
+void RequestMemory::release_shared(const void* part) noexcept {
+  const std::lock_guard lock(shared_mutex_);
+  const auto at = shared_.find(part);
+  if (--at->second.num_holders > 0) return;
+  give_back(at->second.kind, at->second.bytes);
+  shared_.erase(at);
+}
+
 MemoryCharge& MemoryCharge::operator=(MemoryCharge&& other) noexcept {
   if (this == &other) return *this;
   clear();
   memory_ = std::move(other.memory_);
   bytes_ = std::exchange(other.bytes_, {});
+  shared_ = std::exchange(other.shared_, {});
   return *this;
 }
 
@@ -94,8 +114,24 @@ void MemoryCharge::set(MemoryKind kind, size_t bytes) noexcept {
   mine = bytes;
 }
 
+Result<void> MemoryCharge::add_shared(MemoryKind kind, std::shared_ptr<const void> part, size_t bytes) {
+  if (memory_ == nullptr || std::find(shared_.begin(), shared_.end(), part) != shared_.end()) return {};
+  shared_.push_back(std::move(part));
+  struct Undo {
+    std::vector<std::shared_ptr<const void>>* list;
+    ~Undo() {
+      if (list != nullptr) list->pop_back();
+    }
+  } undo{&shared_};
+  if (!memory_->hold_shared(kind, shared_.back().get(), bytes))
+    return memory_exhausted(*memory_, kind, bytes);
+  undo.list = nullptr;
+  return {};
+}
+
 void MemoryCharge::clear() noexcept {
   if (memory_ == nullptr) return;
+  for (const auto& part : std::exchange(shared_, {})) memory_->release_shared(part.get());
   for (size_t i = 0; i < kNumMemoryKinds; ++i) {
     if (bytes_[i] != 0) memory_->give_back(static_cast<MemoryKind>(i), std::exchange(bytes_[i], 0));
   }

@@ -11,25 +11,29 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 
 namespace hadal::server {
 
 enum class MemoryKind {
-  kHeader,   // request lines and headers, and bytes that wait to be parsed (server/http/http_ledger.h)
-  kBody,     // bodies that arrive or are being parsed
-  kJson,     // their values, while they are read
-  kPrompt,   // texts and token ids of prompts, and what tokenising them takes
-  kChoice,   // what choices need besides: their prompt in the engine, their state, their rids
-  kLogprob,  // log-probabilities, as numbers and as JSON
-  kOutput,   // tokens and texts of answers, and answers that wait for their client
-  kGrammar,  // grammars in use, their matchers and masks
+  kConnection,  // open connections themselves (server/http/http_ledger.h)
+  kHeader,      // request lines and headers, and bytes that wait to be parsed (server/http/http_ledger.h)
+  kBody,        // bodies that arrive or are being parsed
+  kJson,        // their values, while they are read
+  kPrompt,      // texts and token ids of prompts, and what tokenising them takes
+  kChoice,      // what choices need besides: their prompt in the engine, their state, their rids
+  kLogprob,     // log-probabilities, as numbers and as JSON
+  kOutput,      // tokens and texts of answers, and answers that wait for their client
+  kGrammar,     // grammars in use, their matchers and masks
 };
-inline constexpr size_t kNumMemoryKinds = 8;
-std::string_view to_string(MemoryKind kind);  // "header", "body", …
+inline constexpr size_t kNumMemoryKinds = 9;
+std::string_view to_string(MemoryKind kind);  // "connection", "header", …
 
 // This is the ledger of one server. Any thread may call; the counters are exact.
 class RequestMemory {
@@ -52,6 +56,12 @@ class RequestMemory {
   void take_always(MemoryKind kind, size_t bytes) noexcept;
   void give_back(MemoryKind kind, size_t bytes) noexcept;
 
+  // Count memory that several requests share: the first holder of `part` takes its bytes, and the last one
+  // gives them back. The part lives as long as it has holders. Like take(), hold_shared() returns false and
+  // changes nothing if the limit does not allow the bytes.
+  bool hold_shared(MemoryKind kind, const void* part, size_t bytes);
+  void release_shared(const void* part) noexcept;
+
   // Says whether the limit would allow `bytes` more now.
   bool has_room(size_t bytes) const { return total() <= limit_ && bytes <= limit_ - total(); }
 
@@ -67,6 +77,14 @@ class RequestMemory {
   std::atomic<size_t> total_{0};
   std::array<std::atomic<size_t>, kNumMemoryKinds> bytes_{};
   std::array<std::atomic<int64_t>, kNumMemoryKinds> refused_{};
+
+  struct SharedPart {
+    MemoryKind kind = MemoryKind::kGrammar;
+    size_t bytes = 0;
+    int64_t num_holders = 0;
+  };
+  std::mutex shared_mutex_;  // guards shared_
+  std::unordered_map<const void*, SharedPart> shared_;
 };
 
 // Holds what one request, or one part of it, has counted. One thread may call it at a time.
@@ -76,7 +94,9 @@ class MemoryCharge {
   explicit MemoryCharge(std::shared_ptr<RequestMemory> memory = nullptr) : memory_(std::move(memory)) {}
   ~MemoryCharge() { clear(); }
   MemoryCharge(MemoryCharge&& other) noexcept
-      : memory_(std::move(other.memory_)), bytes_(std::exchange(other.bytes_, {})) {}
+      : memory_(std::move(other.memory_)),
+        bytes_(std::exchange(other.bytes_, {})),
+        shared_(std::exchange(other.shared_, {})) {}
   MemoryCharge& operator=(MemoryCharge&& other) noexcept;
 
   // Counts `bytes` more for this charge. Beyond the limit nothing changes, and the error is
@@ -88,15 +108,20 @@ class MemoryCharge {
   RequestMemory::Taken add_within(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept;
   // Counts exactly `bytes` of this kind from now on, whatever the limit says, because they exist already.
   void set(MemoryKind kind, size_t bytes) noexcept;
+  // Holds memory that other charges may share, which is counted once for all of them, and keeps it alive. A
+  // second call for the same part changes nothing. The error is that of add().
+  Result<void> add_shared(MemoryKind kind, std::shared_ptr<const void> part, size_t bytes);
   // Gives everything back.
   void clear() noexcept;
 
+  // Returns what this charge has counted alone.
   size_t bytes(MemoryKind kind) const { return bytes_[static_cast<size_t>(kind)]; }
   const std::shared_ptr<RequestMemory>& memory() const { return memory_; }
 
  private:
   std::shared_ptr<RequestMemory> memory_;
   std::array<size_t, kNumMemoryKinds> bytes_{};
+  std::vector<std::shared_ptr<const void>> shared_;
 };
 
 // Returns the error of a request for `bytes` more of this kind, which the limit does not allow.

@@ -11,7 +11,7 @@
 namespace hadal::server {
 namespace {
 
-void append_text(std::string& out, std::string_view name, std::string_view value) {
+void append_text_or_null(std::string& out, std::string_view name, std::string_view value) {
   out += fmt::format(",\"{}\":", name);
   if (value.empty()) {
     out += "null";
@@ -24,11 +24,11 @@ void append_text(std::string& out, std::string_view name, std::string_view value
 
 std::string to_json(const AuditEntry& entry) {
   std::string out = fmt::format("{{\"time\":\"{}\"", utc_time(entry.when));
-  append_text(out, "key", entry.key);
-  append_text(out, "peer", entry.peer);
-  append_text(out, "method", entry.method);
-  append_text(out, "endpoint", entry.endpoint);
-  append_text(out, "request_id", entry.id);
+  append_text_or_null(out, "key", entry.key);
+  append_text_or_null(out, "peer", entry.peer);
+  append_text_or_null(out, "method", entry.method);
+  append_text_or_null(out, "endpoint", entry.endpoint);
+  append_text_or_null(out, "request_id", entry.id);
   out += fmt::format(",\"status\":{},\"prompt_tokens\":{},\"cached_tokens\":{},\"completion_tokens\":{}",
                      entry.status, entry.prompt_tokens, entry.cached_tokens, entry.completion_tokens);
   out += ",\"finish_reasons\":{";

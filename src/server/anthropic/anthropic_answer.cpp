@@ -12,7 +12,7 @@
 namespace hadal::server {
 namespace {
 
-std::string head_of(const OpenAiRequest& request) {
+std::string message_head_of(const OpenAiRequest& request) {
   std::string out = "{\"id\":";
   append_json_string(out, request.id);
   out += ",\"type\":\"message\",\"role\":\"assistant\",\"model\":";
@@ -52,7 +52,7 @@ AnthropicAnswer::AnthropicAnswer(const AnthropicRequest& request)
     : stream_mode_(request.common.stream),
       omit_thinking_(request.omit_thinking),
       id_(request.common.id),
-      head_(head_of(request.common)),
+      head_(message_head_of(request.common)),
       text_(request.parsing) {}
 
 void AnthropicAnswer::add(size_t, GenerationDelta delta, SseStream& stream) {

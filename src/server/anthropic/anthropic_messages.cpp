@@ -30,15 +30,8 @@ void for_each_block(Turn& turn, const json::array& blocks, Read read) {
   }
 }
 
-std::string text_of(FieldReader& block, std::string_view field) {
-  std::string text;
-  if (!block.has(field)) block.fail(field, "is missing; must be a string");
-  block.text(field, text);
-  return text;
-}
-
 void read_tool_result(FieldReader& block, ChatMessage& out) {
-  out.tool_call_id = text_of(block, "tool_use_id");
+  out.tool_call_id = block.required_text("tool_use_id");
   bool is_error = false;
   block.boolean("is_error", is_error);
   // No chat format has a field for errors, so the text tells the model.
@@ -54,7 +47,7 @@ void read_user(Turn& turn, const json::array& blocks, std::string_view role) {
       const bool is_new = open == nullptr;
       if (is_new) open = &turn.out.add(role, turn.place);
       if (!is_new) open->content += '\n';
-      open->content += text_of(block, "text");
+      open->content += block.required_text("text");
     } else if (type == "tool_result" && role == "user") {
       open = nullptr;
       read_tool_result(block, turn.out.add("tool", turn.place));
@@ -66,8 +59,8 @@ void read_user(Turn& turn, const json::array& blocks, std::string_view role) {
 
 void read_tool_use(FieldReader& block, ChatMessage& out) {
   ToolCall call;
-  call.id = text_of(block, "id");
-  call.name = text_of(block, "name");
+  call.id = block.required_text("id");
+  call.name = block.required_text("name");
   const json::value* input = block.find("input");
   if (input != nullptr && !input->is_object()) block.must_be("input", *input, "an object");
   if (!block.ok()) return;
@@ -79,9 +72,9 @@ void read_assistant(Turn& turn, const json::array& blocks) {
   ChatMessage& out = turn.out.add("assistant", turn.place);
   for_each_block(turn, blocks, [&](FieldReader& block, const std::string& type) {
     if (type == "text") {
-      out.content += text_of(block, "text");
+      out.content += block.required_text("text");
     } else if (type == "thinking") {
-      out.reasoning_content += text_of(block, "thinking");
+      out.reasoning_content += block.required_text("thinking");
     } else if (type == "tool_use") {
       read_tool_use(block, out);
     } else if (type != "redacted_thinking") {
@@ -109,7 +102,7 @@ void read_turn(Turn& turn) {
   read_user(turn, *blocks, role);
 }
 
-void read_tool(FieldReader& reader, size_t i, const json::value& value, ToolList& tools) {
+void read_anthropic_tool(FieldReader& reader, size_t i, const json::value& value, ToolList& tools) {
   const std::string name = fmt::format("tools[{}]", i);
   const json::object* object = value.if_object();
   if (object == nullptr) return reader.must_be(name, value, "{\"name\", \"description\", \"input_schema\"}");
@@ -122,7 +115,7 @@ void read_tool(FieldReader& reader, size_t i, const json::value& value, ToolList
   reader.adopt(tool);
 }
 
-void read_tool_choice(FieldReader& reader, ToolFields& tools) {
+void read_anthropic_tool_choice(FieldReader& reader, ToolFields& tools) {
   const json::value* value = reader.find("tool_choice");
   if (value == nullptr || !reader.ok()) return;
   constexpr std::string_view kAllowed = "an object whose type is auto, any, tool or none";
@@ -175,10 +168,11 @@ void read_anthropic_messages(FieldReader& reader, ChatMessages& messages) {
 void read_anthropic_tools(FieldReader& reader, ToolFields& tools) {
   if (const json::array* entries = tool_entries(reader)) {
     ToolList list;
-    for (size_t i = 0; i < entries->size() && reader.ok(); ++i) read_tool(reader, i, (*entries)[i], list);
+    for (size_t i = 0; i < entries->size() && reader.ok(); ++i)
+      read_anthropic_tool(reader, i, (*entries)[i], list);
     list.move_to(tools);
   }
-  read_tool_choice(reader, tools);
+  read_anthropic_tool_choice(reader, tools);
 }
 
 }  // namespace hadal::server

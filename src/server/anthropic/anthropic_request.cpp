@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMinThinkingBudget = 1024;  // Anthropic's bound
 
-void refuse_unsupported(FieldReader& reader) {
+void refuse_unsupported_anthropic(FieldReader& reader) {
   reader.unsupported({"max_completion_tokens", "max_output_tokens"}, "use max_tokens");
   reader.unsupported({"reasoning_effort"}, "use thinking");
   reader.unsupported({"container", "mcp_servers"}, "the server has no tools of its own");
@@ -23,7 +23,8 @@ void refuse_unsupported(FieldReader& reader) {
 }
 
 // Reads thinking. Its budget is checked but does not bound the reasoning, which max_tokens bounds.
-void read_thinking(FieldReader& reader, std::optional<int64_t> max_tokens, bool& thinking, bool& omit) {
+void read_thinking_budget(FieldReader& reader, std::optional<int64_t> max_tokens, bool& thinking,
+                          bool& omit) {
   const json::value* value = reader.find("thinking");
   if (value == nullptr || !reader.ok()) return;
   const json::object* object = value->if_object();
@@ -49,8 +50,8 @@ void read_thinking(FieldReader& reader, std::optional<int64_t> max_tokens, bool&
   reader.adopt(inner);
 }
 
-void read_format(FieldReader& reader, std::string_view field, std::string prefix,
-                 std::shared_ptr<const GrammarSpec>& grammar) {
+void read_schema_format(FieldReader& reader, std::string_view field, std::string prefix,
+                        std::shared_ptr<const GrammarSpec>& grammar) {
   const json::value* value = reader.find(field);
   if (value == nullptr || !reader.ok()) return;
   const json::object* object = value->if_object();
@@ -71,7 +72,7 @@ void read_format(FieldReader& reader, std::string_view field, std::string prefix
 // Reads output_config and output_format, its older form. The effort in output_config makes no difference,
 // because the models have no levels of effort.
 void read_output(FieldReader& reader, std::shared_ptr<const GrammarSpec>& grammar) {
-  read_format(reader, "output_format", {}, grammar);
+  read_schema_format(reader, "output_format", {}, grammar);
   const json::value* value = reader.find("output_config");
   if (value == nullptr || !reader.ok()) return;
   const json::object* object = value->if_object();
@@ -79,11 +80,11 @@ void read_output(FieldReader& reader, std::shared_ptr<const GrammarSpec>& gramma
   FieldReader config(*object, "output_config.");
   std::string effort;
   config.choice("effort", effort, {"low", "medium", "high", "xhigh", "max"});
-  read_format(config, "format", "output_config.", grammar);
+  read_schema_format(config, "format", "output_config.", grammar);
   reader.adopt(config);
 }
 
-void read_stops(FieldReader& reader, SamplingFields& sampling) {
+void read_stop_sequences(FieldReader& reader, SamplingFields& sampling) {
   std::vector<std::string> strings;
   reader.texts("stop_sequences", strings, kMaxStops, kMaxStopBytes);
   if (!reader.ok() || strings.empty()) return;
@@ -105,9 +106,9 @@ void continue_last_turn(FieldReader& reader, const ChatMessages& messages, ChatO
 
 // Reads the body into `out`, and returns the places of its messages for errors. With `counting` only the
 // fields of the prompt matter.
-std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limits, bool counting,
-                                   AnthropicRequest& out) {
-  refuse_unsupported(reader);
+std::vector<std::string> read_messages_body(FieldReader& reader, const OpenAiLimits& limits, bool counting,
+                                            AnthropicRequest& out) {
+  refuse_unsupported_anthropic(reader);
   ChatInput input;
   input.id_prefix = "msg_";
   std::string accepted;
@@ -119,8 +120,8 @@ std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limi
   read_answer_length(reader, "max_tokens", length, 1, limits.prompt);
   if (!counting && !reader.has("max_tokens"))
     reader.fail("max_tokens", "is missing; must be the most tokens that the answer may have");
-  read_thinking(reader, length, input.options.thinking, out.omit_thinking);
-  read_stops(reader, input.fields.sampling);
+  read_thinking_budget(reader, length, input.options.thinking, out.omit_thinking);
+  read_stop_sequences(reader, input.fields.sampling);
   read_output(reader, input.fields.sampling.grammar);
   if (counting) {
     length = 1;
@@ -136,15 +137,15 @@ std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limi
   return std::move(messages.places);
 }
 
-std::variant<AnthropicRequest, FieldError> parse(std::string_view body, const OpenAiLimits& limits,
-                                                 bool counting) {
+std::variant<AnthropicRequest, FieldError> parse_messages_request(std::string_view body,
+                                                                  const OpenAiLimits& limits, bool counting) {
   MemoryCharge reading(limits.prompt.memory);
   auto parsed = parse_json_object(body, &reading);
   if (!parsed.ok()) return FieldError{parsed.status(), {}};
   FieldReader reader(parsed.value());
   AnthropicRequest out;
   out.common.memory = MemoryCharge(limits.prompt.memory);
-  std::vector<std::string> places = read_body(reader, limits, counting, out);
+  std::vector<std::string> places = read_messages_body(reader, limits, counting, out);
   if (reader.ok()) return out;
   return renamed({reader.status(), reader.failed_field()},
                  {.places = std::move(places),
@@ -155,14 +156,14 @@ std::variant<AnthropicRequest, FieldError> parse(std::string_view body, const Op
 
 std::variant<AnthropicRequest, FieldError> parse_anthropic_messages(std::string_view body,
                                                                     const OpenAiLimits& limits) {
-  return parse(body, limits, false);
+  return parse_messages_request(body, limits, false);
 }
 
 std::variant<int64_t, FieldError> count_anthropic_tokens(std::string_view body, const OpenAiLimits& limits) {
   OpenAiLimits own = limits;
   own.reserve = nullptr;
   own.prompt.allow_auto_truncate = false;  // a cut prompt would give a wrong count
-  auto parsed = parse(body, own, true);
+  auto parsed = parse_messages_request(body, own, true);
   if (auto* error = std::get_if<FieldError>(&parsed)) return std::move(*error);
   return static_cast<int64_t>(std::get<AnthropicRequest>(parsed).common.items.at(0).request.input_ids.size());
 }

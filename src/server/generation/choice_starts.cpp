@@ -10,7 +10,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Requests that start at the same time have one turn each before the thread serves its sockets.
-constexpr std::chrono::milliseconds kTurn{1};
+constexpr std::chrono::milliseconds kStartsTurn{1};
 
 struct Starts {
   IoThread& io;
@@ -20,7 +20,7 @@ struct Starts {
 };
 
 void take_turn(const std::shared_ptr<Starts>& starts) {
-  const Clock::time_point end = Clock::now() + kTurn;
+  const Clock::time_point end = Clock::now() + kStartsTurn;
   while (starts->next < starts->count) {
     if (!starts->start(starts->next++)) return;
     if (Clock::now() >= end) break;

@@ -9,10 +9,7 @@
 namespace hadal::server {
 
 ChoicesCall::ChoicesCall(ServerContext& context, std::shared_ptr<SseStream> stream)
-    : context_(context),
-      stream_(std::move(stream)),
-      io_(stream_->exchange().io()),
-      grammar_memory_(context.memory) {}
+    : context_(context), stream_(std::move(stream)), io_(stream_->exchange().io()) {}
 
 template <typename Work>
 void ChoicesCall::guarded(Work work) {
@@ -36,9 +33,7 @@ void ChoicesCall::run() {
   }
   const std::string& client = stream_->exchange().request().client;
   waiting_.emplace(context_.requests, std::string(key_name_of(client)), std::move(rids));
-  if (const Result<void> charged = charge_grammars(grammar_memory_, specs); !charged.ok())
-    return stream_->fail(charged.status());
-  stream_->on_cancel(compile_grammars(context_, io_, client, std::move(specs),
+  stream_->on_cancel(compile_grammars(context_, io_, client, specs,
                                       [self = shared_from_this()](Result<CompiledGrammars> grammars) {
                                         self->guarded([&] { self->on_grammars(std::move(grammars)); });
                                       }));
@@ -47,8 +42,6 @@ void ChoicesCall::run() {
 void ChoicesCall::on_grammars(Result<CompiledGrammars> grammars) {
   if (stream_->disconnected()) return;
   if (!grammars.ok()) return stream_->fail(grammars.status(), grammar_field_);
-  if (const Result<void> charged = charge_grammars(grammar_memory_, *grammars); !charged.ok())
-    return stream_->fail(charged.status());
   grammars_ = std::move(grammars).value();
   start_choices(io_, num_choices(), [self = shared_from_this()](size_t i) {
     bool has_started = false;
@@ -63,7 +56,7 @@ bool ChoicesCall::start_choice(size_t i) {
   if (stream_->cancelled()) return false;
   GenerationRequest& request = choice(i).request;
   request.rid = waiting_->rid(i);
-  request.grammar = std::move(grammars_[i]);
+  request.grammar = std::move(grammars_.of_specs[i]);
   set_origin(request, context_, stream_->exchange().request());
   before_start(i, request);
   log_request_start(context_, request, log_room_);

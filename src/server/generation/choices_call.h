@@ -53,9 +53,8 @@ class ChoicesCall : public std::enable_shared_from_this<ChoicesCall> {
   bool start_choice(size_t i);
 
   IoThread& io_;
-  MemoryCharge grammar_memory_;
   std::string grammar_field_;  // of the first grammar, for errors
-  CompiledGrammars grammars_;  // of the choices that have not been started
+  CompiledGrammars grammars_;  // of the choices that have not been started, and the memory of all
   std::optional<WaitingChoices> waiting_;
   LogRoom log_room_;
 };

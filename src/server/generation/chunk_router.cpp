@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 // After this time the other tasks of the I/O thread have their turn. A request may have thousands of choices
 // that end in the same step.
-constexpr std::chrono::milliseconds kTurn{5};
+constexpr std::chrono::milliseconds kRoutingTurn{5};
 
 // At most this many chunks of several steps are sorted at once, which takes about a millisecond.
 constexpr size_t kMostTaken = 8192;
@@ -112,7 +112,7 @@ class ChunkRouter::Mailbox final : public ChunkSink, public std::enable_shared_f
       task_posted_ = false;
       if (next_ == order_.size()) take_pending();
     }
-    const Clock::time_point end = Clock::now() + kTurn;
+    const Clock::time_point end = Clock::now() + kRoutingTurn;
     while (next_ < order_.size()) {
       deliver_next();
       if (Clock::now() >= end) break;

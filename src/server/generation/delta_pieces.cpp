@@ -6,7 +6,7 @@
 namespace hadal::server {
 namespace {
 
-size_t num_logprobs(const std::vector<TokenLogprob>& positions) {
+size_t logprobs_in(const std::vector<TokenLogprob>& positions) {
   return positions.empty() ? 0 : positions.size() * (1 + positions.front().top.size());
 }
 
@@ -27,7 +27,7 @@ void move_some(std::vector<TokenLogprob>& from, size_t& at, std::vector<TokenLog
 }  // namespace
 
 bool DeltaPieces::needed(const GenerationDelta& delta) {
-  return num_logprobs(delta.prompt_logprobs) + num_logprobs(delta.logprobs) > kLogprobsPerPiece;
+  return logprobs_in(delta.prompt_logprobs) + logprobs_in(delta.logprobs) > kLogprobsPerPiece;
 }
 
 GenerationDelta DeltaPieces::next() {

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "base/printable.h"
+#include "base/seconds.h"
 #include "server/admission/cache_salt.h"
 #include "server/admission/memory_costs.h"
 #include "server/admission/request_tally.h"
@@ -29,10 +30,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kSearchedBlock = 16;  // tokens
-
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
 
 template <typename T>
 void append_all(std::vector<T>& to, std::vector<T>&& from) {
@@ -184,7 +181,8 @@ class EngineGeneration final : public Generation,
     delta.finish_reason = chunk.finish_reason;
     delta.abort_reason = chunk.abort_reason;
     delta.matched_token = chunk.matched_token;
-    delta.matched = std::move(chunk.matched);
+    delta.matched =
+        chunk.finish_reason == FinishReason::kStopCondition ? text_.matched() : std::move(chunk.matched);
     delta.prompt_tokens = chunk.prompt_tokens;
     delta.completion_tokens = chunk.completion_tokens;
     delta.cached_tokens = chunk.cached_tokens;

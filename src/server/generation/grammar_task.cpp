@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <set>
-#include <string_view>
 #include <utility>
 
 #include "base/log.h"
@@ -22,31 +20,44 @@ static_assert(GrammarMemoryLimits{}.position_bytes == kMatcherBytes);
 
 constexpr const char* kTooMany = "too many grammars are waiting to be compiled; try again";
 
+constexpr size_t kNoGrammar = SIZE_MAX;
+
+// Returns what a grammar counts while it waits to be compiled.
+size_t waiting_bytes(const GrammarSpec& spec) {
+  return kCompileBytes + spec.text.size() * kCompileBytesPerByte;
+}
+
 // GrammarJob compiles the grammars of one request one at a time. After each grammar the request waits for its
 // client's next turn.
 class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
  public:
   using Done = std::function<void(Result<CompiledGrammars>)>;
 
-  GrammarJob(ServerContext& context, IoThread& io, std::string client, GrammarSpecs specs, Done done)
+  GrammarJob(ServerContext& context, IoThread& io, std::string client, const GrammarSpecs& specs, Done done)
       : context_(context),
         io_(io),
         client_(std::move(client)),
-        specs_(std::move(specs)),
-        compiled_(specs_.size()),
-        done_(std::move(done)) {}
-
-  // Waits for the client's next turn, unless leave() was called. Returns false if too many tasks are waiting.
-  bool post() {
-    const std::lock_guard lock(mutex_);
-    if (left_) return true;
-    waiting_task_ = context_.background.post([self = shared_from_this()] { self->run(); }, client_);
-    return waiting_task_ != 0;
+        done_(std::move(done)),
+        memory_(context.memory) {
+    std::map<const GrammarSpec*, size_t> known;
+    for (const auto& spec : specs) {
+      size_t index = kNoGrammar;
+      if (spec != nullptr) {
+        const auto [at, is_new] = known.emplace(spec.get(), different_.size());
+        if (is_new) different_.push_back(spec);
+        index = at->second;
+      }
+      index_of_.push_back(index);
+    }
   }
-  void end(Result<CompiledGrammars> result) {
-    io_.post([self = shared_from_this(), result = std::move(result)]() mutable {
-      if (!self->left_) self->done_(std::move(result));
-    });
+
+  // Counts all grammars and begins, or answers with the error.
+  void start() {
+    size_t bytes = 0;
+    for (const auto& spec : different_) bytes += waiting_bytes(*spec);
+    if (const Result<void> counted = memory_.add(MemoryKind::kGrammar, bytes); !counted.ok())
+      return end(counted.status());
+    if (!post()) end(make_status(StatusCode::kResourceExhausted, kTooMany));
   }
   // Only the I/O thread calls it, with a pointer that keeps this alive.
   void leave() {
@@ -60,11 +71,19 @@ class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
   }
 
  private:
+  // Waits for the client's next turn, unless leave() was called. Returns false if too many tasks are waiting.
+  bool post() {
+    const std::lock_guard lock(mutex_);
+    if (left_) return true;
+    waiting_task_ = context_.background.post([self = shared_from_this()] { self->run(); }, client_);
+    return waiting_task_ != 0;
+  }
+
   void run() {
     try {
       const Result<bool> complete = advance();
       if (!complete.ok()) return end(complete.status());
-      if (*complete) return end(std::move(compiled_));
+      if (*complete) return end({});
       if (!post()) end(make_status(StatusCode::kResourceExhausted, kTooMany));
     } catch (const std::exception& error) {
       const MemoryReserve::Scope reserve;  // the answer must arrive
@@ -75,56 +94,67 @@ class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
 
   // Compiles the next grammar. Returns true if all are compiled.
   Result<bool> advance() {
-    for (bool has_compiled = false; next_ < specs_.size(); ++next_) {
-      const GrammarSpec* spec = specs_[next_].get();
-      if (spec == nullptr) continue;
-      // Equal pointers mean equal texts, and in most requests all specs are equal.
-      if (next_ > 0 && specs_[next_ - 1].get() == spec) {
-        compiled_[next_] = compiled_[next_ - 1];
-        continue;
-      }
-      const auto [at, is_new] = seen_.emplace(std::pair(spec->kind, std::string_view(spec->text)), next_);
-      if (!is_new) {
-        compiled_[next_] = compiled_[at->second];
-        continue;
-      }
-      if (has_compiled) {
-        seen_.erase(at);
-        return false;
-      }
-      has_compiled = true;
-      if (left_ || context_.background.stopping())
-        return make_status(StatusCode::kCancelled, "the grammar is no longer needed");
-      MemoryCharge compiling(context_.memory);
-      HADAL_RETURN_IF_ERROR(compiling.add(MemoryKind::kGrammar,
-                                          static_cast<size_t>(context_.grammars->limits().compile_bytes)));
-      HADAL_ASSIGN_OR_RETURN(compiled_[next_], context_.grammars->compile(*spec));
-    }
-    return true;
+    if (left_ || context_.background.stopping())
+      return make_status(StatusCode::kCancelled, "the grammar is no longer needed");
+    const GrammarSpec& spec = *different_[compiled_.size()];
+    const auto compile_bytes = static_cast<size_t>(context_.grammars->limits().compile_bytes);
+    HADAL_RETURN_IF_ERROR(memory_.add(MemoryKind::kGrammar, compile_bytes));
+    const auto hold = [this](std::shared_ptr<const void> part, int64_t bytes) {
+      return memory_.add_shared(MemoryKind::kGrammar, std::move(part), static_cast<size_t>(bytes));
+    };
+    HADAL_ASSIGN_OR_RETURN(const std::shared_ptr<const CompiledGrammar> grammar,
+                           context_.grammars->compile(spec, hold));
+    // The grammar may also have been found, or another thread may have compiled it.
+    if (auto part = grammar->shared_part(); part != nullptr)
+      HADAL_RETURN_IF_ERROR(hold(std::move(part), grammar->shared_bytes()));
+    memory_.set(MemoryKind::kGrammar, memory_.bytes(MemoryKind::kGrammar) - compile_bytes -
+                                          waiting_bytes(spec) + static_cast<size_t>(grammar->size_bytes()));
+    compiled_.push_back(grammar);
+    return compiled_.size() == different_.size();
+  }
+
+  // No task of this job runs or waits any more, except the caller's.
+  void end(Result<void> result) {
+    if (!result.ok()) memory_.clear();
+    io_.post([self = shared_from_this(), result = std::move(result)] {
+      if (self->left_) return;
+      if (!result.ok()) return self->done_(result.status());
+      self->done_(self->take_all());
+    });
+  }
+  CompiledGrammars take_all() {
+    CompiledGrammars all{.of_specs = {}, .memory = std::move(memory_)};
+    all.of_specs.reserve(index_of_.size());
+    for (const size_t index : index_of_)
+      all.of_specs.push_back(index == kNoGrammar ? nullptr : compiled_[index]);
+    return all;
   }
 
   ServerContext& context_;
   IoThread& io_;
   const std::string client_;
-  const GrammarSpecs specs_;
-  CompiledGrammars compiled_;
   const Done done_;
+  GrammarSpecs different_;
+  std::vector<size_t> index_of_;  // in different_, of each spec
+  // One task at a time uses these two, and the I/O thread before the first and after the last of them.
+  std::vector<std::shared_ptr<const CompiledGrammar>> compiled_;  // of different_
+  MemoryCharge memory_;
   std::mutex mutex_;           // held while a task is posted, so that leave() finds the last one
   uint64_t waiting_task_ = 0;  // the last task that was posted; guarded by mutex_
   std::atomic<bool> left_ = false;
-  size_t next_ = 0;
-  std::map<std::pair<GrammarKind, std::string_view>, size_t> seen_;
 };
 
 }  // namespace
 
 std::function<void()> compile_grammars(ServerContext& context, IoThread& io, const std::string& client,
-                                       GrammarSpecs specs,
+                                       const GrammarSpecs& specs,
                                        std::function<void(Result<CompiledGrammars>)> done) {
   const auto first =
       std::find_if(specs.begin(), specs.end(), [](const auto& spec) { return spec != nullptr; });
   if (first == specs.end()) {
-    done(CompiledGrammars(specs.size()));
+    CompiledGrammars none;
+    none.of_specs.resize(specs.size());
+    done(std::move(none));
     return [] {};
   }
   if (context.grammars == nullptr) {
@@ -134,34 +164,11 @@ std::function<void()> compile_grammars(ServerContext& context, IoThread& io, con
                                               : "it was built without xgrammar"));
     return [] {};
   }
-  const auto job = std::make_shared<GrammarJob>(context, io, client, std::move(specs), std::move(done));
-  if (!job->post()) job->end(make_status(StatusCode::kResourceExhausted, kTooMany));
+  const auto job = std::make_shared<GrammarJob>(context, io, client, specs, std::move(done));
+  job->start();
   return [weak = std::weak_ptr(job)] {
     if (const auto left = weak.lock()) left->leave();
   };
-}
-
-Result<void> charge_grammars(MemoryCharge& charge, const GrammarSpecs& specs) {
-  std::set<const GrammarSpec*> seen;
-  size_t bytes = 0;
-  for (const auto& spec : specs) {
-    if (spec != nullptr && seen.insert(spec.get()).second)
-      bytes += kCompileBytes + spec->text.size() * kCompileBytesPerByte;
-  }
-  return charge.add(MemoryKind::kGrammar, bytes);
-}
-
-Result<void> charge_grammars(MemoryCharge& charge, const CompiledGrammars& grammars) {
-  std::set<const CompiledGrammar*> seen;
-  size_t bytes = 0;
-  for (const auto& grammar : grammars) {
-    if (grammar != nullptr && seen.insert(grammar.get()).second)
-      bytes += static_cast<size_t>(grammar->size_bytes());
-  }
-  const size_t counted = charge.bytes(MemoryKind::kGrammar);
-  if (bytes > counted) return charge.add(MemoryKind::kGrammar, bytes - counted);
-  charge.set(MemoryKind::kGrammar, bytes);
-  return {};
 }
 
 }  // namespace hadal::server

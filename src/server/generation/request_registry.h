@@ -42,19 +42,27 @@ class RequestRegistry {
   std::vector<RequestId> find_prefix(std::string_view prefix, std::string_view key_name = {}) const;
 
   struct Meant {
-    std::vector<RequestId> started;  // as find_prefix() returns them
-    size_t num_waiting = 0;
+    size_t count = 0;                // of all requests
+    std::vector<RequestId> started;  // those that have an engine id, and that no earlier abort meant
   };
-  // Finds the requests that an abort means, and marks the choices among them that wait to be started.
+  // Finds the requests that an abort means: those of find_prefix(), and choices that wait to be started,
+  // which it marks. However often an abort is repeated, each engine id is returned once.
   Meant mark_prefix(std::string_view prefix, std::string_view key_name);
 
  private:
   friend class WaitingChoices;
-  std::vector<RequestId> find_locked(std::string_view prefix, std::string_view key_name) const;
+  struct Entry {
+    RequestId id = 0;  // 0: reserved
+    bool is_aborted = false;
+  };
+  // Calls visit(entry) for the entries that find_prefix() means.
+  template <typename Registry, typename Visit>
+  static void visit_locked(Registry& registry, std::string_view prefix, std::string_view key_name,
+                           Visit visit);
 
   mutable std::mutex mutex_;
-  std::map<ClientRid, RequestId> requests_;  // 0: reserved; guarded by mutex_
-  std::set<WaitingChoices*> waiting_;        // guarded by mutex_, and so are the objects in it
+  std::map<ClientRid, Entry> requests_;  // guarded by mutex_
+  std::set<WaitingChoices*> waiting_;    // guarded by mutex_, and so are the objects in it
 };
 
 // WaitingChoices are the choices of one request that have no engine id yet. An abort finds them during the
@@ -75,11 +83,17 @@ class WaitingChoices {
 
  private:
   friend class RequestRegistry;
+  // Marks the choices whose rid begins with `prefix`, and returns how many of them there are.
+  size_t mark_locked(std::string_view prefix);
+
   RequestRegistry& registry_;
   const std::string key_name_;
   const std::vector<std::string> rids_;
-  size_t num_started_ = 0;       // guarded by the registry's mutex
-  std::vector<bool> is_marked_;  // guarded by the registry's mutex
+  const size_t num_common_;  // characters with which every rid begins
+  // The others are guarded by the registry's mutex.
+  size_t num_started_ = 0;
+  bool all_are_marked_ = false;
+  std::vector<bool> is_marked_;
 };
 
 }  // namespace hadal::server

@@ -12,17 +12,16 @@ namespace {
 class TextStop final : public StopCondition {
  public:
   TextStop(const Tokenizer& tokenizer, std::shared_ptr<const StopPatterns> patterns, bool skip_special_tokens)
-      : detokenizer_(tokenizer, skip_special_tokens), search_(std::move(patterns)) {}
+      : detokenizer_(tokenizer, skip_special_tokens), check_(std::move(patterns)) {}
 
   std::optional<std::string> on_token(int32_t token_id) override {
-    search_.append(detokenizer_.append(token_id));
-    if (!search_.stopped()) return std::nullopt;
-    return search_.matched();
+    if (!check_.append(detokenizer_.append(token_id))) return std::nullopt;
+    return std::string();
   }
 
  private:
   Detokenizer detokenizer_;
-  StopSearch search_;
+  StopCheck check_;
 };
 
 class GrammarConstraint final : public TokenConstraint {

@@ -12,8 +12,9 @@
 
 namespace hadal::server {
 
-// Ends a request when `patterns` match its text. skip_special_tokens must be that of the code that shows the
-// text, because both must decode the same text. `tokenizer` must outlive the condition.
+// Ends a request when `patterns` match its text, without saying what has matched: that takes a slower search,
+// which TextStream does for the text, outside of the engine thread. skip_special_tokens must be that of the
+// code that shows the text, because both must decode the same text. `tokenizer` must outlive the condition.
 std::unique_ptr<StopCondition> make_stop_condition(const Tokenizer& tokenizer,
                                                    std::shared_ptr<const StopPatterns> patterns,
                                                    bool skip_special_tokens);

@@ -29,6 +29,8 @@ class TextStream {
   // of whole characters, without a possible beginning of a stop string and without anything from a stop on. A
   // matched stop token has no text unless no_stop_trim is set.
   std::string append(const TokenChunk& chunk);
+  // Returns the stop string or the text that a stop expression matched. It is empty if there was no match.
+  std::string matched() const { return search_ ? search_->matched() : std::string(); }
 
  private:
   std::optional<Detokenizer> detokenizer_;

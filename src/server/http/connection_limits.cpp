@@ -1,6 +1,7 @@
 #include "server/http/connection_limits.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace hadal::server {
 namespace {
@@ -10,16 +11,20 @@ constexpr int64_t kMaxRefusedOfPeer = 64;
 
 }  // namespace
 
-ConnectionLimits fit_connections(const HttpLimits& limits, int64_t max_descriptors,
-                                 int64_t open_descriptors) {
+ConnectionLimits fit_connections(const HttpLimits& limits, int64_t max_descriptors, int64_t open_descriptors,
+                                 int64_t of_memory) {
+  using Bound = ConnectionLimits::Bound;
   ConnectionLimits out;
   out.reserved_descriptors = std::min(max_descriptors / 4, kMaxReserved);
   const int64_t possible = max_descriptors - out.reserved_descriptors - open_descriptors;
-  out.all = std::clamp<int64_t>(possible, 1, limits.max_connections);
+  const auto [most, bound] = std::min({std::pair<int64_t, Bound>(limits.max_connections, Bound::kLimits),
+                                       {possible, Bound::kDescriptors},
+                                       {of_memory, Bound::kMemory}});
+  out.all = std::max<int64_t>(most, 1);
+  out.bound = bound;
   const int64_t fair = std::clamp<int64_t>(out.all * 3 / 4, 1, kMaxConnectionsPerPeer);
   out.of_peer = limits.max_connections_per_peer.value_or(static_cast<int>(fair));
   out.refused_of_peer = std::clamp<int64_t>((out.all - out.of_peer) / 2, 1, kMaxRefusedOfPeer);
-  out.is_lowered = out.all < limits.max_connections;
   return out;
 }
 

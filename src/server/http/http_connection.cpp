@@ -16,16 +16,15 @@ namespace {
 
 using Clock = HttpIoThread::Clock;
 constexpr std::chrono::seconds kLinger{2};
-// A buffer that grew beyond this for one answer is freed when it is empty.
-constexpr size_t kKeepCapacity = 32 << 10;
 constexpr size_t kPipelineSlack = 4 << 10;
 // While more bytes of answers than this wait for a client, its next request waits. The kernel's buffer holds
 // much more, so this affects only clients that do not read. Thousands of them must not fill the memory of
 // requests.
 constexpr size_t kMostUnread = 16 << 10;
 
+// A buffer that grew larger for one answer is freed, because its connection may stay idle for long.
 void clear_buffer(std::string& buffer) {
-  if (buffer.capacity() > kKeepCapacity)
+  if (buffer.capacity() > kKeptBufferBytes)
     std::string().swap(buffer);
   else
     buffer.clear();
@@ -60,10 +59,12 @@ void HttpConnection::on_open() {
   opening_ = false;
   since_ = Clock::now();
   if (refuse_) {
-    return fail(*refuse_, 503,
-                *refuse_ == Refusal::kPeerConnections
-                    ? "too many connections from your address; try again later"
-                    : "too many connections; try again later");
+    return fail(
+        *refuse_, 503,
+        *refuse_ == Refusal::kPeerConnections ? "too many connections from your address; try again later"
+        : *refuse_ == Refusal::kMemory
+            ? "the memory for connections is in use (an eighth of max-request-memory); try again later"
+            : "too many connections; try again later");
   }
   if (thread_->draining()) return cut("server drains");
   thread_->note_idle(*this);

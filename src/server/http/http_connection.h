@@ -32,6 +32,9 @@ class HttpConnection;
 struct HttpPeer {
   std::string address;  // "127.0.0.1:54321"
   ConnectionSlot slot;  // held until the connection is closed
+  // The memory of the connection itself, which is counted until the connection is destroyed. It is counted
+  // whatever is free, because a server without memory must still answer small requests.
+  MemoryCharge memory = MemoryCharge();
 };
 
 class Exchange final : public HttpExchange, public std::enable_shared_from_this<Exchange> {
@@ -93,7 +96,8 @@ class Exchange final : public HttpExchange, public std::enable_shared_from_this<
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  // `refuse` says that the server is full (kConnections, kPeerConnections), so the client gets a 503.
+  // `refuse` says that the server is full (kConnections, kPeerConnections, kMemory), so the client gets a
+  // 503.
   HttpConnection(std::shared_ptr<HttpIoThread> thread, HttpPeer peer, std::optional<Refusal> refuse);
   virtual ~HttpConnection();
 

@@ -93,15 +93,26 @@ inline size_t waiting_bytes(size_t size) {
   return 3 * size;
 }
 
+// Anybody who can connect may open connections and send headers. They must not use up the memory that clients
+// with a key need, so all connections together have this much, and so have all heads.
+inline size_t share_of_strangers(const RequestMemory& memory) {
+  return memory.limit() / 8;
+}
+
+// These are upper estimates in bytes for a connection without a request, with the two buffers that it keeps
+// between two answers, and for what TLS adds: OpenSSL's state, and records of which only a part has arrived
+// or has been sent. Tests compare them with what a process really uses.
+inline constexpr size_t kConnectionBytes = size_t{8} << 10;
+inline constexpr size_t kTlsBytes = size_t{128} << 10;
+inline constexpr size_t kKeptBufferBytes = size_t{2} << 10;  // the most that each of the two buffers keeps
+
 // HeadCharge is the memory of one request's line and headers, or of bytes that wait to be parsed. It is
 // counted in blocks. The first block is granted whatever the limit says, because a server without memory must
-// still answer small requests: /health, and errors that say that memory is missing. All heads together have
-// an eighth of the memory, because anybody who can connect may send headers, and they must not use up the
-// memory that clients with a key need.
+// still answer small requests: /health, and errors that say that memory is missing.
 class HeadCharge {
  public:
   static constexpr size_t kBlock = size_t{8} << 10;
-  static size_t limit(const RequestMemory& memory) { return memory.limit() / 8; }
+  static size_t limit(const RequestMemory& memory) { return share_of_strangers(memory); }
   // Returns true if all heads together may take `bytes` more now.
   static bool has_room(const RequestMemory& memory, size_t bytes) {
     const size_t taken = memory.bytes(MemoryKind::kHeader);

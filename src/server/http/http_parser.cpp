@@ -31,14 +31,14 @@ constexpr size_t kMaxChunkExtras = size_t{16} << 10;
 // must not cost memory.
 constexpr size_t kFirstReserve = size_t{64} << 10;
 
-std::string lower(string_view text) {
+std::string lowered(string_view text) {
   std::string out(text);
   for (char& c : out)
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   return out;
 }
 
-struct Failure {
+struct ParseFailure {
   bool refused = false;
   int status = 0;  // 0: none
   std::string message;
@@ -62,7 +62,7 @@ size_t chunk_frame_bytes(uint64_t size) {
 // either the head, or data of the body, or the head of one chunk.
 class BeastParser final : public http::basic_parser<true> {
  public:
-  BeastParser(HttpRequest& request, Failure& failure, size_t header_limit, size_t body_limit,
+  BeastParser(HttpRequest& request, ParseFailure& failure, size_t header_limit, size_t body_limit,
               const HttpRequestParser::Hooks& hooks)
       : request_(request), failure_(failure), hooks_(hooks), rule_{.limit = body_limit} {
     this->header_limit(static_cast<uint32_t>(std::min<size_t>(header_limit, UINT32_MAX)));
@@ -154,7 +154,7 @@ class BeastParser final : public http::basic_parser<true> {
         if (beast::iequals(name, "x-api-key")) ++num_api_keys_;
         break;
     }
-    request_.headers.emplace_back(lower(name), std::string(value));
+    request_.headers.emplace_back(lowered(name), std::string(value));
   }
 
   void on_header_impl(error_code& ec) override {
@@ -240,7 +240,7 @@ class BeastParser final : public http::basic_parser<true> {
   }
 
   HttpRequest& request_;
-  Failure& failure_;
+  ParseFailure& failure_;
   const HttpRequestParser::Hooks& hooks_;
   HttpRequestParser::BodyRule rule_;
   std::string_view data_;  // what put() reads
@@ -375,7 +375,7 @@ class HttpRequestParser::Impl {
   size_t body_limit_;
   const Hooks hooks_;
   HttpRequest request_;
-  Failure failure_;
+  ParseFailure failure_;
   std::optional<BeastParser> parser_;
   size_t head_bytes_ = 0;  // bytes read of the head and of empty lines before it
   size_t body_bytes_ = 0;  // bytes read of the body, with all that belongs to its chunks

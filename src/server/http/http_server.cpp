@@ -155,13 +155,21 @@ class HttpServerImpl final : public HttpServer {
       threads_.push_back(std::make_shared<HttpIoThread>(i, transport_));
     HADAL_RETURN_IF_ERROR(listen());
     const int64_t open = open_descriptors();  // with those of the threads and listeners
-    connections_ = fit_connections(options.limits, descriptor_limit_, open);
-    if (connections_.is_lowered) {
+    connection_bytes_ = kConnectionBytes + (tls_ ? kTlsBytes : 0);
+    const size_t share = share_of_strangers(*transport_->memory());
+    connections_ = fit_connections(options.limits, descriptor_limit_, open,
+                                   static_cast<int64_t>(share / connection_bytes_));
+    if (connections_.bound != ConnectionLimits::Bound::kLimits) {
+      const int most = options.limits.max_connections;
+      const std::string what =
+          is_bound_by_memory() ? fmt::format("--max-request-memory to {} MiB",
+                                             ((static_cast<size_t>(most) * connection_bytes_ * 8) >> 20) + 1)
+                               : fmt::format("ulimit -n to {}", descriptors_for(most, open));
       log_warning(
-          "http_connections_lowered connections={} of_one_address={} descriptors={} "
-          "note=\"raise ulimit -n to {} for {} connections\"",
-          connections_.all, std::min(connections_.of_peer, connections_.all), descriptor_limit_,
-          descriptors_for(options.limits.max_connections, open), options.limits.max_connections);
+          "http_connections_lowered connections={} of_one_address={} descriptors={} memory={} "
+          "note=\"raise {} for {} connections\"",
+          connections_.all, std::min(connections_.of_peer, connections_.all), descriptor_limit_, share, what,
+          most);
     }
     for (const auto& listener : listeners_)
       asio::co_spawn(threads_[0]->context(), accept_loop(listener), asio::detached);
@@ -325,21 +333,27 @@ class HttpServerImpl final : public HttpServer {
     const int64_t left = descriptor_limit_ - fd;
     const int64_t reserved = connections_.reserved_descriptors;
     const bool full = connections >= connections_.all || left <= reserved;
-    if (!refuse && full && !make_room()) refuse = Refusal::kConnections;
+    if (!refuse && full && !make_room())
+      refuse = is_bound_by_memory() ? Refusal::kMemory : Refusal::kConnections;
     if (refuse) {
       complain("http_too_many_connections", fmt::format("limit={} limit_of_peer={} last_peer={}",
                                                         connections_.all, connections_.of_peer, peer));
     }
+    if (refuse == Refusal::kMemory) transport_->memory()->count_refusal(MemoryKind::kConnection);
     // A connection that gets a 503 also takes a descriptor for a moment, so beyond a margin it is closed
     // without an answer. The margin is wider for a connection that replaces an idle one, which may not be
-    // closed yet.
-    const int64_t margin = std::min<int64_t>(refuse ? reserved / 2 : reserved * 3 / 4, 1024);
+    // closed yet. It is narrower where memory is short.
+    const int64_t widest = is_bound_by_memory() ? std::max<int64_t>(connections_.all / 4, 1) : reserved;
+    const int64_t margin = std::min(refuse ? reserved / 2 : reserved * 3 / 4, widest);
     if (connections >= connections_.all + margin || left <= reserved - margin ||
         of_peer >= connections_.of_peer + connections_.refused_of_peer) {
       return transport_->ledger->count(refuse.value_or(Refusal::kConnections));
     }
+    MemoryCharge charge(transport_->memory());
+    charge.set(MemoryKind::kConnection, connection_bytes_);
     const auto thread = threads_[next_thread_++ % threads_.size()];
-    auto other = std::make_shared<HttpPeer>(HttpPeer{std::move(peer), ConnectionSlot(account)});
+    auto other =
+        std::make_shared<HttpPeer>(HttpPeer{std::move(peer), ConnectionSlot(account), std::move(charge)});
     asio::post(thread->context(), [this, thread, arrival, other, refuse] {
       if (thread->stopped() || thread->draining()) return;
       const int taken = std::exchange(arrival->descriptor.fd, -1);
@@ -370,6 +384,8 @@ class HttpServerImpl final : public HttpServer {
     return true;
   }
 
+  bool is_bound_by_memory() const { return connections_.bound == ConnectionLimits::Bound::kMemory; }
+
   void complain(std::string_view event, std::string_view detail) {  // on thread 0
     const auto now = Clock::now();
     ++num_complaints_;
@@ -385,6 +401,7 @@ class HttpServerImpl final : public HttpServer {
   uint16_t port_ = 0;
   int64_t descriptor_limit_ = 0;
   ConnectionLimits connections_;
+  size_t connection_bytes_ = 0;  // of each, as the memory is counted
   bool started_ = false;
   bool stopped_ = false;
   size_t next_thread_ = 0;

@@ -249,6 +249,13 @@ void FieldReader::text(std::string_view name, std::string& out) {
   if (found) out = std::move(*found);
 }
 
+std::string FieldReader::required_text(std::string_view name) {
+  std::string out;
+  if (!has(name)) fail(name, "is missing; must be a string");
+  text(name, out);
+  return out;
+}
+
 void FieldReader::choice(std::string_view name, std::string& out,
                          std::initializer_list<std::string_view> choices) {
   const json::value* value = find(name);

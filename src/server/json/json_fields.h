@@ -58,6 +58,8 @@ class FieldReader {
   void number(std::string_view name, float& out, double min, double max);
   void text(std::string_view name, std::string& out);
   void text(std::string_view name, std::optional<std::string>& out);
+  // Returns the text of a field that must be present.
+  std::string required_text(std::string_view name);
   // Reads one of `choices`. Errors do not list an empty choice; they name the nearest one if one is near.
   void choice(std::string_view name, std::string& out, std::initializer_list<std::string_view> choices);
   // Reads one string, or a list of at most `max_count`, each of at most `max_bytes`.

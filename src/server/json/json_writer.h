@@ -19,6 +19,11 @@ void append_json_number(std::string& out, int64_t value);
 void append_json_number(std::string& out, double value);
 void append_json_number(std::string& out, float value);
 
+// Appends a comma if `out` is not empty: if it holds the first elements of a list.
+inline void append_comma(std::string& out) {
+  if (!out.empty()) out += ',';
+}
+
 // Appends a list like [1,2,3].
 void append_json_ids(std::string& out, std::span<const int32_t> ids);
 

@@ -17,6 +17,7 @@
 #include "server/generation/request_registry.h"
 #include "server/http/http_message.h"
 #include "server/json/json_fields.h"
+#include "server/json/json_text.h"
 #include "server/json/random_id.h"
 #include "server/metrics.h"
 #include "server/profiler.h"
@@ -27,7 +28,7 @@ namespace {
 
 namespace json = boost::json;
 using Clock = std::chrono::steady_clock;
-using Exchange = std::shared_ptr<HttpExchange>;
+using ExchangePtr = std::shared_ptr<HttpExchange>;
 
 constexpr std::chrono::seconds kHealthTimeout{20};
 constexpr std::chrono::milliseconds kHealthPoll{50};
@@ -42,20 +43,13 @@ HttpResponse plain_text(int status, std::string text) {
   return response;
 }
 
-HttpResponse json_text(const json::value& value, int status = 200) {
-  HttpResponse response;
-  response.status = status;
-  response.body = json::serialize(value);
-  return response;
-}
-
 HttpResponse shutting_down() {
   return error_response(ErrorStyle::kSglang, 503, "the server is shutting down");
 }
 
 // Runs `work`, which may wait for the engine or the disk, on a background thread, and answers on the
 // exchange's I/O thread. Work that has not begun when a drain ends is not done; its answer is a 503.
-void answer_in_background(ServerContext& context, const Exchange& exchange,
+void answer_in_background(ServerContext& context, const ExchangePtr& exchange,
                           std::function<HttpResponse()> work) {
   if (context.admin.stopping()) return exchange->respond(shutting_down());
   IoThread& io = exchange->io();
@@ -74,7 +68,7 @@ void answer_in_background(ServerContext& context, const Exchange& exchange,
 }
 
 // Returns the body as an object; an absent body is an empty object.
-Result<json::object> optional_body(const Exchange& exchange) {
+Result<json::object> optional_body(const ExchangePtr& exchange) {
   if (exchange->request().body.empty()) return json::object();
   return parse_json_object(exchange->request().body);
 }
@@ -83,7 +77,7 @@ HttpResponse unhealthy(ServerPhase phase) {
   return error_response(ErrorStyle::kSglang, 503, fmt::format("the server is {}", to_string(phase)));
 }
 
-void health(ServerContext& context, const Exchange& exchange) {
+void health(ServerContext& context, const ExchangePtr& exchange) {
   const ServerPhase phase = context.status.phase();
   if (phase != ServerPhase::kReady) return exchange->respond(unhealthy(phase));
   exchange->respond(plain_text(200, ""));
@@ -96,7 +90,7 @@ class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
  public:
   explicit HealthProbe(ServerContext& context) : context_(context) {}
 
-  void ask(const Exchange& exchange) {
+  void ask(const ExchangePtr& exchange) {
     const ServerPhase phase = context_.status.phase();
     if (phase != ServerPhase::kReady) return exchange->respond(unhealthy(phase));
     {
@@ -173,12 +167,12 @@ class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
   }
 
   void answer(const HttpResponse& response) {
-    std::vector<Exchange> waiting;
+    std::vector<ExchangePtr> waiting;
     {
       const std::lock_guard lock(mutex_);
       waiting.swap(waiting_);
     }
-    for (Exchange& exchange : waiting) {
+    for (ExchangePtr& exchange : waiting) {
       IoThread& io = exchange->io();
       io.post([exchange = std::move(exchange), response] { exchange->respond(response); });
     }
@@ -186,10 +180,10 @@ class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
 
   ServerContext& context_;
   std::mutex mutex_;
-  std::vector<Exchange> waiting_;  // guarded by mutex_; not empty: a probe is running
+  std::vector<ExchangePtr> waiting_;  // guarded by mutex_; not empty: a probe is running
 };
 
-void flush_cache(ServerContext& context, const Exchange& exchange) {
+void flush_cache(ServerContext& context, const ExchangePtr& exchange) {
   answer_in_background(context, exchange, [&context] {
     const Result<void> flushed = context.engine.flush_cache();
     if (flushed.ok()) log_info("cache flushed");
@@ -198,7 +192,7 @@ void flush_cache(ServerContext& context, const Exchange& exchange) {
   });
 }
 
-void abort_request(ServerContext& context, const Exchange& exchange) {
+void abort_request(ServerContext& context, const ExchangePtr& exchange) {
   const auto body = optional_body(exchange);
   if (!body.ok()) return exchange->respond(error_response(ErrorStyle::kSglang, body.status()));
   FieldReader reader(body.value());
@@ -228,13 +222,12 @@ void abort_request(ServerContext& context, const Exchange& exchange) {
   } else {
     for (const RequestId id : meant.started) context.engine.abort(id);
   }
-  const size_t count = meant.started.size() + meant.num_waiting;
-  log_info("abort asked for rid={} all={} requests={}{}{}", for_log(rid), abort_all, count,
+  log_info("abort asked for rid={} all={} requests={}{}{}", for_log(rid), abort_all, meant.count,
            key_name.empty() ? "" : " key=", key_name);
-  exchange->respond(json_text({{"success", true}, {"num_requests", count}}));
+  exchange->respond(json_text({{"success", true}, {"num_requests", meant.count}}));
 }
 
-void pause_generation(ServerContext& context, const Exchange& exchange) {
+void pause_generation(ServerContext& context, const ExchangePtr& exchange) {
   const auto body = optional_body(exchange);
   if (!body.ok()) return exchange->respond(error_response(ErrorStyle::kSglang, body.status()));
   FieldReader reader(body.value());
@@ -251,7 +244,7 @@ void pause_generation(ServerContext& context, const Exchange& exchange) {
   });
 }
 
-void continue_generation(ServerContext& context, const Exchange& exchange) {
+void continue_generation(ServerContext& context, const ExchangePtr& exchange) {
   answer_in_background(context, exchange, [&context] {
     context.engine.resume();
     log_info("generation continued");
@@ -281,7 +274,7 @@ void watch_profile(ServerContext& context, Profiler& profiler, IoThread& io) {
   });
 }
 
-void start_profile(ServerContext& context, Profiler& profiler, const Exchange& exchange) {
+void start_profile(ServerContext& context, Profiler& profiler, const ExchangePtr& exchange) {
   const auto body = optional_body(exchange);
   if (!body.ok()) return exchange->respond(error_response(ErrorStyle::kSglang, body.status()));
   FieldReader reader(body.value());
@@ -306,7 +299,7 @@ void start_profile(ServerContext& context, Profiler& profiler, const Exchange& e
 }  // namespace
 
 void add_native_admin_routes(Router& router, ServerContext& context, Profiler& profiler) {
-  using Handler = std::function<void(const Exchange&)>;
+  using Handler = std::function<void(const ExchangePtr&)>;
   const auto add = [&](std::string_view method, std::string_view path, Access access, Handler handler,
                        size_t max_body_bytes = 0) {
     router.add({.method = method,
@@ -315,30 +308,30 @@ void add_native_admin_routes(Router& router, ServerContext& context, Profiler& p
                 .max_body_bytes = max_body_bytes,
                 .handler = std::move(handler)});
   };
-  const auto with_context = [&context](void (*handler)(ServerContext&, const Exchange&)) {
-    return [&context, handler](const Exchange& exchange) { handler(context, exchange); };
+  const auto with_context = [&context](void (*handler)(ServerContext&, const ExchangePtr&)) {
+    return [&context, handler](const ExchangePtr& exchange) { handler(context, exchange); };
   };
   const auto probe = std::make_shared<HealthProbe>(context);
   for (const char* method : {"GET", "POST"}) {
     add(method, "/health", Access::kOpen, with_context(health));
     add(method, "/ping", Access::kOpen, with_context(health));
     add(method, "/health_generate", Access::kOpen,
-        [probe](const Exchange& exchange) { probe->ask(exchange); });
+        [probe](const ExchangePtr& exchange) { probe->ask(exchange); });
     // A link or an image on any page makes a browser send a GET.
     if (std::string_view(method) == "GET" && !context.options.allow_get_admin) continue;
     add(method, "/flush_cache", Access::kAdmin, with_context(flush_cache));
     add(
         method, "/start_profile", Access::kAdmin,
-        [&context, &profiler](const Exchange& exchange) { start_profile(context, profiler, exchange); },
+        [&context, &profiler](const ExchangePtr& exchange) { start_profile(context, profiler, exchange); },
         kAdminBody);
-    add(method, "/stop_profile", Access::kAdmin, [&context, &profiler](const Exchange& exchange) {
+    add(method, "/stop_profile", Access::kAdmin, [&context, &profiler](const ExchangePtr& exchange) {
       answer_in_background(context, exchange, [&profiler] { return profile_written(profiler.stop()); });
     });
   }
   add("POST", "/abort_request", Access::kOwn, with_context(abort_request), kAdminBody);
   add("POST", "/pause_generation", Access::kAdmin, with_context(pause_generation), kAdminBody);
   add("POST", "/continue_generation", Access::kAdmin, with_context(continue_generation));
-  add("GET", "/metrics", Access::kOpen, [&served = context](const Exchange& exchange) {
+  add("GET", "/metrics", Access::kOpen, [&served = context](const ExchangePtr& exchange) {
     if (!served.metrics.enabled()) {
       return exchange->respond(error_response(
           ErrorStyle::kSglang, 404, "metrics are disabled; start the server with --enable-metrics"));

@@ -3,6 +3,7 @@
 
 #include <boost/json.hpp>
 
+#include "server/json/json_text.h"
 #include "server/json/utc_time.h"
 #include "server/native/native_admin.h"
 #include "server/server_status.h"
@@ -11,13 +12,7 @@ namespace hadal::server {
 namespace {
 
 namespace json = boost::json;
-using Exchange = std::shared_ptr<HttpExchange>;
-
-HttpResponse json_text(const json::value& value) {
-  HttpResponse response;
-  response.body = json::serialize(value);
-  return response;
-}
+using ExchangePtr = std::shared_ptr<HttpExchange>;
 
 int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -156,7 +151,7 @@ void add_native_info_routes(Router& router, ServerContext& context) {
   const auto add = [&](std::string_view path, std::function<json::value()> describe) {
     router.add({.method = "GET",
                 .path = path,
-                .handler = [describe = std::move(describe)](const Exchange& exchange) {
+                .handler = [describe = std::move(describe)](const ExchangePtr& exchange) {
                   exchange->respond(json_text(describe()));
                 }});
   };
@@ -173,14 +168,14 @@ void add_native_info_routes(Router& router, ServerContext& context) {
   router.add({.method = "GET",
               .path = "/v1/models",
               .style = ErrorStyle::kOpenAi,
-              .handler = [&context, created](const Exchange& exchange) {
+              .handler = [&context, created](const ExchangePtr& exchange) {
                 exchange->respond(
                     json_text({{"object", "list"}, {"data", json::array{model_card(context, created)}}}));
               }});
   router.add({.method = "GET",
               .path = "/v1/models/{model...}",
               .style = ErrorStyle::kOpenAi,
-              .handler = [&context, created](const Exchange& exchange) {
+              .handler = [&context, created](const ExchangePtr& exchange) {
                 const std::string_view model = std::string_view(exchange->request().path).substr(11);
                 if (model == context.options.served_model_name) {
                   return exchange->respond(json_text(model_card(context, created)));

@@ -7,10 +7,6 @@
 namespace hadal::server {
 namespace {
 
-void append_comma(std::string& out) {
-  if (!out.empty()) out += ',';
-}
-
 // Appends `utf8` escaped, without quotes.
 void append_escaped(std::string& out, std::string_view utf8) {
   const size_t begin = out.size();

@@ -1,6 +1,7 @@
 #include "server/native/native_request.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -18,19 +19,23 @@ namespace json = boost::json;
 namespace {
 
 constexpr int64_t kDefaultMaxNewTokens = 128;
-constexpr size_t kMaxBatchRegexes = 64;  // compiled for one request, whatever the number of its prompts
+// Limits of what is compiled for one request, whatever the number of its prompts.
+constexpr size_t kMaxBatchRegexes = 64;
+constexpr size_t kMaxBatchGrammars = 64;
 
 std::string text_of(const json::string& text) {
   return {text.data(), text.size()};
 }
 
-// Prompts holds the prompts as token ids, and whether they were given as a list. Texts are encoded here.
-struct Prompts {
+// NativePrompts holds the prompts as token ids, and whether they were given as a list. Texts are encoded
+// here.
+struct NativePrompts {
   std::vector<std::vector<int32_t>> ids;
   bool is_list = false;
 };
 
-void read_texts(FieldReader& reader, const json::value& value, const NativeLimits& limits, Prompts& prompts) {
+void read_texts(FieldReader& reader, const json::value& value, const NativeLimits& limits,
+                NativePrompts& prompts) {
   if (limits.tokenizer == nullptr) {
     return reader.fail("text", "the server runs without a tokenizer (--skip-tokenizer-init); use input_ids");
   }
@@ -53,7 +58,8 @@ void read_texts(FieldReader& reader, const json::value& value, const NativeLimit
   }
 }
 
-void read_ids(FieldReader& reader, const json::value& value, const NativeLimits& limits, Prompts& prompts) {
+void read_ids(FieldReader& reader, const json::value& value, const NativeLimits& limits,
+              NativePrompts& prompts) {
   const json::array* list = value.if_array();
   if (list == nullptr)
     return reader.must_be("input_ids", value, "a list of token ids, or a list of such lists");
@@ -81,8 +87,8 @@ void read_ids(FieldReader& reader, const json::value& value, const NativeLimits&
   }
 }
 
-Prompts read_prompts(FieldReader& reader, const NativeLimits& limits) {
-  Prompts prompts;
+NativePrompts read_prompts(FieldReader& reader, const NativeLimits& limits) {
+  NativePrompts prompts;
   const json::value* text = reader.find("text");
   const json::value* ids = reader.find("input_ids");
   if ((text == nullptr) == (ids == nullptr)) {
@@ -123,8 +129,8 @@ void read_entry(FieldReader& reader, std::string_view name, size_t i, size_t cou
   reader.adopt(inner);
 }
 
-void read_logprobs(FieldReader& reader, size_t i, size_t count, const RequestLimits& limits,
-                   LogprobOptions& out) {
+void read_entry_logprobs(FieldReader& reader, size_t i, size_t count, const RequestLimits& limits,
+                         LogprobOptions& out) {
   read_entry(reader, "return_logprob", i, count,
              [&](FieldReader& one, std::string_view name) { one.boolean(name, out.enabled); });
   read_entry(reader, "logprob_start_len", i, count, [&](FieldReader& one, std::string_view name) {
@@ -188,6 +194,7 @@ class SamplingReader {
           fmt::format("there are {} expressions up to this prompt; at most {} are allowed in one request",
                       num_regexes_, kMaxBatchRegexes));
     }
+    if (fields->grammar != nullptr) share_grammar(inner, fields->grammar);
     reader.adopt(inner);
     return fields_;
   }
@@ -195,14 +202,29 @@ class SamplingReader {
  private:
   static constexpr std::string_view kName = "sampling_params";
 
+  // Replaces a grammar of the parameters `inner` by an equal one that an earlier prompt has, so that equal
+  // grammars exist once. Refuses a grammar that is one too many.
+  void share_grammar(FieldReader& inner, std::shared_ptr<const GrammarSpec>& grammar) {
+    const auto [same, is_new] =
+        grammars_.emplace(std::pair(grammar->kind, std::string_view(grammar->text)), grammar);
+    if (!is_new) grammar = same->second;
+    if (grammars_.size() <= kMaxBatchGrammars) return;
+    inner.fail(std::string_view(grammar->field).substr(inner.prefix().size()),
+               fmt::format("there are {} different grammars up to this prompt; at most {} are allowed in one "
+                           "request",
+                           grammars_.size(), kMaxBatchGrammars));
+  }
+
   const bool is_list_;  // one object for each prompt
   const json::value* last_ = nullptr;
   std::shared_ptr<const SamplingFields> fields_;
   StopRegexBudget stop_regexes_;  // of all prompts together
   size_t num_regexes_ = 0;
+  // Each grammar owns the text of its key.
+  std::map<std::pair<GrammarKind, std::string_view>, std::shared_ptr<const GrammarSpec>> grammars_;
 };
 
-void refuse_unsupported(FieldReader& reader) {
+void refuse_unsupported_native(FieldReader& reader) {
   reader.unsupported({"image_data", "video_data", "audio_data", "modalities"}, "the models read text only");
   reader.unsupported({"input_embeds"}, "give text or input_ids");
   reader.unsupported({"lora_path", "lora_id"}, "adapters are not supported; merge them into the checkpoint");
@@ -227,7 +249,7 @@ struct PromptFields {
 // Reads the fields of each prompt, fits the prompts to their limits, and refuses a request that exceeds the
 // limits of one request.
 std::vector<PromptFields> read_prompt_fields(FieldReader& reader, const NativeLimits& limits,
-                                             Prompts& prompts) {
+                                             NativePrompts& prompts) {
   std::vector<PromptFields> out;
   const size_t count = prompts.ids.size();
   out.reserve(count);
@@ -237,7 +259,7 @@ std::vector<PromptFields> read_prompt_fields(FieldReader& reader, const NativeLi
   for (size_t i = 0; i < count; ++i) {
     PromptFields& fields = out.emplace_back();
     fields.sampling = sampling.read(reader, i, count, limits);
-    read_logprobs(reader, i, count, limits.request, fields.logprobs);
+    read_entry_logprobs(reader, i, count, limits.request, fields.logprobs);
     if (!reader.ok()) return out;
     std::vector<int32_t>& prompt = prompts.ids[i];
     const auto length =
@@ -346,13 +368,13 @@ void make_choices(Generations from, NativeRequest& out) {
 // Every error is found before any choice is made, because a body of a few bytes may ask for thousands of
 // choices.
 void read_native(FieldReader& reader, const NativeLimits& limits, NativeRequest& out) {
-  refuse_unsupported(reader);
+  refuse_unsupported_native(reader);
   reader.boolean("stream", out.stream);
   reader.boolean("return_text_in_logprobs", out.text_in_logprobs);
   int64_t priority = 0;
   reader.integer("priority", priority, -kMaxPriority, kMaxPriority);
   if (!reader.ok()) return;
-  Prompts prompts = read_prompts(reader, limits);
+  NativePrompts prompts = read_prompts(reader, limits);
   if (!reader.ok()) return;
   out.is_list = prompts.is_list;
   const std::vector<PromptFields> fields = read_prompt_fields(reader, limits, prompts);

@@ -42,7 +42,7 @@ Format read_parser(FieldReader& reader, std::string_view field, const std::strin
   return Format::kNone;
 }
 
-HttpResponse error_of(const FieldReader& reader) {
+HttpResponse sglang_error_of(const FieldReader& reader) {
   return error_response(ErrorStyle::kSglang, reader.status(), reader.failed_field());
 }
 
@@ -67,7 +67,7 @@ HttpResponse separate_reasoning_response(std::string_view body, const TextParser
   read_text(reader, reading, text);
   const ReasoningFormat format =
       read_parser(reader, "reasoning_parser", parsers.reasoning, parsers, resolve_reasoning_format);
-  if (!reader.ok()) return error_of(reader);
+  if (!reader.ok()) return sglang_error_of(reader);
   // Without the prompt it is unknown how the text began. R1's texts always begin in reasoning.
   ReasoningParser parser({.format = format, .starts_in_reasoning = format == ReasoningFormat::kDeepSeekR1});
   ReasoningParser::Piece piece = parser.append(text);
@@ -98,7 +98,7 @@ HttpResponse parse_function_call_response(std::string_view body, const TextParse
   ToolCallParser::Options options;
   options.format =
       read_parser(reader, "tool_call_parser", parsers.tool_calls, parsers, resolve_tool_call_format);
-  if (!reader.ok()) return error_of(reader);
+  if (!reader.ok()) return sglang_error_of(reader);
   options.tool_names = std::move(tools.names);
   ToolCallParser parser(std::move(options));
   ToolCallParser::Piece piece = parser.append(text);

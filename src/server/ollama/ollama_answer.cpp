@@ -17,7 +17,7 @@ namespace json = boost::json;
 namespace {
 
 // Appends the beginning of an object, up to its time.
-void append_head(std::string& out, std::string_view model) {
+void append_answer_head(std::string& out, std::string_view model) {
   out += "{\"model\":";
   append_json_string(out, model);
   out += ",\"created_at\":\"";
@@ -44,7 +44,7 @@ void append_nanoseconds(std::string& out, std::string_view name, double seconds)
 
 std::string ollama_loaded(const OllamaRequest& request) {
   std::string out;
-  append_head(out, request.common.model);
+  append_answer_head(out, request.common.model);
   out += request.is_chat ? R"(,"message":{"role":"assistant","content":""})" : R"(,"response":"")";
   out += R"(,"done":true,"done_reason":"load"})";
   return out;
@@ -78,7 +78,7 @@ void OllamaAnswer::join_calls(ChatChoiceText::Piece& piece, bool last) {
 
 // Appends an object up to "done", with the log-probabilities that wait.
 void OllamaAnswer::append_object(const ChatChoiceText::Piece& piece) {
-  append_head(json_, model_);
+  append_answer_head(json_, model_);
   json_ += is_chat_ ? ",\"message\":{\"role\":\"assistant\",\"content\":" : ",\"response\":";
   append_json_string(json_, piece.content);
   if (!piece.reasoning.empty()) {

@@ -10,6 +10,7 @@
 #include "base/printable.h"
 #include "server/generation/parse_task.h"
 #include "server/json/json_fields.h"
+#include "server/json/json_text.h"
 #include "server/json/utc_time.h"
 #include "server/native/native_request.h"
 #include "server/ollama/ollama_routes.h"
@@ -18,18 +19,12 @@ namespace hadal::server {
 namespace {
 
 namespace json = boost::json;
-using Exchange = std::shared_ptr<HttpExchange>;
+using ExchangePtr = std::shared_ptr<HttpExchange>;
 
 constexpr std::string_view kFamily = "deepseek2";  // Ollama's name for models of V2, V3 and V3.2
 // The model is never unloaded. Clients show this time as "in many years".
 constexpr std::string_view kNeverExpires = "2318-01-01T00:00:00Z";
 constexpr std::string_view kDefaultTag = ":latest";
-
-HttpResponse json_text(const json::value& value) {
-  HttpResponse response;
-  response.body = json::serialize(value);
-  return response;
-}
 
 // Returns the number as Ollama writes it: "671.0B", "15.7B", "137.0M".
 std::string parameter_size(int64_t count) {
@@ -151,7 +146,7 @@ void add_ollama_info_routes(Router& router, ServerContext& context) {
     router.add({.method = "GET",
                 .path = path,
                 .style = ErrorStyle::kOllama,
-                .handler = [describe = std::move(describe)](const Exchange& exchange) {
+                .handler = [describe = std::move(describe)](const ExchangePtr& exchange) {
                   exchange->respond(json_text(describe()));
                 }});
   };
@@ -161,11 +156,11 @@ void add_ollama_info_routes(Router& router, ServerContext& context) {
   router.add({.method = "POST",
               .path = "/api/show",
               .style = ErrorStyle::kOllama,
-              .handler = [&context, started](Exchange exchange) {
+              .handler = [&context, started](ExchangePtr exchange) {
                 parse_body(
                     context, std::move(exchange), ErrorStyle::kOllama,
                     [memory = context.memory](std::string_view body) { return parse_show(body, memory); },
-                    [&context, started](const Exchange& client, ShownModel model) {
+                    [&context, started](const ExchangePtr& client, ShownModel model) {
                       if (model.error) {
                         return client->respond(
                             error_response(ErrorStyle::kOllama, model.error->status, model.error->field));

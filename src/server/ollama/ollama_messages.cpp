@@ -8,7 +8,7 @@ namespace hadal::server {
 namespace json = boost::json;
 namespace {
 
-void read_message(FieldReader& message, ChatMessage& out) {
+void read_ollama_message(FieldReader& message, ChatMessage& out) {
   if (!message.has("role")) message.fail("role", "is missing; must be system, user, assistant or tool");
   message.choice("role", out.role, {"system", "user", "assistant", "tool"});
   refuse_ollama_images(message, "images");
@@ -42,7 +42,7 @@ void read_ollama_messages(FieldReader& reader, std::vector<ChatMessage>& message
       return reader.must_be(fmt::format("messages[{}]", i), (*list)[i], "an object with role and content");
     }
     FieldReader message(*object, fmt::format("messages[{}].", i));
-    read_message(message, messages.emplace_back());
+    read_ollama_message(message, messages.emplace_back());
     reader.adopt(message);
   }
 }

@@ -25,7 +25,7 @@ void read_context(FieldReader& options, const OpenAiLimits& limits) {
   options.integer("num_ctx", context, 1, limits.prompt.context_length, "the context is --context-length");
 }
 
-void read_stops(FieldReader& options, SamplingFields& sampling) {
+void read_stop_strings(FieldReader& options, SamplingFields& sampling) {
   std::vector<std::string> strings;
   options.texts("stop", strings, kMaxStops, kMaxStopBytes);
   if (!options.ok() || strings.empty()) return;
@@ -83,7 +83,7 @@ int64_t read_ollama_options(FieldReader& reader, const OpenAiLimits& limits, Sam
   std::optional<int64_t> seed;
   options.integer("seed", seed, -1, std::numeric_limits<int64_t>::max());
   if (seed && *seed >= 0) params.seed = static_cast<uint64_t>(*seed);  // -1: any
-  read_stops(options, sampling);
+  read_stop_strings(options, sampling);
   must_be_off(options, "typical_p", 1);
   must_be_off(options, "tfs_z", 1);
   must_be_off(options, "mirostat", 0);

@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kPromptField = "prompt";
 
 // Reads format: "json", or a JSON schema.
-void read_format(FieldReader& reader, std::shared_ptr<const GrammarSpec>& grammar) {
+void read_ollama_format(FieldReader& reader, std::shared_ptr<const GrammarSpec>& grammar) {
   const json::value* value = reader.find("format");
   if (value == nullptr || !reader.ok()) return;
   const json::string* word = value->if_string();
@@ -76,14 +76,6 @@ void read_keep_alive(FieldReader& reader, bool loads_only) {
   }
 }
 
-void read_logprobs(FieldReader& reader, const RequestLimits& limits, LogprobOptions& out) {
-  reader.boolean("logprobs", out.enabled);
-  read_num_alternatives(reader, "top_logprobs", kMaxChatTopLogprobs, limits, out.top_num);
-  if (reader.ok() && out.top_num > 0 && !out.enabled) {
-    reader.fail("top_logprobs", fmt::format("is {}; needs logprobs to be true", out.top_num));
-  }
-}
-
 // Reads the fields that both endpoints share.
 void read_common(FieldReader& reader, const OpenAiLimits& limits, ChatInput& input, OllamaRequest& out) {
   out.common.unknown_fields =
@@ -95,9 +87,9 @@ void read_common(FieldReader& reader, const OpenAiLimits& limits, ChatInput& inp
   input.fields.sampling.params = limits.default_sampling;
   input.fields.sampling.params.min_new_tokens = 0;
   out.common.unknown_fields += read_ollama_options(reader, limits, input.fields.sampling);
-  read_format(reader, input.fields.sampling.grammar);
+  read_ollama_format(reader, input.fields.sampling.grammar);
   read_think(reader, limits, input.options);
-  read_logprobs(reader, limits.request, input.logprobs);
+  read_chat_logprobs(reader, limits.request, input.logprobs);
   read_cache_salt(reader, "cache_salt", input.fields.cache_salt);
   read_content_special_tokens(reader, limits, input);
   input.length_field = kOllamaLengthField;
@@ -184,21 +176,22 @@ void read_generate(FieldReader& reader, const OpenAiLimits& limits, OllamaReques
 // The server makes the messages of /api/generate itself, so their errors are reported as errors of the
 // prompt.
 FieldError in_terms_of_prompt(FieldError error) {
-  constexpr std::string_view kMessages = "messages";
-  if (!error.field.starts_with(kMessages)) return error;
+  constexpr std::string_view kMessagesField = "messages";
+  if (!error.field.starts_with(kMessagesField)) return error;
   error.field = kPromptField;
-  if (error.status.message.starts_with(kMessages)) {
+  if (error.status.message.starts_with(kMessagesField)) {
     const size_t end = error.status.message.find(": ");
-    error.status.message =
-        std::string(kPromptField) + (end == std::string::npos ? error.status.message.substr(kMessages.size())
-                                                              : error.status.message.substr(end));
+    error.status.message = std::string(kPromptField) +
+                           (end == std::string::npos ? error.status.message.substr(kMessagesField.size())
+                                                     : error.status.message.substr(end));
   }
   return error;
 }
 
-std::variant<OllamaRequest, FieldError> parse(std::string_view body, const OpenAiLimits& limits,
-                                              void (*read)(FieldReader&, const OpenAiLimits&,
-                                                           OllamaRequest&)) {
+std::variant<OllamaRequest, FieldError> parse_ollama_request(std::string_view body,
+                                                             const OpenAiLimits& limits,
+                                                             void (*read)(FieldReader&, const OpenAiLimits&,
+                                                                          OllamaRequest&)) {
   MemoryCharge reading(limits.prompt.memory);
   auto parsed = parse_json_object(body, &reading);
   if (!parsed.ok()) return FieldError{parsed.status(), {}};
@@ -213,12 +206,12 @@ std::variant<OllamaRequest, FieldError> parse(std::string_view body, const OpenA
 }  // namespace
 
 std::variant<OllamaRequest, FieldError> parse_ollama_chat(std::string_view body, const OpenAiLimits& limits) {
-  return parse(body, limits, read_chat);
+  return parse_ollama_request(body, limits, read_chat);
 }
 
 std::variant<OllamaRequest, FieldError> parse_ollama_generate(std::string_view body,
                                                               const OpenAiLimits& limits) {
-  auto parsed = parse(body, limits, read_generate);
+  auto parsed = parse_ollama_request(body, limits, read_generate);
   if (FieldError* error = std::get_if<FieldError>(&parsed)) *error = in_terms_of_prompt(std::move(*error));
   return parsed;
 }

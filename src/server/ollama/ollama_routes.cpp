@@ -12,7 +12,7 @@ namespace {
 
 using Parsed = std::variant<OllamaRequest, FieldError>;
 
-void answer(ServerContext& context, std::shared_ptr<HttpExchange> exchange, Parsed parsed) {
+void run_ollama_call(ServerContext& context, std::shared_ptr<HttpExchange> exchange, Parsed parsed) {
   if (const FieldError* error = std::get_if<FieldError>(&parsed)) {
     return exchange->respond(error_response(ErrorStyle::kOllama, error->status, error->field));
   }
@@ -40,7 +40,7 @@ void add_ollama_routes(Router& router, ServerContext& context) {
                       context, std::move(exchange), ErrorStyle::kOllama,
                       [parse, limits](std::string_view body) { return parse(body, limits); },
                       [&context](std::shared_ptr<HttpExchange> client, Parsed parsed) {
-                        answer(context, std::move(client), std::move(parsed));
+                        run_ollama_call(context, std::move(client), std::move(parsed));
                       });
                 }});
   };

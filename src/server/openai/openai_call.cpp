@@ -13,15 +13,15 @@
 namespace hadal::server {
 namespace {
 
-struct Failure {
+struct CallFailure {
   int status = 0;  // the HTTP status
   std::string message;
 };
 
 // Returns the failure if an abort of this kind is an error for the client.
-std::optional<Failure> failure_of(const GenerationDelta& delta) {
+std::optional<CallFailure> failure_of(const GenerationDelta& delta) {
   if (const auto status = abort_status(ErrorStyle::kOpenAi, delta.abort_reason))  // as in every other style
-    return Failure{*status, delta.matched};
+    return CallFailure{*status, delta.matched};
   return std::nullopt;
 }
 
@@ -47,7 +47,7 @@ class OpenAiCall final : public ChoicesCall {
   void on_delta(size_t i, GenerationDelta delta) override {
     const bool last = delta.finish_reason != FinishReason::kNone;
     if (context_.options.log_requests_level >= 0) log_delta(i, delta, last);
-    if (std::optional<Failure> failure = failure_of(delta)) {
+    if (std::optional<CallFailure> failure = failure_of(delta)) {
       if (!stream_->started()) {  // the HTTP status can still report the error
         stream_->cancel_all();
         return stream_->exchange().respond(
@@ -88,7 +88,7 @@ class OpenAiCall final : public ChoicesCall {
   std::vector<std::string> rids_;   // of the choices that have been started
   std::vector<std::string> texts_;  // for the log: the beginning of each text
   size_t num_open_;
-  std::optional<Failure> failure_;  // the first failure after the stream began
+  std::optional<CallFailure> failure_;  // the first failure after the stream began
 };
 
 }  // namespace

@@ -70,14 +70,6 @@ void read_thinking(FieldReader& reader, const std::optional<ChatFormat>& format,
   reader.adopt(inner);
 }
 
-void read_logprobs(FieldReader& reader, const RequestLimits& limits, LogprobOptions& out) {
-  reader.boolean("logprobs", out.enabled);
-  read_num_alternatives(reader, "top_logprobs", kMaxChatTopLogprobs, limits, out.top_num);
-  if (reader.ok() && out.top_num > 0 && !out.enabled) {
-    reader.fail("top_logprobs", fmt::format("is {}; needs logprobs to be true", out.top_num));
-  }
-}
-
 // Reads the length under both of its names, and returns the name that counts. max_completion_tokens is the
 // newer name and takes precedence, as in vLLM, because clients send the older name for old servers.
 std::string_view read_max_tokens(FieldReader& reader, const PromptLimits& limits,
@@ -100,6 +92,14 @@ void refuse_audio(FieldReader& reader) {
 
 }  // namespace
 
+void read_chat_logprobs(FieldReader& reader, const RequestLimits& limits, LogprobOptions& out) {
+  reader.boolean("logprobs", out.enabled);
+  read_num_alternatives(reader, "top_logprobs", kMaxChatTopLogprobs, limits, out.top_num);
+  if (reader.ok() && out.top_num > 0 && !out.enabled) {
+    reader.fail("top_logprobs", fmt::format("is {}; needs logprobs to be true", out.top_num));
+  }
+}
+
 void read_openai_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatRequest& out) {
   reader.unsupported({"functions", "function_call"}, "use tools and tool_choice");
   reader.unsupported({"prompt", "suffix", "echo"}, "a chat has messages; use /v1/completions");
@@ -110,7 +110,7 @@ void read_openai_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiCha
   ChatInput input;
   check_openai_fields(reader, out.common);
   read_openai_fields(reader, limits, out.common, input.fields);
-  read_logprobs(reader, limits.request, input.logprobs);
+  read_chat_logprobs(reader, limits.request, input.logprobs);
   input.length_field = read_max_tokens(reader, limits.prompt, input.fields.sampling.max_new_tokens);
   read_thinking(reader, limits.chat_format, input.options.thinking);
   reader.boolean("separate_reasoning", input.separate_reasoning);

@@ -29,6 +29,9 @@ struct OpenAiChatRequest {
   bool opened_thinking = false;  // the prompt ends inside <think>, even if reasoning is not separated
 };
 
+// Reads logprobs and top_logprobs, which Ollama's API shares.
+void read_chat_logprobs(FieldReader& reader, const RequestLimits& limits, LogprobOptions& out);
+
 // Reads the fields of the body. Errors stay in `reader`; they name the field, its value and what is allowed.
 void read_openai_chat(FieldReader& reader, const OpenAiLimits& limits, OpenAiChatRequest& out);
 

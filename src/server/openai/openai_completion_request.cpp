@@ -14,12 +14,13 @@ namespace {
 
 constexpr int64_t kDefaultMaxTokens = 16;  // OpenAI's default
 
-struct Prompts {
+struct CompletionPrompts {
   std::vector<std::vector<int32_t>> ids;
   std::vector<std::optional<std::string>> texts;  // as the client wrote them; none for prompts given as ids
 };
 
-void add_text(FieldReader& reader, const json::string& text, const OpenAiLimits& limits, Prompts& prompts) {
+void add_text(FieldReader& reader, const json::string& text, const OpenAiLimits& limits,
+              CompletionPrompts& prompts) {
   prompts.texts.emplace_back(std::in_place, text.data(), text.size());
   auto ids = encode_prompt(*limits.tokenizer, *prompts.texts.back(), true, limits.prompt);
   if (!ids.ok()) return reader.fail("prompt", ids.status());
@@ -27,7 +28,7 @@ void add_text(FieldReader& reader, const json::string& text, const OpenAiLimits&
 }
 
 void add_ids(FieldReader& reader, const std::string& name, const json::value& list,
-             const OpenAiLimits& limits, Prompts& prompts) {
+             const OpenAiLimits& limits, CompletionPrompts& prompts) {
   json::object one;  // the list, under the name that errors should show
   one.emplace(name, list);
   FieldReader inner(one);
@@ -37,7 +38,7 @@ void add_ids(FieldReader& reader, const std::string& name, const json::value& li
   reader.adopt(inner);
 }
 
-void read_prompts(FieldReader& reader, const OpenAiLimits& limits, Prompts& prompts) {
+void read_completion_prompts(FieldReader& reader, const OpenAiLimits& limits, CompletionPrompts& prompts) {
   constexpr std::string_view kAllowed =
       "a string, a list of strings, a list of token ids or a list of such lists";
   if (!reader.ok()) return;
@@ -64,7 +65,8 @@ void read_prompts(FieldReader& reader, const OpenAiLimits& limits, Prompts& prom
   }
 }
 
-void read_logprobs(FieldReader& reader, bool echo, const RequestLimits& limits, LogprobOptions& out) {
+void read_completion_logprobs(FieldReader& reader, bool echo, const RequestLimits& limits,
+                              LogprobOptions& out) {
   if (!reader.has("logprobs")) return;
   read_num_alternatives(reader, "logprobs", kMaxTopLogprobs, limits, out.top_num);
   out.enabled = true;
@@ -91,7 +93,7 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
   read_answer_length(reader, "max_tokens", fields.sampling.max_new_tokens, 0, limits.prompt);
   reader.boolean("echo", out.echo);
   OpenAiItem prototype;
-  read_logprobs(reader, out.echo, limits.request, prototype.request.logprobs);
+  read_completion_logprobs(reader, out.echo, limits.request, prototype.request.logprobs);
   out.logprobs = prototype.request.logprobs.enabled;
   out.skip_special_tokens = fields.sampling.skip_special_tokens;
   std::optional<int64_t> best_of;
@@ -100,8 +102,8 @@ void read_completion(FieldReader& reader, const OpenAiLimits& limits, OpenAiComp
     reader.must_be("best_of", *reader.find("best_of"),
                    fmt::format("1 or n, which is {}: choices are not ranked", fields.sampling.n));
   }
-  Prompts prompts;
-  read_prompts(reader, limits, prompts);
+  CompletionPrompts prompts;
+  read_completion_prompts(reader, limits, prompts);
   prototype.grammar = std::move(fields.sampling.grammar);
   const std::vector<int64_t> lengths =
       fit_openai_prompts(reader, limits, fields, prototype.request.logprobs, kDefaultMaxTokens, "prompt",

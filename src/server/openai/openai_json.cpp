@@ -11,11 +11,7 @@
 namespace hadal::server {
 namespace {
 
-void append_comma(std::string& out) {
-  if (!out.empty()) out += ',';
-}
-
-void append_field(std::string& out, std::string_view name, int64_t value) {
+void append_number_field(std::string& out, std::string_view name, int64_t value) {
   out += '"';
   out += name;
   out += "\":";
@@ -114,31 +110,31 @@ void OpenAiUsage::update(size_t choice, const GenerationDelta& delta) {
 
 void OpenAiUsage::append(std::string& out, const Counts& counts) const {
   out += ",\"usage\":{";
-  append_field(out, "prompt_tokens", counts.prompt);
+  append_number_field(out, "prompt_tokens", counts.prompt);
   out += ',';
-  append_field(out, "completion_tokens", counts.completion);
+  append_number_field(out, "completion_tokens", counts.completion);
   out += ',';
-  append_field(out, "total_tokens", counts.prompt + counts.completion);
+  append_number_field(out, "total_tokens", counts.prompt + counts.completion);
   out += ",\"prompt_tokens_details\":";
   if (cache_report_) {
     out += '{';
-    append_field(out, "cached_tokens", counts.cached);
+    append_number_field(out, "cached_tokens", counts.cached);
     out += '}';
   } else {
     out += "null";
   }
   if (reasoning_) {
     out += ",\"completion_tokens_details\":{";
-    append_field(out, "reasoning_tokens", counts.reasoning);
+    append_number_field(out, "reasoning_tokens", counts.reasoning);
     out += '}';
   }
   out += ',';
-  append_field(out, "reasoning_tokens", counts.reasoning);
+  append_number_field(out, "reasoning_tokens", counts.reasoning);
   // These are DeepSeek's names.
   out += ',';
-  append_field(out, "prompt_cache_hit_tokens", counts.cached);
+  append_number_field(out, "prompt_cache_hit_tokens", counts.cached);
   out += ',';
-  append_field(out, "prompt_cache_miss_tokens", counts.prompt - counts.cached);
+  append_number_field(out, "prompt_cache_miss_tokens", counts.prompt - counts.cached);
   out += '}';
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMaxModelBytes = 256;
 
-void refuse_unsupported(FieldReader& reader) {
+void refuse_unsupported_openai(FieldReader& reader) {
   reader.unsupported({"lora_path"}, "adapters are not supported; merge them into the checkpoint");
   reader.unsupported({"session_params"}, "there are no sessions; prefixes are reused without them");
   reader.unsupported({"return_hidden_states", "return_routed_experts"}, "internal states are not returned");
@@ -163,7 +163,7 @@ void check_openai_fields(FieldReader& reader, OpenAiRequest& request) {
 
 void read_openai_fields(FieldReader& reader, const OpenAiLimits& limits, OpenAiRequest& request,
                         OpenAiFields& fields) {
-  refuse_unsupported(reader);
+  refuse_unsupported_openai(reader);
   read_model_name(reader, limits, request);
   reader.boolean("stream", request.stream);
   read_stream_options(reader, request);

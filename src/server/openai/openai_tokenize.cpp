@@ -24,7 +24,7 @@ constexpr size_t kMaxTokens = size_t{1} << 20;
 constexpr size_t kMaxPromptBytes = size_t{8} << 20;
 constexpr size_t kMaxTextBytes = size_t{16} << 20;
 
-HttpResponse error_of(const FieldReader& reader) {
+HttpResponse openai_error_of(const FieldReader& reader) {
   return error_response(ErrorStyle::kOpenAi, reader.status(), reader.failed_field());
 }
 
@@ -33,9 +33,9 @@ void need_tokenizer(FieldReader& reader, std::string_view field, const Tokenizer
 }
 
 // Appends the text of one list of ids as a JSON string, and adds its bytes to those of the request.
-void append_text(FieldReader& reader, MemoryCharge& reading, const std::string& name, const json::value& list,
-                 const Tokenizer& tokenizer, int64_t vocab_size, bool skip_special_tokens, size_t& num_bytes,
-                 std::string& out) {
+void append_decoded(FieldReader& reader, MemoryCharge& reading, const std::string& name,
+                    const json::value& list, const Tokenizer& tokenizer, int64_t vocab_size,
+                    bool skip_special_tokens, size_t& num_bytes, std::string& out) {
   json::object one;  // the list, under the name that errors should show
   one.emplace(name, list);
   FieldReader inner(one);
@@ -70,7 +70,7 @@ HttpResponse tokenize_chat(FieldReader& reader, size_t body_bytes, const OpenAiL
   OpenAiChatRequest request;
   request.common.memory = MemoryCharge(limits.prompt.memory);
   read_openai_chat(reader, chat, request);
-  if (!reader.ok()) return error_of(reader);
+  if (!reader.ok()) return openai_error_of(reader);
   const TokenIds& ids = request.common.items.front().request.input_ids;
   HttpResponse response;
   response.body = "{\"tokens\":";
@@ -104,7 +104,7 @@ HttpResponse tokenize_response(std::string_view body, const OpenAiLimits& limits
   if (num_bytes > kMaxPromptBytes) {
     reader.fail("prompt", fmt::format("has {} bytes; at most {} are allowed", num_bytes, kMaxPromptBytes));
   }
-  if (!reader.ok()) return error_of(reader);
+  if (!reader.ok()) return openai_error_of(reader);
   // Each byte of text may be a token. The text and the answer each hold a copy of the token.
   for (const auto& [kind, bytes] : {std::pair(MemoryKind::kPrompt, num_bytes * kEncodeBytesPerByte),
                                     std::pair(MemoryKind::kOutput, num_bytes * kIdTextBytes)}) {
@@ -122,11 +122,11 @@ HttpResponse tokenize_response(std::string_view body, const OpenAiLimits& limits
       ids = tokenizer->encode(text, add_special_tokens, room);
     } catch (const PatternLimitError& error) {
       reader.fail("prompt", error.what());
-      return error_of(reader);
+      return openai_error_of(reader);
     }
     if (ids.size() > room) {
       reader.fail("prompt", fmt::format("has more than {} tokens, which one request may have", kMaxTokens));
-      return error_of(reader);
+      return openai_error_of(reader);
     }
     room -= ids.size();
     append_json_ids(tokens, ids);
@@ -159,23 +159,23 @@ HttpResponse detokenize_response(std::string_view body, const Tokenizer* tokeniz
   } else if (list == nullptr) {
     reader.must_be("tokens", *value, "a list of token ids or a list of such lists");
   }
-  if (!reader.ok()) return error_of(reader);
+  if (!reader.ok()) return openai_error_of(reader);
   size_t num_bytes = 0;
   std::string text;
   if (list->empty() || !list->front().is_array()) {
-    append_text(reader, reading, "tokens", *value, *tokenizer, vocab_size, skip_special_tokens, num_bytes,
-                text);
+    append_decoded(reader, reading, "tokens", *value, *tokenizer, vocab_size, skip_special_tokens, num_bytes,
+                   text);
   } else {
     for (size_t i = 0; i < list->size() && reader.ok(); ++i) {
       text += i == 0 ? '[' : ',';
       const std::string name = fmt::format("tokens[{}]", i);
       if (!(*list)[i].is_array()) reader.must_be(name, (*list)[i], "a list of token ids");
-      append_text(reader, reading, name, (*list)[i], *tokenizer, vocab_size, skip_special_tokens, num_bytes,
-                  text);
+      append_decoded(reader, reading, name, (*list)[i], *tokenizer, vocab_size, skip_special_tokens,
+                     num_bytes, text);
     }
     text += ']';
   }
-  if (!reader.ok()) return error_of(reader);
+  if (!reader.ok()) return openai_error_of(reader);
   HttpResponse response;
   response.body = "{\"text\":" + text + "}";
   return response;

@@ -36,10 +36,15 @@ void ResponseStore::put(const std::string& id, std::string_view owner, std::stri
   auto turn = std::make_shared<StoredTurn>(StoredTurn{.messages = std::move(messages), .charge = {}});
   auto response = std::make_shared<Response>(
       Response{.json = std::move(json), .conversation = std::move(earlier), .charge = {}});
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   Owner& holder = owner_of(owner);
-  while (!memory_->has_room(own_bytes + turn_bytes))
-    if (!evict_one_for(holder)) return;
+  while (!memory_->has_room(own_bytes + turn_bytes)) {
+    Removed oldest = evict_one_for(holder);
+    if (oldest.entry.empty()) return;
+    lock.unlock();
+    oldest = {};
+    lock.lock();
+  }
   if (!count(response->charge, holder, MemoryKind::kOutput, own_bytes) ||
       !count(turn->charge, holder, MemoryKind::kPrompt, turn_bytes))
     return;
@@ -62,10 +67,11 @@ std::shared_ptr<const ResponseStore::Response> ResponseStore::find(const std::st
 }
 
 bool ResponseStore::erase(const std::string& id, std::string_view owner) {
+  Removed removed;
   const std::lock_guard lock(mutex_);
   const auto entry = entries_.find(id);
   if (entry == entries_.end() || entry->second.owner != owner) return false;
-  remove(entry);
+  removed = remove(entry);
   return true;
 }
 
@@ -82,15 +88,16 @@ bool ResponseStore::count(StoredCharge& charge, const Owner& owner, MemoryKind k
   return charge.of_store.try_add(kind, bytes) && charge.of_owner.try_add(kind, bytes);
 }
 
-void ResponseStore::remove(Entries::iterator entry) {
-  owners_.at(entry->second.owner).ids.erase(entry->second.place);
-  entries_.erase(entry);
+ResponseStore::Removed ResponseStore::remove(Entries::iterator entry) {
+  Removed removed;
+  removed.place.splice(removed.place.end(), owners_.at(entry->second.owner).ids, entry->second.place);
+  removed.entry = entries_.extract(entry);
+  return removed;
 }
 
-// Forgets the oldest response of the owner that holds most, to make room for `owner`. Returns false if
-// `owner` has no response and no owner with a response holds more: the rest of the store belongs to running
-// requests.
-bool ResponseStore::evict_one_for(Owner& owner) {
+// Removes the oldest response of the owner that holds most, to make room for `owner`. Removes none if `owner`
+// has no response and no owner with a response holds more: the rest of the store belongs to running requests.
+ResponseStore::Removed ResponseStore::evict_one_for(Owner& owner) {
   Owner* most = owner.ids.empty() ? nullptr : &owner;
   size_t held = owner.held->total();
   for (auto& [name, other] : owners_) {
@@ -98,9 +105,7 @@ bool ResponseStore::evict_one_for(Owner& owner) {
     most = &other;
     held = other.held->total();
   }
-  if (most == nullptr) return false;
-  remove(entries_.find(most->ids.front()));
-  return true;
+  return most == nullptr ? Removed() : remove(entries_.find(most->ids.front()));
 }
 
 }  // namespace hadal::server

@@ -61,6 +61,7 @@ class ResponseStore {
   // running requests still shares, each once. So no owner can displace the responses of an owner that holds
   // less. A response is not stored if it would not fit into an empty store with its whole conversation, or if
   // its id exists already.
+  // However many responses give way, a thread that waits for the store waits for the removal of one.
   void put(const std::string& id, std::string_view owner, std::string json, Conversation earlier,
            std::vector<ChatMessage> messages);
   // Returns a response of this owner, or null.
@@ -69,6 +70,20 @@ class ResponseStore {
   bool erase(const std::string& id, std::string_view owner);
 
  private:
+  // TurnMutex lets a thread that waits go before one that has just released it and locks it again: the
+  // waiting thread holds turn_, which the other needs first.
+  class TurnMutex {
+   public:
+    void lock() {
+      const std::lock_guard turn(turn_);
+      mutex_.lock();
+    }
+    void unlock() { mutex_.unlock(); }
+
+   private:
+    std::mutex turn_;
+    std::mutex mutex_;
+  };
   // There are no more owners than named keys, plus one for all other clients, so none is removed.
   struct Owner {
     std::list<std::string> ids;           // the oldest first
@@ -81,13 +96,19 @@ class ResponseStore {
     std::list<std::string>::iterator place;  // in its owner's list
   };
   using Entries = std::unordered_map<std::string, Entry>;
+  // Removed holds a response that the store has forgotten. Its destruction takes as long as its conversation
+  // is large, so it is destroyed when the lock has been released.
+  struct Removed {
+    Entries::node_type entry;
+    std::list<std::string> place;
+  };
   Owner& owner_of(std::string_view name);
   bool count(StoredCharge& charge, const Owner& owner, MemoryKind kind, size_t bytes) const;
-  void remove(Entries::iterator entry);
-  bool evict_one_for(Owner& owner);
+  Removed remove(Entries::iterator entry);
+  Removed evict_one_for(Owner& owner);
 
   const std::shared_ptr<RequestMemory> memory_;  // a ledger of its own
-  mutable std::mutex mutex_;
+  mutable TurnMutex mutex_;
   Entries entries_;  // guarded by mutex_
   Owners owners_;    // guarded by mutex_
 };

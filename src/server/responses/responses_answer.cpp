@@ -9,7 +9,7 @@
 namespace hadal::server {
 namespace {
 
-std::string head_of(const OpenAiRequest& request) {
+std::string response_head_of(const OpenAiRequest& request) {
   std::string out = "{\"id\":";
   append_json_string(out, request.id);
   out += ",\"object\":\"response\",\"created_at\":";
@@ -41,7 +41,7 @@ ResponsesAnswer::ResponsesAnswer(ResponsesRequest& request, const Tokenizer& tok
     : id_(request.common.id),
       stream_mode_(request.common.stream),
       store_it_(request.store),
-      head_(head_of(request.common)),
+      head_(response_head_of(request.common)),
       echo_(std::move(request.echo)),
       text_(request.parsing),
       reasoning_(tokenizer, request.opened_thinking),

@@ -8,13 +8,6 @@ namespace hadal::server {
 namespace json = boost::json;
 namespace {
 
-std::string text_of(FieldReader& item, std::string_view field) {
-  std::string text;
-  if (!item.has(field)) item.fail(field, "is missing; must be a string");
-  item.text(field, text);
-  return text;
-}
-
 // Reads the list of texts in `field` if the field is present.
 std::string texts_of(FieldReader& item, std::string_view field,
                      std::initializer_list<std::string_view> types) {
@@ -72,9 +65,9 @@ class InputReader {
 
   static void call(FieldReader& item, ChatMessage& out) {
     ToolCall call;
-    call.id = text_of(item, "call_id");
-    call.name = text_of(item, "name");
-    call.arguments = text_of(item, "arguments");
+    call.id = item.required_text("call_id");
+    call.name = item.required_text("name");
+    call.arguments = item.required_text("arguments");
     if (call.arguments.empty()) call.arguments = "{}";
     out.tool_calls.push_back(std::move(call));
   }
@@ -82,7 +75,7 @@ class InputReader {
   void output(FieldReader& item, const std::string& place) {
     in_turn_ = false;
     ChatMessage& out = out_.add("tool", place);
-    out.tool_call_id = text_of(item, "call_id");
+    out.tool_call_id = item.required_text("call_id");
     if (!item.has("output")) item.fail("output", "is missing; must be a string or a list of parts");
     out.content = texts_of(item, "output", {"input_text", "output_text"});
   }
@@ -100,7 +93,7 @@ class InputReader {
   bool in_turn_ = false;  // the last message is the assistant's, and further items may still belong to it
 };
 
-void read_tool(FieldReader& reader, size_t i, const json::value& value, ToolList& tools) {
+void read_responses_tool(FieldReader& reader, size_t i, const json::value& value, ToolList& tools) {
   const std::string name = fmt::format("tools[{}]", i);
   const json::object* object = value.if_object();
   if (object == nullptr)
@@ -114,7 +107,7 @@ void read_tool(FieldReader& reader, size_t i, const json::value& value, ToolList
   reader.adopt(tool);
 }
 
-void read_tool_choice(FieldReader& reader, ToolFields& tools) {
+void read_responses_tool_choice(FieldReader& reader, ToolFields& tools) {
   const json::value* value = reader.find("tool_choice");
   if (value == nullptr || !reader.ok()) return;
   constexpr std::string_view kAllowed = "none, auto, required or {\"type\": \"function\", \"name\"}";
@@ -135,7 +128,7 @@ void read_tool_choice(FieldReader& reader, ToolFields& tools) {
   if (type == nullptr || *type != json::value("function"))
     return reader.must_be("tool_choice", *value, kAllowed);
   FieldReader choice(*object, "tool_choice.");
-  std::string name = text_of(choice, "name");
+  std::string name = choice.required_text("name");
   if (choice.ok()) choose_function(choice, "name", std::move(name), tools);
   reader.adopt(choice);
 }
@@ -168,10 +161,11 @@ void read_responses_tools(FieldReader& reader, ToolFields& tools) {
   reader.boolean("parallel_tool_calls", tools.parallel);
   if (const json::array* entries = tool_entries(reader)) {
     ToolList list;
-    for (size_t i = 0; i < entries->size() && reader.ok(); ++i) read_tool(reader, i, (*entries)[i], list);
+    for (size_t i = 0; i < entries->size() && reader.ok(); ++i)
+      read_responses_tool(reader, i, (*entries)[i], list);
     list.move_to(tools);
   }
-  read_tool_choice(reader, tools);
+  read_responses_tool_choice(reader, tools);
 }
 
 }  // namespace hadal::server

@@ -22,7 +22,7 @@ constexpr size_t kMaxMetadataKeyBytes = 64;
 constexpr size_t kMaxMetadataBytes = 512;
 constexpr size_t kMaxIncludes = 64;
 
-void refuse_unsupported(FieldReader& reader) {
+void refuse_unsupported_responses(FieldReader& reader) {
   reader.unsupported({"background"}, "a request runs while its client waits for it");
   reader.unsupported({"conversation"}, "use previous_response_id");
   reader.unsupported({"messages"}, "use input");
@@ -87,7 +87,7 @@ void read_reasoning(FieldReader& reader, std::string& effort, bool& thinking) {
 
 // Reads text.format into a grammar. text.verbosity makes no difference, because the models have no levels of
 // it.
-void read_text(FieldReader& reader, std::shared_ptr<const GrammarSpec>& grammar) {
+void read_text_format(FieldReader& reader, std::shared_ptr<const GrammarSpec>& grammar) {
   const json::value* value = reader.find("text");
   if (value == nullptr || !reader.ok()) return;
   const json::object* object = value->if_object();
@@ -235,9 +235,9 @@ void keep_for_answer(FieldReader& reader, std::string echo, const std::vector<Ch
 
 // Reads the body into `out`, and returns the places of its messages for errors. With `counting` only the
 // fields of the prompt matter.
-std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limits, const Place& place,
-                                   bool counting, ResponsesRequest& out) {
-  refuse_unsupported(reader);
+std::vector<std::string> read_responses_body(FieldReader& reader, const OpenAiLimits& limits,
+                                             const Place& place, bool counting, ResponsesRequest& out) {
+  refuse_unsupported_responses(reader);
   ChatInput input;
   input.id_prefix = "resp_";
   input.length_field = "max_output_tokens";
@@ -255,7 +255,7 @@ std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limi
   out.store = out.store && place.store.max_bytes() > 0;
   std::string effort;
   read_reasoning(reader, effort, input.options.thinking);
-  read_text(reader, sampling.grammar);
+  read_text_format(reader, sampling.grammar);
   find_earlier(reader, place, out.earlier);
   // A conversation keeps its salt, unless the client gives another one.
   CacheSalt& salt = input.fields.cache_salt;
@@ -286,17 +286,18 @@ std::vector<std::string> read_body(FieldReader& reader, const OpenAiLimits& limi
   return places;
 }
 
-std::variant<ResponsesRequest, FieldError> parse(std::string_view body, const OpenAiLimits& limits,
-                                                 const ResponseStore& store, std::string_view owner,
-                                                 bool counting) {
+std::variant<ResponsesRequest, FieldError> parse_responses_request(std::string_view body,
+                                                                   const OpenAiLimits& limits,
+                                                                   const ResponseStore& store,
+                                                                   std::string_view owner, bool counting) {
   MemoryCharge reading(limits.prompt.memory);
   auto parsed = parse_json_object(body, &reading);
   if (!parsed.ok()) return FieldError{parsed.status(), {}};
   FieldReader reader(parsed.value());
   ResponsesRequest out;
   out.common.memory = MemoryCharge(limits.prompt.memory);
-  std::vector<std::string> places =
-      read_body(reader, limits, {.store = store, .owner = owner, .reading = reading}, counting, out);
+  std::vector<std::string> places = read_responses_body(
+      reader, limits, {.store = store, .owner = owner, .reading = reading}, counting, out);
   if (reader.ok()) return out;
   return renamed({reader.status(), reader.failed_field()},
                  {.messages = "input",
@@ -309,7 +310,7 @@ std::variant<ResponsesRequest, FieldError> parse(std::string_view body, const Op
 std::variant<ResponsesRequest, FieldError> parse_responses(std::string_view body, const OpenAiLimits& limits,
                                                            const ResponseStore& store,
                                                            std::string_view owner) {
-  return parse(body, limits, store, owner, false);
+  return parse_responses_request(body, limits, store, owner, false);
 }
 
 std::variant<int64_t, FieldError> count_responses_tokens(std::string_view body, const OpenAiLimits& limits,
@@ -317,7 +318,7 @@ std::variant<int64_t, FieldError> count_responses_tokens(std::string_view body, 
   OpenAiLimits own = limits;
   own.reserve = nullptr;
   own.prompt.allow_auto_truncate = false;  // a cut prompt would give a wrong count
-  auto parsed = parse(body, own, store, owner, true);
+  auto parsed = parse_responses_request(body, own, store, owner, true);
   if (auto* error = std::get_if<FieldError>(&parsed)) return std::move(*error);
   return static_cast<int64_t>(std::get<ResponsesRequest>(parsed).common.items.at(0).request.input_ids.size());
 }
