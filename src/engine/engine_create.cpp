@@ -56,8 +56,9 @@ Result<void> check_options(const EngineOptions& options, const ModelConfig& conf
                             shape.num_steps, shape.topk, kMaxDraftNodes - 1, kMaxDraftNodes);
   }
   if (options.speculation_width > shape.most_nodes()) {
-    return invalid_argument("speculation-width is {}; allowed: at most {}, because {} steps of topk {} give no more",
-                            options.speculation_width, shape.most_nodes(), shape.num_steps, shape.topk);
+    return invalid_argument(
+        "speculation-width is {}; allowed: at most {}, because {} steps of topk {} give no more",
+        options.speculation_width, shape.most_nodes(), shape.num_steps, shape.topk);
   }
   HADAL_RETURN_IF_ERROR(check_simulated_acceptance(options.simulated_acceptance, options.speculation_width,
                                                    shape, "simulated-acceptance"));
@@ -104,8 +105,8 @@ Result<void> check_simulated_acceptance(std::span<const double> chances, int64_t
 Result<void> check_draft_trees(const DraftShape& shape, DeviceType device, const ModelConfig& config) {
   if (shape.topk == 1) return {};
   const auto refuse = [&](std::string_view where) {
-    return unsupported("speculative-eagle-topk is {}; allowed {}: 1, which means chains of drafts", shape.topk,
-                       where);
+    return invalid_argument("speculative-eagle-topk is {}; allowed {}: 1, which means chains of drafts",
+                            shape.topk, where);
   };
   if (device == DeviceType::kCuda) return refuse("on a GPU");
   if (config.has_indexer()) return refuse("with DeepSeek-V3.2's sparse attention");

@@ -30,7 +30,8 @@ void copy_pages(const KvCache& cache, int64_t num_layers, std::span<const PageCo
 void move_records(const KvCache& cache, int64_t num_layers, std::span<const RecordMove> moves) {
   const KvLayout& layout = cache.layout();
   // Returns where the part of a slot is whose parts lie side by side in a page, from `offset` on.
-  const auto part = [](std::byte* pool, int64_t page_bytes, int64_t offset, int64_t part_bytes, int64_t slot) {
+  const auto part = [](std::byte* pool, int64_t page_bytes, int64_t offset, int64_t part_bytes,
+                       int64_t slot) {
     return pool + slot / kPageSize * page_bytes + offset + slot % kPageSize * part_bytes;
   };
   for (const RecordMove& move : moves) {

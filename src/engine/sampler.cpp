@@ -82,9 +82,9 @@ class Noise {
 };
 
 // Calls take(score, token) for the candidates [logit, id], in any order, whose score may be at least
-// floor() − `slack`. Scores are logit / T + G, relative to the largest logit. Logarithms are computed only for
-// the few tokens that can still reach that: G is at most −log(1 − u), and the number of leading zeros of the
-// bits bounds that.
+// floor() − `slack`. Scores are logit / T + G, relative to the largest logit. Logarithms are computed only
+// for the few tokens that can still reach that: G is at most −log(1 − u), and the number of leading zeros of
+// the bits bounds that.
 template <typename Floor, typename Take>
 void for_each_score(std::span<const std::pair<float, int32_t>> candidates, float largest_logit,
                     double inv_temperature, Noise& noise, const Floor& floor, const Take& take) {
@@ -120,8 +120,8 @@ bool is_greedy(const SamplingParams& params) {
 }
 
 // Makes scratch.candidates the tokens of scratch.logits that masks and truncation keep, in any order. Returns
-// the first of them by better(); its logit is kMasked if there is none. Candidates are sorted only where top-p
-// or min-p asks for it, because sorting a whole vocabulary takes milliseconds.
+// the first of them by better(); its logit is kMasked if there is none. Candidates are sorted only where
+// top-p or min-p asks for it, because sorting a whole vocabulary takes milliseconds.
 std::pair<float, int32_t> keep_candidates(const SamplingParams& params, SamplerScratch& scratch) {
   const std::vector<float>& work = scratch.logits;
   auto& candidates = scratch.candidates;
@@ -227,9 +227,10 @@ std::vector<DraftChoice> choose_drafts(std::span<const float> logits, const Samp
   double sum = 0.0;
   for (const auto& [score, token] : scored) sum += std::exp(score - largest);
   const auto num_drafts = static_cast<size_t>(std::min<int64_t>(count, std::ssize(scored)));
-  std::partial_sort(
-      scored.begin(), scored.begin() + static_cast<std::ptrdiff_t>(num_drafts), scored.end(),
-      [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
+  std::partial_sort(scored.begin(), scored.begin() + static_cast<std::ptrdiff_t>(num_drafts), scored.end(),
+                    [](const auto& a, const auto& b) {
+                      return a.first != b.first ? a.first > b.first : a.second < b.second;
+                    });
   std::vector<DraftChoice> drafts;
   for (size_t i = 0; i < num_drafts; ++i) {
     drafts.push_back({.token = scored[i].second,

@@ -44,9 +44,9 @@ struct SampleSpec {
 // VerifyItem is a decoding request that speculates. The executor keeps the newest token of its slot, guesses
 // a tree of drafts after it (kernels/params/draft_tree.h), and adds the rows of its nodes to the batch: at
 // most max_rows, whose records are at consecutive positions below end_position. Each row on the accepted path
-// passes the ordinary sampler. A draft is accepted if it equals the token that its parent's row sampled and its
-// parent was accepted. The executor sets logit_row, position and num_rows of the item's sample. There is no row
-// if the request has ended, or failed, in a step that was under way when this one was staged.
+// passes the ordinary sampler. A draft is accepted if it equals the token that its parent's row sampled and
+// its parent was accepted. The executor sets logit_row, position and num_rows of the item's sample. There is
+// no row if the request has ended, or failed, in a step that was under way when this one was staged.
 struct VerifyItem {
   int32_t sample = 0;        // index into StagedStep::samples
   int32_t seq_idx = 0;       // row of batch.page_table

@@ -75,7 +75,8 @@ TEST(SpeculationFlags, TheWidthFollowsFromStepsAndTopK) {
   // Only one token is drafted per position, so the number of draft tokens is --speculative-num-steps plus
   // one.
   EXPECT_EQ(width("--speculative-algo NEXTN --speculative-num-steps 5 --speculative-num-draft-tokens 2"), 6);
-  // A tree has as many nodes as the flags say. On a GPU it is a chain, which has no more than the steps and one.
+  // A tree has as many nodes as the flags say. On a GPU it is a chain, which has no more than the steps and
+  // one.
   const std::string tree = "--speculative-algo NEXTN --speculative-num-steps 3 --speculative-eagle-topk 4 ";
   for (const auto& [nodes, on_gpu] : {std::pair(3, 3), std::pair(8, 4)}) {
     const std::string line = tree + "--speculative-num-draft-tokens " + std::to_string(nodes);
@@ -94,7 +95,8 @@ TEST(SpeculationFlags, ATreeIsNoLargerThanItsStepsCanMakeIt) {
     return check_speculation_flags(
         parse(Command::kGenerate,
               "--speculative-algo NEXTN --speculative-num-steps 2 --speculative-eagle-topk 2 "
-              "--speculative-num-draft-tokens " + nodes),
+              "--speculative-num-draft-tokens " +
+                  nodes),
         DeviceType::kCpu);
   };
   EXPECT_TRUE(check("7").ok());  // the root, two drafts and four after them

@@ -17,7 +17,8 @@ namespace {
 
 // Gives the children of a draft, best first, as a function of the tokens on its path. With few levels many
 // drafts have the same confidence.
-std::vector<DraftChoice> children_of(const std::vector<int32_t>& path, int64_t count, uint64_t seed, int levels) {
+std::vector<DraftChoice> children_of(const std::vector<int32_t>& path, int64_t count, uint64_t seed,
+                                     int levels) {
   std::seed_seq seeds(path.begin(), path.end());
   std::vector<uint32_t> mixed(1);
   seeds.generate(mixed.begin(), mixed.end());
@@ -66,7 +67,8 @@ std::vector<AnyDraft> brute_force(const DraftShape& shape, int64_t num_drafts, u
 
 std::vector<int32_t> path_of(const DraftTreeBuilder& builder, int32_t draft) {
   std::vector<int32_t> path;
-  for (; draft >= 0; draft = builder.draft(draft).parent) path.insert(path.begin(), builder.draft(draft).token);
+  for (; draft >= 0; draft = builder.draft(draft).parent)
+    path.insert(path.begin(), builder.draft(draft).token);
   return path;
 }
 
@@ -115,8 +117,9 @@ TEST(DraftTreeBuilder, HasTheBestOfAllDraftsInTheirOrder) {
     for (const int64_t num_drafts : {0, 1, 2, 3, 7, 12, 31, 63}) {
       for (uint64_t seed = 0; seed < 20; ++seed) {
         for (const int levels : {1, 3, 1000}) {
-          SCOPED_TRACE(::testing::Message() << "steps " << shape.num_steps << " topk " << shape.topk << " drafts "
-                                            << num_drafts << " seed " << seed << " levels " << levels);
+          SCOPED_TRACE(::testing::Message()
+                       << "steps " << shape.num_steps << " topk " << shape.topk << " drafts " << num_drafts
+                       << " seed " << seed << " levels " << levels);
           const std::vector<AnyDraft> expected = brute_force(shape, num_drafts, seed, levels);
           const std::vector<DraftNode> nodes = grow(shape, num_drafts, seed, levels).nodes;
           ASSERT_EQ(nodes.size(), expected.size());

@@ -1,5 +1,6 @@
-// Tests that speculation with draft trees changes no token and no bit of a log-probability. The engine without
-// speculation is the oracle, over the mixes of overlap_test, for several shapes, both loops and tiny pools.
+// Tests that speculation with draft trees changes no token and no bit of a log-probability. The engine
+// without speculation is the oracle, over the mixes of overlap_test, for several shapes, both loops and tiny
+// pools.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,10 +25,10 @@ using testing::expect_same_mix;
 using testing::Finished;
 using testing::greedy_request;
 using testing::GuessableModel;
+using ::testing::HasSubstr;
 using testing::kNumRequests;
 using testing::MixResult;
 using testing::random_prompt;
-using ::testing::HasSubstr;
 
 constexpr int64_t kSmallPool = 64 * 7;
 constexpr int kSomeRequests = kNumRequests / 2;
@@ -57,8 +58,7 @@ class DraftTreeTest : public ::testing::Test {
     const std::chrono::milliseconds mask_delay(options.mask_wait_share == 0.0 ? 2 : 0);
     const testing::RecordedPlans plans;
     options.record_plans = plans.path();
-    MixResult result =
-        testing::run_mix(make_engine(options), seed, with_aborts, kSomeRequests, mask_delay);
+    MixResult result = testing::run_mix(make_engine(options), seed, with_aborts, kSomeRequests, mask_delay);
     result.num_late_masks = plans.count("\"call\":\"defer\"");
     return result;
   }
@@ -124,8 +124,8 @@ TEST_F(DraftTreeTest, AbortsAtAnyMomentLeaveTheOthersAlone) {
 }
 
 TEST_F(DraftTreeTest, EveryCacheFormatKeepsItsBitsWhenRecordsMove) {
-  for (const KvFormat format : {KvFormat::kF32, KvFormat::kF16, KvFormat::kBF16, KvFormat::kFp8E4M3,
-                                KvFormat::kFp8E5M2}) {
+  for (const KvFormat format :
+       {KvFormat::kF32, KvFormat::kF16, KvFormat::kBF16, KvFormat::kFp8E4M3, KvFormat::kFp8E5M2}) {
     SCOPED_TRACE(to_string(format));
     std::vector<Finished> results;
     for (const bool speculates : {false, true}) {
@@ -197,9 +197,8 @@ TEST_F(DraftTreeTest, NanInADraftIsNoFault) {
   const std::vector<int32_t> expected =
       testing::run(*make_engine({}), greedy_request(random_prompt(20, 3), 40)).ids;
   model_.nextn_gives_nan = true;
-  EXPECT_EQ(
-      testing::run(*make_engine(with_tree({}, kUsual)), greedy_request(random_prompt(20, 3), 40)).ids,
-      expected);
+  EXPECT_EQ(testing::run(*make_engine(with_tree({}, kUsual)), greedy_request(random_prompt(20, 3), 40)).ids,
+            expected);
 }
 
 // The records of a tree are no further than those of the tokens that the request may generate.
@@ -270,7 +269,7 @@ TEST_F(DraftTreeTest, RanksGiveTheSameBitsWithAndWithoutThem) {
     const auto ranks = testing::make_small_ranks("v3+nextn", {.tp = 2, .ep = 1}, pool_);
     const ModelConfig config = ranks[0]->config();
     EngineOptions options{.max_total_tokens = 4096, .max_running_requests = 16, .context_length = 1024};
-    if (speculates) options = with_tree(options, {{3, 4}, 40});
+    if (speculates) options = with_tree(options, {{4, 4}, 40});
     options.kv_layout = cache_layout(config, KvFormat::kBF16).value();
     auto runner = std::make_unique<RankRunner>(
         ranks, RankRunnerOptions{.num_pages = 64, .layout = options.kv_layout, .num_threads = 2});
@@ -289,9 +288,10 @@ TEST_F(DraftTreeTest, WhatCannotHaveTreesSaysSo) {
   const auto sparse = testing::make_small_model("v3.2+nextn", pool_);
   EngineOptions options = with_tree({.max_total_tokens = 4096}, kUsual);
   options.kv_layout = cache_layout(sparse->config(), KvFormat::kBF16).value();
-  EXPECT_EQ(Engine::create(*sparse, pool_, options).status().message,
-            "speculative-eagle-topk is 4; allowed with DeepSeek-V3.2's sparse attention: 1, which means chains of "
-            "drafts");
+  EXPECT_EQ(
+      Engine::create(*sparse, pool_, options).status().message,
+      "speculative-eagle-topk is 4; allowed with DeepSeek-V3.2's sparse attention: 1, which means chains of "
+      "drafts");
   EXPECT_EQ(check_draft_trees(kUsual.shape, DeviceType::kCuda, model_.config()).status().message,
             "speculative-eagle-topk is 4; allowed on a GPU: 1, which means chains of drafts");
   options = with_tree({.max_total_tokens = 4096}, {{2, 2}, 8});
@@ -310,13 +310,15 @@ TEST(MoveRecords, MovesRecordsAndIndexKeysUnchangedInEveryLayer) {
     const KvCache cache(2, 3, layout);
     std::mt19937_64 random(3);
     const auto pools = [&](int64_t layer) {
-      return std::pair(std::span(cache.layer(layer), static_cast<size_t>(3 * layout.page_bytes())),
-                       std::span(cache.index_layer(layer), static_cast<size_t>(3 * layout.index_page_bytes())));
+      return std::pair(
+          std::span(cache.layer(layer), static_cast<size_t>(3 * layout.page_bytes())),
+          std::span(cache.index_layer(layer), static_cast<size_t>(3 * layout.index_page_bytes())));
     };
     std::vector<std::vector<std::byte>> expected, found;
     const auto keep = [&](std::vector<std::vector<std::byte>>& all) {
       for (int64_t layer = 0; layer < 2; ++layer) {
-        for (const auto& pool : {pools(layer).first, pools(layer).second}) all.emplace_back(pool.begin(), pool.end());
+        for (const auto& pool : {pools(layer).first, pools(layer).second})
+          all.emplace_back(pool.begin(), pool.end());
       }
     };
     for (int64_t layer = 0; layer < 2; ++layer) {

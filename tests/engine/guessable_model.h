@@ -17,8 +17,8 @@ inline uint32_t mix_bits(uint32_t x) {
 }
 
 // A random model's NextN layer guesses nothing correctly. In this model the next token is often a function of
-// the last token and its position. NextN has this function, and is wrong now and then; the right token is then
-// its second choice. The model can also be made to fail.
+// the last token and its position. NextN has this function, and is wrong now and then; the right token is
+// then its second choice. The model can also be made to fail.
 class GuessableModel final : public Model {
  public:
   explicit GuessableModel(std::unique_ptr<Model> model) : model_(std::move(model)) {}

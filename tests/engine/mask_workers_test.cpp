@@ -251,8 +251,8 @@ TEST_F(MaskWorkersTest, MasksOfDraftsFollowThemAsFarAsTheyAreAllowed) {
   EXPECT_TRUE(counting->allows(0, 4));
 }
 
-// The worker follows one path after another. What it told the constraint last is undone as far as other tokens
-// were sampled.
+// The worker follows one path after another. What it told the constraint last is undone as far as other
+// tokens were sampled.
 TEST_F(MaskWorkersTest, MasksOfATreeFollowEveryPathThatIsAllowed) {
   auto owned = std::make_unique<testing::ChainConstraint>(/*modulus=*/2);
   const auto task = std::make_shared<MaskTask>(std::move(owned), testing::kVocab, 1);

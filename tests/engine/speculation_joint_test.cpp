@@ -72,13 +72,7 @@ class TableRunner final : public HostRunner {
     }
     logits_.clear();
     for (const int32_t row : batch.logit_rows) {
-      // A request has one page. In a tree, the record of the previous position is that of the parent.
-      const int64_t before = batch.positions[row] - 1;
-      const int64_t place = batch.decode_ancestors.empty()
-                                ? before
-                                : record_position(batch.decode_ancestors[row - batch.num_prefill_tokens],
-                                                  batch.positions[row] + 1, before);
-      append(logits_, target_[cache_[batch.slots[row] / kPageSize * kPageSize + place]][batch.token_ids[row]]);
+      append(logits_, target_[cache_[slot_before(batch, row)]][batch.token_ids[row]]);
     }
     return {.logits = logits_, .hidden = hidden_};
   }
@@ -94,6 +88,14 @@ class TableRunner final : public HostRunner {
   }
 
  private:
+  // Returns the slot of the key before a row. A request has one page, and in a tree that key is the parent.
+  static int64_t slot_before(const ForwardBatch& batch, int32_t row) {
+    const int64_t decode_row = row - batch.num_prefill_tokens;
+    if (decode_row < 0 || batch.decode_ancestors.empty()) return batch.slots[row] - 1;
+    const int64_t kv_len = batch.decode_kv_len[decode_row];
+    return batch.slots[row] / kPageSize * kPageSize +
+           record_position(batch.decode_ancestors[decode_row], kv_len, kv_len - 2);
+  }
   static void append(std::vector<float>& to, const std::array<float, kTokens>& row) {
     to.insert(to.end(), row.begin(), row.end());
   }
@@ -193,14 +195,12 @@ JointCase with(std::string name, SamplingParams params, int64_t topk = 1, int64_
   return {.sampling = row, .topk = topk, .width = width};
 }
 
-INSTANTIATE_TEST_SUITE_P(Speculation, JointTriples,
-                         ::testing::Values(with("WholeVocabulary", {}), with("TopK", {.top_k = 3}),
-                                           with("TopP", {.top_p = 0.8F}),
-                                           with("FrequencyPenalty", {.frequency_penalty = 0.8F}),
-                                           with("Tree", {}, 3, 8),
-                                           with("TreeWithTopPAndPenalty",
-                                                {.top_p = 0.8F, .frequency_penalty = 0.8F}, 2, 6)),
-                         [](const auto& one) { return one.param.sampling.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Speculation, JointTriples,
+    ::testing::Values(with("WholeVocabulary", {}), with("TopK", {.top_k = 3}), with("TopP", {.top_p = 0.8F}),
+                      with("FrequencyPenalty", {.frequency_penalty = 0.8F}), with("Tree", {}, 3, 8),
+                      with("TreeWithTopPAndPenalty", {.top_p = 0.8F, .frequency_penalty = 0.8F}, 2, 6)),
+    [](const auto& one) { return one.param.sampling.name; });
 
 }  // namespace
 }  // namespace hadal

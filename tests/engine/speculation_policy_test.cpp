@@ -23,10 +23,11 @@ constexpr const char* kTiny =
         "vocab_size": 4096})";
 
 StepCosts costs_of(const std::string& preset, const DeviceRates& rates,
-                   std::string_view override_json = R"({"num_nextn_predict_layers": 1})") {
+                   std::string_view override_json = R"({"num_nextn_predict_layers": 1})",
+                   const DraftShape& shape = {}) {
   const ModelConfig config =
       parse_model_config(preset_config_json(preset).value(), preset, override_json).value();
-  return StepCosts(config, KvLayout(), rates);
+  return StepCosts(config, KvLayout(), rates, shape);
 }
 
 // Returns the first `count` drafts.
@@ -194,11 +195,10 @@ TEST(SpeculationPolicy, NoStepIsWiderThanAllowed) {
 }
 
 // The first seven drafts of a tree are right as often as `chances` says; at most one of them at a time.
-std::vector<int64_t> widths_of_tree(std::vector<double> chances, int64_t num_requests) {
+std::vector<int64_t> widths_of_tree(const std::vector<double>& chances, int64_t num_requests) {
   const DraftShape shape{.num_steps = 3, .topk = 4};
-  const ModelConfig config = parse_model_config(preset_config_json("v3").value(), "v3", kTiny).value();
-  SpeculationPolicy policy(8, StepCosts(config, KvLayout(), kCpu, shape), shape);
-  const StepLoad load{.num_requests = num_requests, .num_keys = 60 * num_requests};
+  SpeculationPolicy policy(8, costs_of("v2-lite", kGpu, R"({"num_nextn_predict_layers": 1})", shape), shape);
+  const StepLoad load{.num_requests = num_requests, .num_keys = 1024 * num_requests};
   std::mt19937_64 random(1);
   std::discrete_distribution<int32_t> draft(chances.begin(), chances.end());  // 0: none is right
   std::vector<int64_t> widths;
@@ -219,13 +219,14 @@ TEST(SpeculationPolicy, ATreeBeginsWithAllItsNodesAndKeepsThoseThatAreWorthTheir
   const auto num_of = [](const std::vector<int64_t>& widths, int64_t width) {
     return std::count(widths.begin() + 100, widths.end(), width);
   };
-  const std::vector<int64_t> narrow = widths_of_tree({0.05, 0.8, 0.15, 0, 0, 0, 0, 0}, 1);
+  const std::vector<int64_t> narrow = widths_of_tree({0.02, 0.96, 0.02, 0, 0, 0, 0, 0}, 1);
   EXPECT_EQ(narrow[0], 8);
-  EXPECT_GT(num_of(narrow, 2) + num_of(narrow, 3), 450);
+  EXPECT_GT(num_of(narrow, 2), 450);
   const std::vector<int64_t> useless = widths_of_tree({1, 0, 0, 0, 0, 0, 0, 0}, 1);
   EXPECT_EQ(useless[0], 8);
   EXPECT_GT(num_of(useless, 1), 450);
-  EXPECT_EQ(num_of(widths_of_tree({0, 1, 0, 0, 0, 0, 0, 0}, 64), 8), 0);
+  const std::vector<int64_t> wide = widths_of_tree({0, 0.4, 0.3, 0.3, 0, 0, 0, 0}, 64);
+  EXPECT_GT(num_of(wide, 4), 300) << "where all experts are read anyway, rows are cheap";
 }
 
 }  // namespace

@@ -169,7 +169,8 @@ TEST(TreeAttention, RowsOfAnyTreeHaveTheBitsOfTheirPaths) {
   for (const int num_nodes : {1, 2, 3, 8, 9, 17, 33, 64}) {
     SCOPED_TRACE(num_nodes);
     for (const uint64_t seed : {1, 2}) {
-      TreeCase c(3, 70, random_tree(num_nodes, seed + num_nodes), {KvFormat::kBF16, KvScales::kPerToken}, seed);
+      TreeCase c(3, 70, random_tree(num_nodes, seed + num_nodes), {KvFormat::kBF16, KvScales::kPerToken},
+                 seed);
       expect_right(c);
     }
   }
@@ -243,7 +244,8 @@ TEST(DraftTree, TheSetBitsOfAMaskAreTheKeysFromTheRootOn) {
   Random random(25);
   for (int i = 0; i < 1000; ++i) {
     const uint64_t mask = static_cast<uint64_t>(random.below(std::numeric_limits<int64_t>::max())) >>
-                              static_cast<int>(random.below(60)) | 1U;
+                              static_cast<int>(random.below(60)) |
+                          1U;
     std::vector<int64_t> positions;
     const int64_t root = random.below(300);
     for (int64_t position = 0; position < root; ++position) positions.push_back(position);

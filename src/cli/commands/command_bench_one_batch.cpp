@@ -373,8 +373,7 @@ Result<std::vector<Shape>> read_shapes(const ParsedFlags& flags, const ModelConf
         if (shape.most_tokens() > config.max_position_embeddings) {
           return invalid_argument(
               "--input-len {} plus --output-len {}{} exceeds {}, the model's max_position_embeddings",
-              input_len, output_len,
-              shape.width > 1 ? fmt::format(" times {} rows a step", shape.width) : "",
+              input_len, output_len, shape.width > 1 ? fmt::format(" times {} rows a step", shape.width) : "",
               config.max_position_embeddings);
         }
         shapes.push_back(shape);
@@ -396,7 +395,8 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
         "binary");
   }
   const ModelConfig& config = session->config();
-  HADAL_ASSIGN_OR_RETURN(const std::vector<Shape> shapes, read_shapes(flags, config, session->options().device));
+  HADAL_ASSIGN_OR_RETURN(const std::vector<Shape> shapes,
+                         read_shapes(flags, config, session->options().device));
   std::ofstream results;
   const auto result_filename = flags.text("result-filename");
   if (result_filename) {

@@ -49,8 +49,8 @@ class CpuExecutor final : public StepExecutor {
   void sample(const StagedStep& step, std::span<const float> logits, StepOutput& output);
   void sample_rows(const StagedStep& step, std::span<const float> logits, std::span<const int32_t> rows,
                    std::span<const uint32_t> masks, StepOutput& output);
-  // Samples the rows on the accepted path of one sample. `logits` begins at its first row and has all rows after
-  // it. `masks` has the masks of its rows, or is empty.
+  // Samples the rows on the accepted path of one sample. `logits` begins at its first row and has all rows
+  // after it. `masks` has the masks of its rows, or is empty.
   void sample_rows_of(const SampleSpec& spec, std::span<const float> logits, std::span<const uint32_t> masks,
                       SamplerScratch& scratch, SampledToken& result);
   // Returns the node that is accepted after node `row` at this depth, if that sampled `token`; 0 if none is.
@@ -81,7 +81,7 @@ class CpuExecutor final : public StepExecutor {
   std::array<StepOutput, kMaxInFlight> outputs_;
   int64_t num_launched_ = 0, num_begun_ = 0, num_ended_ = 0, num_taken_ = 0;
   std::map<int64_t, std::vector<uint32_t>> masks_;
-  int64_t drafted_step_ = 0;  // the newest step whose drafts are known, or that has failed
+  int64_t drafted_step_ = 0;                    // the newest step whose drafts are known, or that has failed
   std::vector<std::vector<DraftNode>> drafts_;  // of its constrained samples
   bool stop_ = false;
   std::thread thread_;

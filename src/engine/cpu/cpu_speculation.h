@@ -61,7 +61,7 @@ class CpuSpeculation {
   // Growth is the tree of a VerifyItem while it grows.
   struct Growth {
     DraftTreeBuilder tree;
-    std::vector<float> hidden;       // [drafts, hidden]: NextN's hidden states, by DraftTreeBuilder's records
+    std::vector<float> hidden;      // [drafts, hidden]: NextN's hidden states, by DraftTreeBuilder's records
     std::vector<int32_t> expanded;  // drafts whose children are guessed
   };
 

@@ -2,9 +2,9 @@
 // an ambiguous grammar has thousands of parser states. So each request has a task that one worker at a time
 // carries out: it tells the constraint the newest tokens, and then fills the mask of the next one.
 //
-// With speculation a task is carried out a second time in a step: the worker follows the tree of drafts as far
-// as the masks allow them, one path after another, and fills the mask of each. Drafts that were not sampled are
-// rolled back before the next mask.
+// With speculation a task is carried out a second time in a step: the worker follows the tree of drafts as
+// far as the masks allow them, one path after another, and fills the mask of each. Drafts that were not
+// sampled are rolled back before the next mask.
 //
 // The next task is of the client whose masks have used the least processor time since the queue was last
 // empty, and of that client's tasks it is the one that has used the least. A task is slow if its last mask
@@ -75,8 +75,8 @@ class MaskTask {
   void make(const MaskWorkersOptions& options);
   void make_next();
   void make_draft_masks();
-  // Makes the mask of a draft and those of the drafts after it. The constraint has been told `depth` drafts that
-  // lead to it, and perhaps others after them, which it is told no longer.
+  // Makes the mask of a draft and those of the drafts after it. The constraint has been told `depth` drafts
+  // that lead to it, and perhaps others after them, which it is told no longer.
   void make_masks_from(int32_t node, size_t depth);
   void set_error(const char* what, AbortReason reason);
 

@@ -43,7 +43,8 @@ std::span<const int32_t> DraftTreeBuilder::expand() {
   for (const int32_t index : best_) {
     Draft& one = drafts_[static_cast<size_t>(index)];
     if (one.depth != depth_ || std::ssize(expanded_) == shape_.topk) continue;
-    if (best_.size() == num_drafts_ && index == best_.back()) break;  // its children would not be among the best
+    if (best_.size() == num_drafts_ && index == best_.back())
+      break;  // its children would not be among the best
     one.record = std::countr_one(used);
     used |= uint64_t{1} << one.record;
     one.ancestors = extended_mask(one.parent < 0 ? 0 : draft(one.parent).ancestors, one.record);
@@ -57,8 +58,9 @@ std::vector<DraftNode> DraftTreeBuilder::nodes() const {
   std::vector<DraftNode> nodes;
   for (const int32_t index : best_) {
     const auto parent = std::find(best_.begin(), best_.end(), draft(index).parent);
-    nodes.push_back({.token = draft(index).token,
-                     .parent = draft(index).parent < 0 ? 0 : static_cast<int32_t>(parent - best_.begin()) + 1});
+    nodes.push_back(
+        {.token = draft(index).token,
+         .parent = draft(index).parent < 0 ? 0 : static_cast<int32_t>(parent - best_.begin()) + 1});
   }
   return nodes;
 }

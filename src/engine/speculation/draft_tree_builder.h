@@ -24,8 +24,8 @@ class DraftTreeBuilder {
     int32_t depth = 1;        // 1 … shape.num_steps
     float confidence = 0.0F;  // sum of log shares along its path
     // NextN has a row for each draft that is expanded. `record` is the place of the row's record: lower than
-    // num_drafts, counted from the first position that NextN may write. −1: it is not expanded. A place is used
-    // again once its draft has been dropped, so these places do not ascend with the depth.
+    // num_drafts, counted from the first position that NextN may write. −1: it is not expanded. A place is
+    // used again once its draft has been dropped, so these places do not ascend with the depth.
     int32_t record = -1;
     uint64_t ancestors = 0;  // mask of the records on its path, itself included
   };
@@ -34,9 +34,9 @@ class DraftTreeBuilder {
   void begin(const DraftShape& shape, int64_t num_drafts);
   // Adds the children of a draft (−1: of the root), best first.
   void add_children(int32_t parent, std::span<const DraftChoice> choices);
-  // Begins the next depth: gives a record to each of the topk best drafts of the newest depth, if they are still
-  // among the best of all and can have children there, and returns their indices, best first. There are none at
-  // the greatest depth.
+  // Begins the next depth: gives a record to each of the topk best drafts of the newest depth, if they are
+  // still among the best of all and can have children there, and returns their indices, best first. There are
+  // none at the greatest depth.
   std::span<const int32_t> expand();
 
   const Draft& draft(int32_t index) const { return drafts_[static_cast<size_t>(index)]; }

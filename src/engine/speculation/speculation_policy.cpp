@@ -169,8 +169,8 @@ int64_t SpeculationPolicy::best_width(const StepLoad& load, int64_t widest,
   return best;
 }
 
-// A narrow tree of certain drafts has as many tokens as a wide one. But if a tree is worth anything, a probe has
-// all its nodes, because the chances of each are to be learnt.
+// A narrow tree of certain drafts has as many tokens as a wide one. But if a tree is worth anything, a probe
+// has all its nodes, because the chances of each are to be learnt.
 int64_t SpeculationPolicy::hoped_width(const StepLoad& load, int64_t widest) const {
   const int64_t best = best_width(load, widest, certain_);
   return shape_.topk > 1 && best > 1 ? widest : best;

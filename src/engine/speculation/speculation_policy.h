@@ -1,8 +1,8 @@
-// Decides how many rows a step has for each request that speculates (the width of the step). A step of width w
-// verifies the first w − 1 drafts of the tree (kernels/params/draft_tree.h), and may sample one token more than
-// it accepts. The policy chooses the width with the most expected tokens for the estimated time. It is arithmetic without a clock:
-// its inputs are the load of the next step and the outcomes of earlier ones, in their order. So the same
-// requests get the same widths. The engine thread uses it.
+// Decides how many rows a step has for each request that speculates (the width of the step). A step of width
+// w verifies the first w − 1 drafts of the tree (kernels/params/draft_tree.h), and may sample one token more
+// than it accepts. The policy chooses the width with the most expected tokens for the estimated time. It is
+// arithmetic without a clock: its inputs are the load of the next step and the outcomes of earlier ones, in
+// their order. So the same requests get the same widths. The engine thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -55,8 +55,8 @@ class DraftAcceptance {
   std::vector<Outcomes> drafts_;
 };
 
-// Returns the expected number of tokens that a request gets from a step of this width: 1 and the chances of its
-// drafts, but not more than the drafts of one path.
+// Returns the expected number of tokens that a request gets from a step of this width: 1 and the chances of
+// its drafts, but not more than the drafts of one path.
 double expected_tokens(std::span<const double> chances, const DraftShape& shape, int64_t width);
 
 // StepCosts estimates the time of a step from the model's sizes and the device's rates. The unit is the time

@@ -12,9 +12,9 @@
 //
 // While a tree is verified, the record of node i is at the place of position n + i, but RoPE uses n + depth.
 // Its row has a mask: bit i is set if the row attends to the record of node i. These are the node itself and
-// the nodes before it on its path, and the row attends to all positions below n, too. Set bits ascend with the
-// depth, so bit number j (counted from 0) among them is the key at position n + j. A chain has bits 0 … i,
-// which is causal attention; a row that verifies nothing has bit 0.
+// the nodes before it on its path, and the row attends to all positions below n, too. Set bits ascend with
+// the depth, so bit number j (counted from 0) among them is the key at position n + j. A chain has bits 0 …
+// i, which is causal attention; a row that verifies nothing has bit 0.
 #pragma once
 
 #include <bit>

@@ -71,8 +71,8 @@ void mla_decode(const Tensor& q, const PagedKv& kv, std::span<const int32_t> seq
   MlaDecodeParams params = decode_params(q, kv, softmax_scale, out);
   HADAL_CHECK_EQ(static_cast<int64_t>(seq_idx.size()), q.shape[0]);
   HADAL_CHECK_EQ(kv_len.size(), seq_idx.size());
-  HADAL_CHECK(ancestors.empty() || ancestors.size() == seq_idx.size(), "{} rows have {} masks", seq_idx.size(),
-              ancestors.size());
+  HADAL_CHECK(ancestors.empty() || ancestors.size() == seq_idx.size(), "{} rows have {} masks",
+              seq_idx.size(), ancestors.size());
   if (q.shape[0] == 0) return;
   params.seq_idx = seq_idx.data();
   params.kv_len = kv_len.data();

@@ -44,7 +44,8 @@ constexpr int64_t num_decode_keys(const MlaDecodeParams& p, int64_t token) {
   return p.selected != nullptr ? p.counts[token] : p.kv_len[token];
 }
 
-// Returns the block of `token` that begins at its key `key`, a multiple of 64, without regard to a draft tree.
+// Returns the block of `token` that begins at its key `key`, a multiple of 64, without regard to a draft
+// tree.
 inline KeyBlock key_block(const MlaDecodeParams& p, int64_t token, int64_t key) {
   const int64_t num_keys = std::min<int64_t>(kPageSize, num_decode_keys(p, token) - key);
   if (p.selected != nullptr) return {p.kv.pool, p.selected + token * p.selected_stride + key, num_keys};
