@@ -8,7 +8,7 @@
 #include "base/result.h"
 #include "cli/flags/flag_parser.h"
 #include "cli/options.h"
-#include "kernels/params/draft_tree.h"
+#include "engine/engine.h"
 #include "model/config.h"
 #include "tensor/device.h"
 
