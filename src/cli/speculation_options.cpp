@@ -8,14 +8,32 @@
 
 namespace hadal::cli {
 
-int64_t speculation_width(const ParsedFlags& flags) {
-  if (!flags.has("speculative-algorithm")) return 0;
-  const int64_t steps = flags.integer("speculative-num-steps").value_or(kDefaultSpeculationSteps);
-  if (flags.integer("speculative-eagle-topk").value_or(1) == 1) return steps + 1;
-  return std::min(steps + 1, flags.integer("speculative-num-draft-tokens").value_or(steps + 1));
+namespace {
+
+// Returns the shape of the tree that the flags ask for.
+DraftShape wanted_shape(const ParsedFlags& flags) {
+  return {.num_steps = flags.integer("speculative-num-steps").value_or(kDefaultSpeculationSteps),
+          .topk = flags.integer("speculative-eagle-topk").value_or(1)};
 }
 
-Result<std::vector<double>> simulated_acceptance(const ParsedFlags& flags) {
+}  // namespace
+
+DraftShape draft_shape(const ParsedFlags& flags, DeviceType device) {
+  DraftShape shape = wanted_shape(flags);
+  if (device == DeviceType::kCuda) shape.topk = 1;
+  return shape;
+}
+
+int64_t speculation_width(const ParsedFlags& flags, DeviceType device) {
+  if (!flags.has("speculative-algorithm")) return 0;
+  const DraftShape wanted = wanted_shape(flags);
+  const int64_t chain = wanted.num_steps + 1;
+  if (wanted.topk == 1) return chain;
+  const int64_t num_nodes = flags.integer("speculative-num-draft-tokens").value_or(chain);
+  return device == DeviceType::kCuda ? std::min(chain, num_nodes) : num_nodes;
+}
+
+Result<std::vector<double>> simulated_acceptance(const ParsedFlags& flags, DeviceType device) {
   std::vector<double> chances;
   const auto text = flags.text("speculative-simulate-acceptance");
   if (!text) return chances;
@@ -31,11 +49,12 @@ Result<std::vector<double>> simulated_acceptance(const ParsedFlags& flags) {
   if (chances.empty()) {
     return invalid_argument("{} it is empty; allowed: numbers in [0, 1], separated by commas", field);
   }
-  HADAL_RETURN_IF_ERROR(check_simulated_acceptance(chances, speculation_width(flags), field));
+  HADAL_RETURN_IF_ERROR(check_simulated_acceptance(chances, speculation_width(flags, device),
+                                                   draft_shape(flags, device), field));
   return chances;
 }
 
-Result<void> check_speculation_flags(const ParsedFlags& flags) {
+Result<void> check_speculation_flags(const ParsedFlags& flags, DeviceType device) {
   for (const char* name : {"speculative-draft-load-format", "speculative-draft-model-quantization"}) {
     if (flags.has(name) && !flags.has("speculative-draft-model-path")) {
       return invalid_argument(
@@ -56,10 +75,18 @@ Result<void> check_speculation_flags(const ParsedFlags& flags) {
         "--speculative-draft-model-path: needs {}, without which no NextN layer is loaded",
         flags.command() == Command::kLogits ? "--nextn" : "--speculative-algorithm");
   }
-  HADAL_RETURN_IF_ERROR(simulated_acceptance(flags));
-  if (const auto topk = flags.integer("speculative-eagle-topk"); topk.value_or(1) > 1) {
-    log_warning("draft trees are not supported, so each draft is a chain topk={} tokens_per_step={}", *topk,
-                speculation_width(flags));
+  HADAL_RETURN_IF_ERROR(simulated_acceptance(flags, device));
+  const DraftShape wanted = wanted_shape(flags);
+  const int64_t width = speculation_width(flags, device);
+  if (width > wanted.most_nodes()) {
+    return invalid_argument(
+        "--speculative-num-draft-tokens {}: allowed: at most {}, because --speculative-num-steps {} with "
+        "--speculative-eagle-topk {} gives no larger tree",
+        width, wanted.most_nodes(), wanted.num_steps, wanted.topk);
+  }
+  if (draft_shape(flags, device).topk != wanted.topk) {
+    log_warning("draft trees are not supported on GPUs, so drafts are a chain topk={} tokens_per_step={}",
+                wanted.topk, width);
   }
   return {};
 }

@@ -22,6 +22,7 @@
 #include "base/token_ids.h"
 #include "engine/queue_places.h"
 #include "engine/sampling_params.h"
+#include "kernels/params/draft_tree.h"
 #include "kernels/params/kv_layout.h"
 #include "model/model.h"
 #include "scheduler/scheduler.h"
@@ -220,9 +221,12 @@ struct EngineOptions {
   std::function<void(const std::string&)> on_stall;
   // The engine thread calls this once, with the reason, when a broken invariant has ended all work for good.
   std::function<void(const std::string&)> on_failure;
-  // Tokens that a step may sample for a request; the step verifies one draft less than that
+  // Rows that a step may have for a request: its newest token and the drafts that the step verifies
   // (docs/speculation.md). At most kMaxSpeculationWidth. 0: no speculation.
   int64_t speculation_width = 0;
+  // Limits the depth of drafts and how many of them have the same parent. Only the CPU supports topk above 1,
+  // and not for models with an indexer.
+  DraftShape draft_shape;
   // If true, steps are narrower where drafts are not worth their cost
   // (engine/speculation/speculation_policy.h). If false, every step has the width above.
   bool speculation_adapts = false;
@@ -232,12 +236,15 @@ struct EngineOptions {
   std::vector<double> simulated_acceptance;
 };
 
-inline constexpr int64_t kMaxSpeculationWidth = 64;
+inline constexpr int64_t kMaxSpeculationWidth = kMaxDraftNodes;
 
 // Checks EngineOptions::simulated_acceptance: each chance must be in [0, 1], and there must be no more of
-// them than a step of this width has drafts. The error (kInvalidArgument) names `field`.
+// them than a step has drafts of different depths. The error (kInvalidArgument) names `field`.
 Result<void> check_simulated_acceptance(std::span<const double> chances, int64_t speculation_width,
-                                        std::string_view field);
+                                        const DraftShape& shape, std::string_view field);
+
+// Checks that a device and a model support draft trees, if topk is above 1. The error is kInvalidArgument.
+Result<void> check_draft_trees(const DraftShape& shape, DeviceType device, const ModelConfig& config);
 
 // Returns `num_tokens` rounded up to whole pages: the KV capacity of an engine with this max_total_tokens.
 int64_t in_whole_pages(int64_t num_tokens);

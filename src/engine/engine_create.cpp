@@ -49,8 +49,19 @@ Result<void> check_options(const EngineOptions& options, const ModelConfig& conf
     return invalid_argument("speculation-width is {}; allowed: 0 (none) to {}", options.speculation_width,
                             kMaxSpeculationWidth);
   }
+  const DraftShape& shape = options.draft_shape;
+  if (shape.num_steps < 1 || shape.num_steps >= kMaxDraftNodes || shape.topk < 1 ||
+      shape.topk > kMaxDraftNodes) {
+    return invalid_argument("draft-shape is {} steps and topk {}; allowed: 1 to {} steps, topk 1 to {}",
+                            shape.num_steps, shape.topk, kMaxDraftNodes - 1, kMaxDraftNodes);
+  }
+  if (options.speculation_width > shape.most_nodes()) {
+    return invalid_argument(
+        "speculation-width is {}; allowed: at most {}, because {} steps of topk {} give no more",
+        options.speculation_width, shape.most_nodes(), shape.num_steps, shape.topk);
+  }
   HADAL_RETURN_IF_ERROR(check_simulated_acceptance(options.simulated_acceptance, options.speculation_width,
-                                                   "simulated-acceptance"));
+                                                   shape, "simulated-acceptance"));
   if (!(options.watchdog_timeout_s >= 0.0)) {
     return invalid_argument("watchdog-timeout is {}; allowed: 0 (none) or more seconds",
                             options.watchdog_timeout_s);
@@ -78,16 +89,27 @@ Result<void> check_speculation(const StepExecutor& executor, const EngineOptions
 }  // namespace
 
 Result<void> check_simulated_acceptance(std::span<const double> chances, int64_t speculation_width,
-                                        std::string_view field) {
-  const int64_t most = std::max<int64_t>(speculation_width - 1, 0);
+                                        const DraftShape& shape, std::string_view field) {
+  const int64_t most = std::clamp<int64_t>(speculation_width - 1, 0, shape.num_steps);
   if (std::ssize(chances) > most) {
-    return invalid_argument("{} has {} numbers; allowed: at most {}, one for each draft of a step", field,
+    return invalid_argument("{} has {} numbers; allowed: at most {}, one for each depth of drafts", field,
                             chances.size(), most);
   }
   for (const double chance : chances) {
     if (!(chance >= 0.0 && chance <= 1.0))
       return invalid_argument("{} has {}; allowed: numbers in [0, 1]", field, chance);
   }
+  return {};
+}
+
+Result<void> check_draft_trees(const DraftShape& shape, DeviceType device, const ModelConfig& config) {
+  if (shape.topk == 1) return {};
+  const auto refuse = [&](std::string_view where) {
+    return invalid_argument("speculative-eagle-topk is {}; allowed {}: 1, which means chains of drafts",
+                            shape.topk, where);
+  };
+  if (device == DeviceType::kCuda) return refuse("on a GPU");
+  if (config.has_indexer()) return refuse("with DeepSeek-V3.2's sparse attention");
   return {};
 }
 
@@ -110,6 +132,7 @@ Result<std::unique_ptr<Engine>> Engine::create(Backend& backend, const EngineOpt
   const ModelConfig& config = backend.config();
   if (resolved.context_length == 0) resolved.context_length = config.max_position_embeddings;
   HADAL_RETURN_IF_ERROR(check_options(resolved, config));
+  HADAL_RETURN_IF_ERROR(check_draft_trees(resolved.draft_shape, backend.device(), config));
   if (resolved.max_total_tokens != 0)
     HADAL_RETURN_IF_ERROR(check_at_least("max-total-tokens", resolved.max_total_tokens, 1));
   HADAL_RETURN_IF_ERROR(backend.size_cache(resolved));

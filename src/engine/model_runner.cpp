@@ -27,6 +27,29 @@ void copy_pages(const KvCache& cache, int64_t num_layers, std::span<const PageCo
   }
 }
 
+void move_records(const KvCache& cache, int64_t num_layers, std::span<const RecordMove> moves) {
+  const KvLayout& layout = cache.layout();
+  // Returns where the part of a slot is whose parts lie side by side in a page, from `offset` on.
+  const auto part = [](std::byte* pool, int64_t page_bytes, int64_t offset, int64_t part_bytes,
+                       int64_t slot) {
+    return pool + slot / kPageSize * page_bytes + offset + slot % kPageSize * part_bytes;
+  };
+  for (const RecordMove& move : moves) {
+    const auto move_part = [&](std::byte* pool, int64_t page_bytes, int64_t offset, int64_t part_bytes) {
+      std::memcpy(part(pool, page_bytes, offset, part_bytes, move.target),
+                  part(pool, page_bytes, offset, part_bytes, move.source), static_cast<size_t>(part_bytes));
+    };
+    for (int64_t layer = 0; layer < num_layers; ++layer) {
+      move_part(cache.layer(layer), layout.page_bytes(), 0, layout.row_bytes());
+      if (layout.index == KvIndex::kNone) continue;
+      const int64_t key_bytes = layout.index_key_bytes();
+      move_part(cache.index_layer(layer), layout.index_page_bytes(), 0, key_bytes);
+      move_part(cache.index_layer(layer), layout.index_page_bytes(), kPageSize * key_bytes,
+                layout.index_row_bytes() - key_bytes);
+    }
+  }
+}
+
 ForwardRows ModelRunner::forward_with_hidden(const ForwardBatch& /*batch*/) {
   throw Error("this runner has no NextN layer");
 }
@@ -74,6 +97,10 @@ ForwardRows CpuRunner::forward_nextn(const ForwardBatch& batch, std::span<const 
 
 void CpuRunner::copy_pages(std::span<const PageCopy> copies) {
   hadal::copy_pages(cache_, num_cache_layers(model_), copies);
+}
+
+void CpuRunner::move_records(std::span<const RecordMove> moves) {
+  hadal::move_records(cache_, num_cache_layers(model_), moves);
 }
 
 }  // namespace hadal

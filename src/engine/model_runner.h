@@ -34,6 +34,12 @@ class ModelRunner {
   virtual ForwardRows forward_nextn(const ForwardBatch& batch, std::span<const float> hidden);
 };
 
+// RecordMove copies a record, and its index key, from one slot (page · kPageSize + offset) to another.
+struct RecordMove {
+  int64_t source = 0;
+  int64_t target = 0;
+};
+
 // HostRunner is a runner whose KV pools are in host memory. CpuRunner has one model; RankRunner
 // (rank_runner.h) has one for each rank.
 class HostRunner : public ModelRunner {
@@ -41,11 +47,14 @@ class HostRunner : public ModelRunner {
   virtual const ModelConfig& config() const = 0;
   // Copies records, and index keys, inside the pools of all layers, in order.
   virtual void copy_pages(std::span<const PageCopy> copies) = 0;
+  // Moves records inside the pools of all layers, in order.
+  virtual void move_records(std::span<const RecordMove> moves) = 0;
   // Returns statistics of the latest forward pass.
   virtual const ExpertStats& expert_stats() const = 0;
 };
 
 void copy_pages(const KvCache& cache, int64_t num_layers, std::span<const PageCopy> copies);
+void move_records(const KvCache& cache, int64_t num_layers, std::span<const RecordMove> moves);
 
 // Makes `buffer` large enough for num_rows rows of `width` values and returns them.
 std::span<float> room_for_rows(Buffer& buffer, size_t num_rows, int64_t width);
@@ -63,6 +72,7 @@ class CpuRunner final : public HostRunner {
   ForwardRows forward_nextn(const ForwardBatch& batch, std::span<const float> hidden) override;
   const ModelConfig& config() const override { return model_.config(); }
   void copy_pages(std::span<const PageCopy> copies) override;
+  void move_records(std::span<const RecordMove> moves) override;
   const ExpertStats& expert_stats() const override { return model_.expert_stats(); }
 
  private:

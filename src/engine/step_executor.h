@@ -16,6 +16,7 @@
 
 #include "engine/engine.h"
 #include "engine/sampler.h"
+#include "kernels/params/draft_tree.h"
 #include "model/model.h"
 #include "scheduler/batch_plan.h"
 
@@ -41,11 +42,11 @@ struct SampleSpec {
 };
 
 // VerifyItem is a decoding request that speculates. The executor keeps the newest token of its slot, guesses
-// drafts after it, and adds their rows to the batch: at most max_rows, at consecutive positions below
-// end_position. Each row passes the ordinary sampler. A draft is accepted if it equals the token that the row
-// before it sampled and all drafts before it were accepted. The executor sets logit_row, position and
-// num_rows of the item's sample. There is no row if the request has ended, or failed, in a step that was
-// under way when this one was staged.
+// a tree of drafts after it (kernels/params/draft_tree.h), and adds the rows of its nodes to the batch: at
+// most max_rows, whose records are at consecutive positions below end_position. Each row on the accepted path
+// passes the ordinary sampler. A draft is accepted if it equals the token that its parent's row sampled and
+// its parent was accepted. The executor sets logit_row, position and num_rows of the item's sample. There is
+// no row if the request has ended, or failed, in a step that was under way when this one was staged.
 struct VerifyItem {
   int32_t sample = 0;        // index into StagedStep::samples
   int32_t seq_idx = 0;       // row of batch.page_table
@@ -95,6 +96,7 @@ struct OpTiming {
 // ChosenToken is a token that a step samples after the first one of its request.
 struct ChosenToken {
   int32_t token = -1;
+  int32_t row = 0;  // the accepted draft after which it was sampled: a node of the tree, ≥ 1
   std::optional<TokenLogprob> logprob;  // if the slot requests it
 };
 
@@ -160,11 +162,11 @@ class StepExecutor {
 
   // Returns the drafts of the step's constrained samples, in their order, once the step has guessed them;
   // none at all without speculation, or if the step has failed. It is called before set_masks.
-  virtual std::vector<std::vector<int32_t>> wait_drafts(int64_t /*step*/) { return {}; }
+  virtual std::vector<std::vector<DraftNode>> wait_drafts(int64_t /*step*/) { return {}; }
 
   // Sets the masks of the step's constrained samples, in their order, each [ceil(vocab / 32)] words (bit t of
   // word t / 32: allowed). Each sample has one mask for its first row, and one for each of its drafts; the
-  // mask of a draft is all 0 if the row after that draft is not to be sampled. It is called once for every
+  // mask of a draft is all 0 if the draft's row is not to be sampled. It is called once for every
   // step that has such samples: after its launch and after wait() has returned the previous step, but before
   // the next launch and before its own wait().
   virtual void set_masks(int64_t step, std::vector<uint32_t> masks) = 0;

@@ -134,6 +134,8 @@ AttentionStep Deepseek::begin_step(const ForwardBatch& batch) {
   HADAL_CHECK_EQ(static_cast<int64_t>(batch.slots.size()), m);
   HADAL_CHECK_EQ(static_cast<int64_t>(batch.decode_seq_idx.size()), m - batch.num_prefill_tokens);
   HADAL_CHECK_EQ(batch.decode_kv_len.size(), batch.decode_seq_idx.size());
+  HADAL_CHECK(batch.decode_ancestors.empty() || batch.decode_ancestors.size() == batch.decode_seq_idx.size(),
+              "{} decode rows have {} masks", batch.decode_seq_idx.size(), batch.decode_ancestors.size());
   expert_stats_.distinct_experts.clear();
   const int32_t last = *std::max_element(batch.positions.begin(), batch.positions.end());
   return {.batch = batch,

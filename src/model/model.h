@@ -47,7 +47,8 @@ class KvCache {
 // ForwardBatch is one step's work on the host. Rows [0, num_prefill_tokens) are prompt tokens, in segments,
 // which use the un-absorbed attention path. The other rows use the absorbed path, and each has its own
 // sequence and length. They are decode tokens, and prompt tokens that the plan puts there
-// (WorkKind::kAbsorbedPrefill), which num_prefill_tokens does not count.
+// (WorkKind::kAbsorbedPrefill), which num_prefill_tokens does not count. The CPU's model supports rows of
+// draft trees, but only where they attend to all keys.
 struct ForwardBatch {
   std::vector<int32_t> token_ids;  // [num_tokens]
   std::vector<int32_t> positions;  // [num_tokens]
@@ -56,7 +57,9 @@ struct ForwardBatch {
   std::vector<PrefillSegment> segments;  // segments of the prefill rows
   std::vector<int32_t> decode_seq_idx;   // [num decode tokens]: row of page_table
   std::vector<int32_t> decode_kv_len;    // [num decode tokens]
-  std::vector<int32_t> page_table;       // [num_seqs, page_table_stride]
+  // [num decode tokens]: the masks of draft_tree.h; empty: every row sees the records of its own positions.
+  std::vector<uint64_t> decode_ancestors;
+  std::vector<int32_t> page_table;  // [num_seqs, page_table_stride]
   int64_t page_table_stride = 0;
   std::vector<int32_t> logit_rows;  // ascending rows whose logits are wanted
 

@@ -2,7 +2,7 @@
 // eighth of both. So a client whose requests fill the engine does not make another one wait until a request
 // ends. Admission respects this (admission.cpp), and so does the growth of running requests while another
 // client waits for pages (retraction.cpp). A client may use everything when no other client has had a request
-// that ran, arrived or asked for admission for kCompanySteps steps.
+// that ran or asked for admission for kCompanySteps steps.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class ClientShares {
   void start(uint64_t client, int64_t num_pages);
   void grow(uint64_t client) { ++held_[client].pages; }
   void stop(uint64_t client, int64_t num_pages);
-  // Notes that a request of `client` runs, arrives or asks for admission at `step`; steps do not decrease.
+  // Notes that a request of `client` runs or asks for admission at `step`; steps do not decrease.
   // Client 0 stands for all unknown clients, such as the server's own probes, and does not count as another
   // client.
   void see(uint64_t client, int64_t step);

@@ -67,7 +67,6 @@ void Scheduler::Impl::add(ScheduledRequest request) {
   const auto [it, is_new] = requests.emplace(request.id, std::move(state));
   HADAL_CHECK(is_new, "request {} already exists", request.id);
   it->second->prompt_pages = prompt_table.enter(it->second->tokens.prompt());
-  shares.see(request.client, last_step);
   if (requests.size() == 1) growth.reset();  // an estimate from earlier work does not apply to this request
   queue.push(it->second.get());
 }

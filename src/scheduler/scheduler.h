@@ -68,9 +68,10 @@ struct SchedulerOptions {
   // same path.
   bool cache_generated_tokens = true;
   PromptCosts prompt_costs;
-  // The largest number of tokens that a step may sample for a decoding request (the width of a step). The
-  // step verifies one draft less than that. 0: there is no speculation. With speculation, the record of a
-  // token in the NextN layer depends on the token after it, so one token less of a cached prefix is used.
+  // The largest number of rows of a step for a decoding request (the width of a step). The step samples at
+  // most as many tokens and verifies one draft less than that. 0: there is no speculation. With speculation,
+  // the record of a token in the NextN layer depends on the token after it, so one token less of a cached
+  // prefix is used.
   int64_t max_width = 0;
 };
 
@@ -145,7 +146,7 @@ class Scheduler {
   // the first of them gets at least one token. Prompts that are never cut (chunked_prefill_size -1) are not
   // cut by this limit either.
   //
-  // `width` in [1, max(1, max_width)] is how many tokens the step may sample for a request that speculates.
+  // `width` in [1, max(1, max_width)] is how many rows the step may have for a request that speculates.
   BatchPlan plan(int64_t max_cost = kUnlimitedCost, int64_t width = 1);
 
   // Reports the outcome of a step: one entry for each sampling item, including those of requests that have

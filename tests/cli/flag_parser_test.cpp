@@ -57,8 +57,8 @@ TEST(PublishedCommandLines, ServerLinesResolve) {
 }
 
 TEST(SpeculationFlags, TheWidthFollowsFromStepsAndTopK) {
-  const auto width = [](const std::string& line) {
-    return speculation_width(parse(Command::kGenerate, line));
+  const auto width = [](const std::string& line, DeviceType device = DeviceType::kCpu) {
+    return speculation_width(parse(Command::kGenerate, line), device);
   };
   EXPECT_EQ(width(""), 0);
   EXPECT_EQ(width("--speculative-algo NEXTN"), 4);
@@ -66,9 +66,33 @@ TEST(SpeculationFlags, TheWidthFollowsFromStepsAndTopK) {
   // Only one token is drafted per position, so the number of draft tokens is --speculative-num-steps plus
   // one.
   EXPECT_EQ(width("--speculative-algo NEXTN --speculative-num-steps 5 --speculative-num-draft-tokens 2"), 6);
-  EXPECT_EQ(width("--speculative-algo NEXTN --speculative-num-steps 2 --speculative-eagle-topk 4 "
-                  "--speculative-num-draft-tokens 4"),
-            3);
+  // A tree has as many nodes as the flags say. On a GPU it is a chain, which has no more than the steps and
+  // one.
+  const std::string tree = "--speculative-algo NEXTN --speculative-num-steps 3 --speculative-eagle-topk 4 ";
+  for (const auto& [nodes, on_gpu] : {std::pair(3, 3), std::pair(8, 4)}) {
+    const std::string line = tree + "--speculative-num-draft-tokens " + std::to_string(nodes);
+    EXPECT_EQ(width(line), nodes);
+    EXPECT_EQ(width(line, DeviceType::kCuda), on_gpu);
+    const ParsedFlags flags = parse(Command::kGenerate, line);
+    EXPECT_EQ(draft_shape(flags, DeviceType::kCpu).topk, 4);
+    EXPECT_EQ(draft_shape(flags, DeviceType::kCpu).num_steps, 3);
+    EXPECT_EQ(draft_shape(flags, DeviceType::kCuda).topk, 1);
+  }
+  EXPECT_EQ(width(tree), 4);
+}
+
+TEST(SpeculationFlags, ATreeIsNoLargerThanItsStepsCanMakeIt) {
+  const auto check = [](const std::string& nodes) {
+    return check_speculation_flags(
+        parse(Command::kGenerate,
+              "--speculative-algo NEXTN --speculative-num-steps 2 --speculative-eagle-topk 2 "
+              "--speculative-num-draft-tokens " +
+                  nodes),
+        DeviceType::kCpu);
+  };
+  EXPECT_TRUE(check("7").ok());  // the root, two drafts and four after them
+  EXPECT_THAT(check("8").status().message,
+              ::testing::HasSubstr("--speculative-num-draft-tokens 8: allowed: at most 7"));
 }
 
 TEST(PublishedCommandLines, BenchLinesResolve) {

@@ -113,7 +113,7 @@ def speculates_in_one_batch(work):
         check(f"bench one-batch with drafts, chances {chances}", [(r["batch_size"], r["width"], r["accept_length"], r["acceptance"],
               r["bandwidth_gb_s"]) for r in rows] == [(b, 3, length, "simulated", None) for b in (1, 3)], (rows, err))
         check("it says so", f"accept length (simulated): {length:.2f}" in out, out)
-    expect_error("bench one-batch counts drafts in the context", 2, ["--output-len 300 times 3 tokens a step", "max_position_embeddings"], "bench",
+    expect_error("bench one-batch counts drafts in the context", 2, ["--output-len 300 times 3 rows a step", "max_position_embeddings"], "bench",
                  "one-batch", "--model", TINY, "--input-len", "3500", "--output-len", "300", "--speculative-algorithm", "NEXTN",
                  "--speculative-num-steps", "2")
 

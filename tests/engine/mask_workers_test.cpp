@@ -67,6 +67,13 @@ class Counting final : public TokenConstraint {
   int64_t num_undone_ = 0;
 };
 
+std::vector<DraftNode> chain(const std::vector<int32_t>& tokens) {
+  std::vector<DraftNode> drafts;
+  for (const int32_t token : tokens)
+    drafts.push_back({.token = token, .parent = static_cast<int32_t>(drafts.size())});
+  return drafts;
+}
+
 // The workers have one thread in each lane.
 class MaskWorkersTest : public ::testing::Test {
  protected:
@@ -266,7 +273,7 @@ TEST_F(MaskWorkersTest, MasksOfDraftsFollowThemAsFarAsTheyAreAllowed) {
   workers_.post(counting, {});
   EXPECT_EQ(take(counting).error, "");
   std::vector<uint32_t> words(4 * kWords);
-  workers_.post_drafts(counting, {0, 1, 5, 3});
+  workers_.post_drafts(counting, chain({0, 1, 5, 3}));
   while (!workers_.is_ready(*counting)) std::this_thread::yield();
   workers_.take_drafts(counting, words);
   EXPECT_THAT(words, ElementsAre(0b10U, 0, 0b100U, 0, 0, 0, 0, 0));
@@ -277,13 +284,50 @@ TEST_F(MaskWorkersTest, MasksOfDraftsFollowThemAsFarAsTheyAreAllowed) {
   EXPECT_EQ(take(counting).error, "");
   EXPECT_EQ(constraint.num_undone(), 0);
   EXPECT_TRUE(counting->allows(0, 3));
-  workers_.post_drafts(counting, {3, 4});
+  workers_.post_drafts(counting, chain({3, 4}));
   while (!workers_.is_ready(*counting)) std::this_thread::yield();
-  workers_.take_drafts(counting, words);
+  workers_.take_drafts(counting, std::span(words).first(2 * kWords));
   workers_.post(counting, {3});  // the second one was not
   EXPECT_EQ(take(counting).error, "");
   EXPECT_EQ(constraint.num_undone(), 1);
   EXPECT_TRUE(counting->allows(0, 4));
+}
+
+// The worker follows one path after another. What it told the constraint last is undone as far as other
+// tokens were sampled.
+TEST_F(MaskWorkersTest, MasksOfATreeFollowEveryPathThatIsAllowed) {
+  auto owned = std::make_unique<testing::ChainConstraint>(/*modulus=*/2);
+  const auto task = std::make_shared<MaskTask>(std::move(owned), testing::kVocab, 1);
+  testing::ChainConstraint other(2);
+  const size_t num_words = testing::kVocab / 32;
+  const auto mask_after = [&](const std::vector<int32_t>& tokens) {
+    for (const int32_t token : tokens) EXPECT_TRUE(other.accept_token(token));
+    std::vector<uint32_t> mask(num_words);
+    other.fill_mask(mask);
+    other.rollback(std::ssize(tokens));
+    return mask;
+  };
+  std::vector<uint32_t> first(num_words);
+  workers_.post(task, {});
+  while (!workers_.is_ready(*task)) std::this_thread::yield();
+  EXPECT_EQ(workers_.take(*task, first).error, "");
+  EXPECT_EQ(first, mask_after({}));
+  // The first token must be even, and all others must be odd.
+  const std::vector<DraftNode> drafts = {{2, 0}, {4, 0}, {3, 0}, {5, 1}, {6, 1}, {7, 2}, {9, 4}, {11, 5}};
+  const std::vector<std::vector<int32_t>> paths = {{2}, {4}, {}, {2, 5}, {}, {4, 7}, {2, 5, 9}, {}};
+  std::vector<uint32_t> words(drafts.size() * num_words);
+  workers_.post_drafts(task, drafts);
+  while (!workers_.is_ready(*task)) std::this_thread::yield();
+  workers_.take_drafts(task, words);
+  for (size_t i = 0; i < drafts.size(); ++i) {
+    SCOPED_TRACE(i);
+    const std::vector<uint32_t> mask(words.begin() + i * num_words, words.begin() + (i + 1) * num_words);
+    EXPECT_EQ(mask, paths[i].empty() ? std::vector<uint32_t>(num_words) : mask_after(paths[i]));
+  }
+  workers_.post(task, {2, 5, 9});
+  while (!workers_.is_ready(*task)) std::this_thread::yield();
+  EXPECT_EQ(workers_.take(*task, first).error, "");
+  EXPECT_EQ(first, mask_after({2, 5, 9}));
 }
 
 TEST_F(MaskWorkersTest, LateMasksOfDraftsAreGivenUp) {
@@ -299,7 +343,7 @@ TEST_F(MaskWorkersTest, LateMasksOfDraftsAreGivenUp) {
   EXPECT_EQ(take(counting).error, "");
   waits = true;
   std::vector<uint32_t> words(2 * kWords);
-  workers_.post_drafts(counting, {0, 1});
+  workers_.post_drafts(counting, chain({0, 1}));
   begun.wait();
   workers_.take_drafts(counting, words);  // a worker is making them
   EXPECT_THAT(words, ElementsAre(0, 0, 0, 0));
@@ -314,7 +358,7 @@ TEST_F(MaskWorkersTest, LateMasksOfDraftsAreGivenUp) {
     if (!std::exchange(first, false)) second.wait();
   });
   workers_.post(blocking, {1});
-  workers_.post_drafts(counting, {1});
+  workers_.post_drafts(counting, chain({1}));
   workers_.take_drafts(counting, std::span(words).first(kWords));  // they wait for a worker
   EXPECT_THAT(words, ElementsAre(0, 0, 0, 0));
   workers_.post(counting, {1});

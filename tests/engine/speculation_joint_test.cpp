@@ -1,7 +1,7 @@
 // Tests that speculation at temperature 1 draws three consecutive tokens from the target's joint
-// distribution. Chains of drafts share the target's noise, which could tie a token to the one before it. No
-// part of the model runs here: logits are tables over a few tokens, so that the distribution can be
-// enumerated in double.
+// distribution, through chains and through trees of drafts. Drafts share the target's noise, which could tie
+// a token to the one before it. No part of the model runs here: logits are tables over a few tokens, so that
+// the distribution can be enumerated in double.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,7 +18,7 @@ namespace {
 using testing::SamplingCase;
 
 constexpr int64_t kTokens = 5;  // vocabulary
-constexpr int64_t kWidth = 4;
+constexpr int64_t kDepth = 3;
 constexpr int64_t kNumNew = 4;  // the prompt's step samples the first one, verifications the triple after it
 const std::vector<int32_t> kPrompt = {1, 3};
 
@@ -56,6 +56,9 @@ class TableRunner final : public HostRunner {
   const ModelConfig& config() const override { return config_; }
   bool has_nextn() const override { return true; }
   void copy_pages(std::span<const PageCopy> copies) override { ASSERT_TRUE(copies.empty()); }
+  void move_records(std::span<const RecordMove> moves) override {
+    for (const RecordMove& move : moves) cache_[move.target] = cache_[move.source];
+  }
   const ExpertStats& expert_stats() const override { return stats_; }
   std::span<const float> forward(const ForwardBatch& batch) override {
     return forward_with_hidden(batch).logits;
@@ -69,8 +72,7 @@ class TableRunner final : public HostRunner {
     }
     logits_.clear();
     for (const int32_t row : batch.logit_rows) {
-      // A request has one page, so the record of the previous position is in the previous slot.
-      append(logits_, target_[cache_[batch.slots[row] - 1]][batch.token_ids[row]]);
+      append(logits_, target_[cache_[slot_before(batch, row)]][batch.token_ids[row]]);
     }
     return {.logits = logits_, .hidden = hidden_};
   }
@@ -86,6 +88,14 @@ class TableRunner final : public HostRunner {
   }
 
  private:
+  // Returns the slot of the key before a row. A request has one page, and in a tree that key is the parent.
+  static int64_t slot_before(const ForwardBatch& batch, int32_t row) {
+    const int64_t decode_row = row - batch.num_prefill_tokens;
+    if (decode_row < 0 || batch.decode_ancestors.empty()) return batch.slots[row] - 1;
+    const int64_t kv_len = batch.decode_kv_len[decode_row];
+    return batch.slots[row] / kPageSize * kPageSize +
+           record_position(batch.decode_ancestors[decode_row], kv_len, kv_len - 2);
+  }
   static void append(std::vector<float>& to, const std::array<float, kTokens>& row) {
     to.insert(to.end(), row.begin(), row.end());
   }
@@ -123,13 +133,19 @@ void add_triples(const Table& target, SamplingCase row, double probability, std:
   }
 }
 
-class JointTriples : public ::testing::TestWithParam<SamplingCase> {};
+struct JointCase {
+  SamplingCase sampling;
+  int64_t topk = 1;
+  int64_t width = 0;
+};
+
+class JointTriples : public ::testing::TestWithParam<JointCase> {};
 
 TEST_P(JointTriples, FollowTheTargetsDistribution) {
   constexpr int64_t kDraws = 40'000;
   constexpr int64_t kTogether = 256;
-  const SamplingParams& params = GetParam().params;
-  SamplingCase start = GetParam();
+  SamplingCase start = GetParam().sampling;
+  const SamplingParams params = start.params;
   start.prompt = kPrompt;
   std::vector<double> exact(kTokens * kTokens * kTokens);
   add_triples(TableRunner::target(), start, 1.0, exact);
@@ -139,9 +155,11 @@ TEST_P(JointTriples, FollowTheTargetsDistribution) {
   options.enable_radix_cache = false;
   options.context_length = kPageSize;
   options.decode_log_interval = 0;
-  options.speculation_width = kWidth;
+  options.speculation_width = GetParam().width;
+  options.draft_shape = {.num_steps = kDepth, .topk = GetParam().topk};
   auto executor =
-      std::make_unique<CpuExecutor>(std::make_unique<TableRunner>(kTogether), pool, /*speculates=*/true);
+      std::make_unique<CpuExecutor>(std::make_unique<TableRunner>(kTogether), pool, /*speculates=*/true,
+                                    std::vector<double>(), options.draft_shape);
   const testing::CheckedEngine engine(
       Engine::create(std::move(executor), testing::fake_config(kTokens), options).value());
   const auto sink = std::make_shared<testing::Collector>();
@@ -165,23 +183,24 @@ TEST_P(JointTriples, FollowTheTargetsDistribution) {
   }
   EXPECT_GT(testing::chi_squared_p(counts, exact), 1e-4);
   const SpeculationCounts speculation = engine->stats().speculation;
-  EXPECT_GT(speculation.accept_rate(), 0.4) << "most triples come through accepted drafts";
-  EXPECT_LT(speculation.accept_rate(), 0.95) << "and some drafts are wrong";
+  EXPECT_GT(speculation.accept_length(), 1.6) << "most triples come through accepted drafts";
+  EXPECT_LT(speculation.accept_length(), 2.9) << "and some drafts are wrong";
 }
 
-SamplingCase with(std::string name, SamplingParams params) {
+JointCase with(std::string name, SamplingParams params, int64_t topk = 1, int64_t width = kDepth + 1) {
   params.temperature = 1.0F;
   SamplingCase row;
   row.name = std::move(name);
   row.params = params;
-  return row;
+  return {.sampling = row, .topk = topk, .width = width};
 }
 
-INSTANTIATE_TEST_SUITE_P(Speculation, JointTriples,
-                         ::testing::Values(with("WholeVocabulary", {}), with("TopK", {.top_k = 3}),
-                                           with("TopP", {.top_p = 0.8F}),
-                                           with("FrequencyPenalty", {.frequency_penalty = 0.8F})),
-                         [](const auto& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Speculation, JointTriples,
+    ::testing::Values(with("WholeVocabulary", {}), with("TopK", {.top_k = 3}), with("TopP", {.top_p = 0.8F}),
+                      with("FrequencyPenalty", {.frequency_penalty = 0.8F}), with("Tree", {}, 3, 8),
+                      with("TreeWithTopPAndPenalty", {.top_p = 0.8F, .frequency_penalty = 0.8F}, 2, 6)),
+    [](const auto& one) { return one.param.sampling.name; });
 
 }  // namespace
 }  // namespace hadal

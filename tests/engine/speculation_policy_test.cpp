@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <random>
 
 #include "model/presets.h"
@@ -22,10 +23,18 @@ constexpr const char* kTiny =
         "vocab_size": 4096})";
 
 StepCosts costs_of(const std::string& preset, const DeviceRates& rates,
-                   std::string_view override_json = R"({"num_nextn_predict_layers": 1})") {
+                   std::string_view override_json = R"({"num_nextn_predict_layers": 1})",
+                   const DraftShape& shape = {}) {
   const ModelConfig config =
       parse_model_config(preset_config_json(preset).value(), preset, override_json).value();
-  return StepCosts(config, KvLayout(), rates);
+  return StepCosts(config, KvLayout(), rates, shape);
+}
+
+// Returns the first `count` drafts.
+std::vector<int32_t> chain_of(int64_t count) {
+  std::vector<int32_t> drafts(static_cast<size_t>(count));
+  std::iota(drafts.begin(), drafts.end(), 1);
+  return drafts;
 }
 
 struct Course {
@@ -55,7 +64,7 @@ Course run(SpeculationPolicy& policy, const StepCosts& costs, const StepLoad& lo
     for (int64_t i = 0; i < load.num_requests; ++i) {
       int64_t accepted = 0;
       while (accepted < choice.width - 1 && accepts(random)) ++accepted;
-      policy.observe(choice.width - 1, accepted);
+      policy.observe(choice.width - 1, chain_of(accepted));
     }
   }
   return course;
@@ -70,21 +79,43 @@ TEST(SpeculationPolicy, TheRowsOfAStepAreLimited) {
 }
 
 TEST(SpeculationPolicy, AcceptanceAtADepthIsConditionalOnTheDepthBefore) {
-  AcceptanceByDepth acceptance(3);
-  for (int i = 0; i < 1000; ++i) acceptance.observe(2, i % 2);  // the first draft is right half the time
-  const std::vector<double> rates = acceptance.rates();
-  EXPECT_NEAR(rates[0], 0.5, 0.05);
-  EXPECT_LT(rates[1], 0.1) << "the second never is";
-  EXPECT_EQ(rates[2], rates[1]) << "the third was never verified";
-  EXPECT_DOUBLE_EQ(expected_tokens({0.5, 0.5, 0.5}, 1), 1.0);
-  EXPECT_DOUBLE_EQ(expected_tokens({0.5, 0.5, 0.5}, 3), 1.75);
+  DraftAcceptance acceptance(3, /*is_chain=*/true);
+  for (int i = 0; i < 1000; ++i) acceptance.observe(2, chain_of(i % 2));  // the first is right half the time
+  const std::vector<double> chances = acceptance.chances();
+  EXPECT_NEAR(chances[0], 0.5, 0.05);
+  EXPECT_LT(chances[1], 0.1 * chances[0]) << "the second never is";
+  EXPECT_DOUBLE_EQ(chances[2] / chances[1], chances[1] / chances[0]) << "the third was never verified";
+}
+
+// A draft that is right although an earlier one is not is on another path.
+TEST(SpeculationPolicy, AcceptanceInATreeIsThatOfEachNode) {
+  DraftAcceptance acceptance(3, /*is_chain=*/false);
+  for (int i = 0; i < 1000; ++i) {
+    if (i % 4 == 0) {
+      acceptance.observe(2, std::vector<int32_t>{2});
+    } else {
+      acceptance.observe(2, std::vector<int32_t>{1});
+    }
+  }
+  const std::vector<double> chances = acceptance.chances();
+  EXPECT_NEAR(chances[0], 0.75, 0.05);
+  EXPECT_NEAR(chances[1], 0.25, 0.05);
+  EXPECT_EQ(chances[2], chances[1]) << "the third was never verified";
+}
+
+TEST(SpeculationPolicy, AStepIsExpectedToAcceptNoMoreThanAPath) {
+  const std::vector<double> chances = {0.9, 0.5, 0.5, 0.4};
+  EXPECT_DOUBLE_EQ(expected_tokens(chances, {}, 1), 1.0);
+  EXPECT_DOUBLE_EQ(expected_tokens(chances, {}, 3), 2.4);
+  EXPECT_DOUBLE_EQ(expected_tokens(chances, {.num_steps = 2, .topk = 2}, 4), 2.9);
+  EXPECT_DOUBLE_EQ(expected_tokens(chances, {.num_steps = 2, .topk = 2}, 5), 3.0);
 }
 
 TEST(SpeculationPolicy, OldOutcomesFade) {
-  AcceptanceByDepth acceptance(1);
-  for (int i = 0; i < 1000; ++i) acceptance.observe(1, 0);
-  for (int i = 0; i < 300; ++i) acceptance.observe(1, 1);
-  EXPECT_GT(acceptance.rates()[0], 0.9);
+  DraftAcceptance acceptance(1, /*is_chain=*/true);
+  for (int i = 0; i < 1000; ++i) acceptance.observe(1, chain_of(0));
+  for (int i = 0; i < 300; ++i) acceptance.observe(1, chain_of(1));
+  EXPECT_GT(acceptance.chances()[0], 0.9);
 }
 
 // A step reads E(1 − (1 − k/E)^rows) experts. A second row therefore nearly doubles the cost of the experts
@@ -161,6 +192,41 @@ TEST(SpeculationPolicy, NoStepIsWiderThanAllowed) {
   for (const int64_t widest : {1, 2, 3}) {
     EXPECT_LE(policy.choose({.num_requests = 0}, widest).width, widest);
   }
+}
+
+// The first seven drafts of a tree are right as often as `chances` says; at most one of them at a time.
+std::vector<int64_t> widths_of_tree(const std::vector<double>& chances, int64_t num_requests) {
+  const DraftShape shape{.num_steps = 3, .topk = 4};
+  SpeculationPolicy policy(8, costs_of("v2-lite", kGpu, R"({"num_nextn_predict_layers": 1})", shape), shape);
+  const StepLoad load{.num_requests = num_requests, .num_keys = 1024 * num_requests};
+  std::mt19937_64 random(1);
+  std::discrete_distribution<int32_t> draft(chances.begin(), chances.end());  // 0: none is right
+  std::vector<int64_t> widths;
+  for (int64_t step = 0; step < 600; ++step) {
+    const SpeculationPolicy::Choice choice = policy.choose(load, 8);
+    policy.planned(choice);
+    widths.push_back(choice.width);
+    for (int64_t i = 0; i < num_requests; ++i) {
+      std::vector<int32_t> accepted;
+      if (const int32_t right = draft(random); right > 0 && right < choice.width) accepted = {right};
+      policy.observe(choice.width - 1, accepted);
+    }
+  }
+  return widths;
+}
+
+TEST(SpeculationPolicy, ATreeBeginsWithAllItsNodesAndKeepsThoseThatAreWorthTheirRows) {
+  const auto num_of = [](const std::vector<int64_t>& widths, int64_t width) {
+    return std::count(widths.begin() + 100, widths.end(), width);
+  };
+  const std::vector<int64_t> narrow = widths_of_tree({0.02, 0.96, 0.02, 0, 0, 0, 0, 0}, 1);
+  EXPECT_EQ(narrow[0], 8);
+  EXPECT_GT(num_of(narrow, 2), 450);
+  const std::vector<int64_t> useless = widths_of_tree({1, 0, 0, 0, 0, 0, 0, 0}, 1);
+  EXPECT_EQ(useless[0], 8);
+  EXPECT_GT(num_of(useless, 1), 450);
+  const std::vector<int64_t> wide = widths_of_tree({0, 0.4, 0.3, 0.3, 0, 0, 0, 0}, 64);
+  EXPECT_GT(num_of(wide, 4), 300) << "where all experts are read anyway, rows are cheap";
 }
 
 }  // namespace

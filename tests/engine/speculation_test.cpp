@@ -3,13 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <limits>
 
 #include "engine/backend.h"
 #include "engine/cpu/cpu_executor.h"
 #include "engine/cpu/rank_runner.h"
 #include "tests/engine/fake_executor.h"
+#include "tests/engine/guessable_model.h"
 #include "tests/engine/recorded_plans.h"
 #include "tests/engine/request_mix.h"
 #include "tests/engine/small_model.h"
@@ -23,6 +23,7 @@ using testing::expect_beginnings;
 using testing::expect_same_mix;
 using testing::Finished;
 using testing::greedy_request;
+using testing::GuessableModel;
 using ::testing::HasSubstr;
 using testing::kFewRequests;
 using testing::kNumRequests;
@@ -30,56 +31,6 @@ using testing::kTinyPool;
 using testing::kVocab;
 using testing::MixResult;
 using testing::random_prompt;
-
-uint32_t mix(uint32_t x) {
-  x = (x ^ (x >> 16)) * 0x85ebca6bU;
-  return x ^ (x >> 13);
-}
-
-// A random model's NextN layer guesses nothing correctly. In this model the next token is often a function of
-// the last token and its position. NextN has this function, and is wrong now and then. The model can also be
-// made to fail.
-class GuessableModel final : public Model {
- public:
-  explicit GuessableModel(std::unique_ptr<Model> model) : model_(std::move(model)) {}
-  const ModelConfig& config() const override { return model_->config(); }
-  const ModelWeights& weights() const override { return model_->weights(); }
-  const ExpertStats& expert_stats() const override { return model_->expert_stats(); }
-  void forward(const ForwardBatch& batch, KvCache& cache, const ForwardOutputs& outputs,
-               ExecContext& exec) override {
-    if (fails_at > 0 && ++num_forwards_ % fails_at == 0) throw Error("this step fails");
-    model_->forward(batch, cache, outputs, exec);
-    for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
-      const int32_t row = batch.logit_rows[i];
-      favour(batch.token_ids[row], batch.positions[row], outputs.logits + i * kVocab);
-      if (poison_position >= 0 && batch.positions[row] == poison_position)
-        outputs.logits[i * kVocab + 5] = std::nanf("");
-    }
-  }
-  void forward_nextn(const ForwardBatch& batch, const float* hidden, KvCache& cache,
-                     const ForwardOutputs& outputs, ExecContext& exec) override {
-    model_->forward_nextn(batch, hidden, cache, outputs, exec);
-    for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
-      const int32_t row = batch.logit_rows[i];
-      const int32_t position = batch.positions[row] + 1;
-      const bool mistaken = mix(static_cast<uint32_t>(position)) % 5 == 0;
-      favour(batch.token_ids[row] + (mistaken ? 1 : 0), position, outputs.logits + i * kVocab);
-      if (nextn_gives_nan) outputs.logits[i * kVocab] = std::nanf("");
-    }
-  }
-
-  int64_t fails_at = 0;          // every n-th step fails; 0: none does
-  int32_t poison_position = -1;  // the logits of this position are NaN
-  bool nextn_gives_nan = false;
-
- private:
-  static void favour(int32_t token, int32_t position, float* logits) {
-    logits[mix(static_cast<uint32_t>(token * 31 + position)) % kVocab] += 7.0F;
-  }
-
-  std::unique_ptr<Model> model_;
-  int64_t num_forwards_ = 0;
-};
 
 // A step waits for its masks however long they take, so that no draft is dropped because the machine is busy.
 constexpr double kWaits = std::numeric_limits<double>::infinity();

@@ -2,6 +2,7 @@
 // retracted, who may grow into the last pages, and who is admitted.
 #include <gtest/gtest.h>
 
+#include "scheduler/client_shares.h"
 #include "tests/scheduler/client_requests.h"
 
 namespace hadal::testing {
@@ -80,8 +81,21 @@ TEST(MemoryShares, AFullPoolMakesRoomForANewcomer) {
   requests.run_to_the_end(50'000);
 }
 
+// The second client's request waits until the first one's oldest request ends, because it needs most of the
+// pool.
+TEST(MemoryShares, AWaitingClientIsCompanyHoweverLongItWaits) {
+  ClientRequests requests(an_eighth_is_kept(160));
+  const auto flood = requests.add_many(2, {.client = 7, .prompt_len = 60, .max_new_tokens = 5000});
+  requests.step();
+  const RequestId large = requests.add({.client = 8, .prompt_len = 64 * 150, .max_new_tokens = 100});
+  EXPECT_EQ(requests.first_retracted(ClientShares::kCompanySteps), 0) << "both still have room to grow";
+  EXPECT_EQ(requests.first_retracted(600), flood.back()) << "the last eighth is for the one that waits";
+  EXPECT_FALSE(requests.is_running(large));
+  requests.run_to_the_end(20'000);
+}
+
 // The flood was alone for so long that it need not leave any room before the other client arrives.
-TEST(MemoryShares, ANewcomerIsCompanyAsSoonAsItArrives) {
+TEST(MemoryShares, ANewcomerIsCompanyAsSoonAsItAsksForAdmission) {
   ClientRequests requests(an_eighth_is_kept(160));
   requests.add_many(2, {.client = 7, .prompt_len = 60, .max_new_tokens = 6000});
   for (int i = 0; i < 4200; ++i) requests.step();

@@ -31,14 +31,14 @@ void append_speculation_rows(std::vector<Flag>& out) {
        .min = 1,
        .max = kMaxSpeculationWidth - 1,
        .default_text = fmt::format("{}", kDefaultSpeculationSteps),
-       .text = "largest number of tokens to guess for a step; fewer or none are guessed where they are not "
-               "worth their cost"},
+       .text = "largest number of tokens to guess one after the other for a step; fewer or none are guessed "
+               "where they are not worth their cost"},
       {.name = "speculative-fixed",
        .kind = kSwitch,
        .commands = kRuns | kBench,
        .group = "Speculation",
-       .text = "guess --speculative-num-steps tokens in every step, even where they are not worth their "
-               "cost; bench one-batch always does this"},
+       .text = "guess as many tokens in every step as the other flags allow, even where they are not worth "
+               "their cost; bench one-batch always does this"},
       {.name = "speculative-eagle-topk",
        .kind = kInteger,
        .commands = kRuns | kBench,
@@ -47,7 +47,10 @@ void append_speculation_rows(std::vector<Flag>& out) {
        .min = 1,
        .max = kMaxSpeculationWidth,
        .default_text = "1",
-       .text = "drafts for each position; this version verifies only one, and warns if N is larger"},
+       .text =
+           "above 1, a step verifies a tree of drafts: N after the newest token, and N after each of the N "
+           "best drafts of a depth. On a GPU each step has a chain of drafts, with a warning, and "
+           "DeepSeek-V3.2's models allow only 1"},
       {.name = "speculative-num-draft-tokens",
        .kind = kInteger,
        .commands = kRuns | kBench,
@@ -56,9 +59,8 @@ void append_speculation_rows(std::vector<Flag>& out) {
        .min = 2,
        .max = kMaxSpeculationWidth,
        .default_text = "the number of steps, plus 1",
-       .text =
-           "tokens that a step may sample for a request; with one guess for each position it is always the "
-           "number of steps, plus 1"},
+       .text = "rows of a step for a request: its newest token and the best N - 1 drafts of the tree. With "
+               "--speculative-eagle-topk 1 it is always the number of steps, plus 1"},
       {.name = "speculative-draft-model-path",
        .kind = kOne,
        .commands = kRuns | kBench | kLogits,

@@ -47,9 +47,9 @@ class CpuBackend final : public Backend {
       return invalid_argument("speculation: {} has no NextN layer", to_string(config().architecture));
     }
     try {
-      return std::unique_ptr<StepExecutor>(
-          std::make_unique<CpuExecutor>(host_runner(options.max_total_tokens / kPageSize, options.kv_layout),
-                                        pool_, speculates, options.simulated_acceptance));
+      return std::unique_ptr<StepExecutor>(std::make_unique<CpuExecutor>(
+          host_runner(options.max_total_tokens / kPageSize, options.kv_layout), pool_, speculates,
+          options.simulated_acceptance, options.draft_shape));
     } catch (const std::exception& error) {
       return make_status(
           StatusCode::kResourceExhausted,

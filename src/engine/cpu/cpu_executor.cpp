@@ -24,13 +24,13 @@ void set_error(StepOutput& output, const char* what) noexcept {
 }  // namespace
 
 CpuExecutor::CpuExecutor(std::unique_ptr<HostRunner> runner, ThreadPool& pool, bool speculates,
-                         std::vector<double> simulated_acceptance)
+                         std::vector<double> simulated_acceptance, const DraftShape& draft_shape)
     : pool_(pool),
       runner_(std::move(runner)),
       vocab_size_(runner_->config().vocab_size),
       simulated_acceptance_(std::move(simulated_acceptance)),
       scratch_(static_cast<size_t>(pool.num_threads())) {
-  if (speculates) speculation_.emplace(*runner_, pool_);
+  if (speculates) speculation_.emplace(*runner_, pool_, draft_shape);
   thread_ = std::thread([this] { work(); });
 }
 
@@ -52,7 +52,7 @@ void CpuExecutor::launch(StagedStep step) {
   to_worker_.notify_one();
 }
 
-std::vector<std::vector<int32_t>> CpuExecutor::wait_drafts(int64_t step) {
+std::vector<std::vector<DraftNode>> CpuExecutor::wait_drafts(int64_t step) {
   if (!speculation_) return {};
   std::unique_lock lock(mutex_);
   to_engine_.wait(lock, [&] { return drafted_step_ >= step; });
@@ -60,7 +60,7 @@ std::vector<std::vector<int32_t>> CpuExecutor::wait_drafts(int64_t step) {
 }
 
 void CpuExecutor::tell_drafts(const StagedStep& step) {
-  std::vector<std::vector<int32_t>> drafts;
+  std::vector<std::vector<DraftNode>> drafts;
   for (const SampleSpec& spec : step.samples) {
     if (!spec.constrained) continue;
     drafts.emplace_back();
@@ -69,7 +69,7 @@ void CpuExecutor::tell_drafts(const StagedStep& step) {
   tell_drafts(step.step, std::move(drafts));
 }
 
-void CpuExecutor::tell_drafts(int64_t step, std::vector<std::vector<int32_t>> drafts) noexcept {
+void CpuExecutor::tell_drafts(int64_t step, std::vector<std::vector<DraftNode>> drafts) noexcept {
   {
     const std::lock_guard lock(mutex_);
     drafted_step_ = step;
@@ -160,7 +160,9 @@ void CpuExecutor::run_forward(StagedStep& step, StepOutput& output) {
   output.distinct_experts = runner_->expert_stats().distinct_experts;
   score_prompts(step, rows.logits, output);
   sample(step, rows.logits, output);
-  if (speculation_) speculation_->follow(step, rows.hidden, output, slots_);
+  if (!speculation_) return;
+  speculation_->commit(step, output);
+  speculation_->follow(step, rows.hidden, output, slots_);
 }
 
 // After a step has failed, the state of its slots has no meaning.
@@ -233,34 +235,38 @@ void CpuExecutor::sample_rows_of(const SampleSpec& spec, std::span<const float> 
   const size_t mask_words = masks.size() / static_cast<size_t>(std::max(spec.num_rows, 1));
   CpuSlot& slot = slots_[spec.slot];
   result.slot = spec.slot;
-  for (int32_t i = 0; i < spec.num_rows; ++i) {
-    const std::span<const float> row = logits.subspan(i * vocab_size_, vocab_size_);
-    const std::span<const uint32_t> allowed = masks.subspan(i * mask_words, mask_words);
+  if (spec.num_rows == 0) return;
+  int32_t row = 0;
+  for (int64_t depth = 0; depth == 0 || row > 0; ++depth) {
+    const std::span<const float> row_logits = logits.subspan(row * vocab_size_, vocab_size_);
+    const std::span<const uint32_t> allowed = masks.subspan(row * mask_words, mask_words);
     const auto is_zero = [](uint32_t word) { return word == 0; };
-    if (i > 0 && spec.constrained && std::all_of(allowed.begin(), allowed.end(), is_zero)) return;
-    if (has_nan(row)) {  // a broken checkpoint; the other rows of the step continue
-      if (i == 0) result.error = "the model's logits contain NaN";
+    if (depth > 0 && spec.constrained && std::all_of(allowed.begin(), allowed.end(), is_zero)) return;
+    if (has_nan(row_logits)) {  // a broken checkpoint; the other rows of the step continue
+      if (depth == 0) result.error = "the model's logits contain NaN";
       return;
     }
-    ChosenToken chosen = sample_row(slot, spec.position + i, row, allowed, scratch);
-    const int32_t token = chosen.token;
-    if (i == 0) {
-      result.token = token;
+    ChosenToken chosen = sample_row(slot, spec.position + depth, row_logits, allowed, scratch);
+    chosen.row = row;
+    row = accepted_row(spec, row, depth, chosen.token);
+    if (depth == 0) {
+      result.token = chosen.token;
       result.logprob = std::move(chosen.logprob);
     } else {
       result.further.push_back(std::move(chosen));
     }
-    if (i + 1 < spec.num_rows && !accepts(spec, i, token)) return;
   }
 }
 
 // With a grammar, acceptance is not simulated, because the masks after a draft were made for that draft.
-bool CpuExecutor::accepts(const SampleSpec& spec, int32_t row, int32_t token) const {
+int32_t CpuExecutor::accepted_row(const SampleSpec& spec, int32_t row, int64_t depth, int32_t token) const {
+  if (spec.num_rows == 1) return 0;  // only a verification has drafts
   const CpuSlot& slot = slots_[spec.slot];
-  if (simulated_acceptance_.empty() || spec.constrained) return token == slot.drafts[row];
-  return row < std::ssize(simulated_acceptance_) &&
-         simulates_acceptance(slot.start.seed, static_cast<uint64_t>(spec.position + row),
-                              simulated_acceptance_[row]);
+  if (simulated_acceptance_.empty() || spec.constrained) return accepted_child(slot.drafts, row, token);
+  const bool accepts = depth < std::ssize(simulated_acceptance_) &&
+                       simulates_acceptance(slot.start.seed, static_cast<uint64_t>(spec.position + depth),
+                                            simulated_acceptance_[depth]);
+  return accepts ? best_child(slot.drafts, row) : 0;
 }
 
 ChosenToken CpuExecutor::sample_row(CpuSlot& slot, int64_t position, std::span<const float> logits,

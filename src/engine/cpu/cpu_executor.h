@@ -22,14 +22,14 @@ class CpuExecutor final : public StepExecutor {
  public:
   // `pool` and what the runner was made from must outlive the executor, and nothing else may use them while
   // the executor lives. Sampling runs on `pool`. With `speculates` it verifies drafts, and the runner must
-  // have the NextN layer. simulated_acceptance is that of EngineOptions.
+  // have the NextN layer. draft_shape and simulated_acceptance are those of EngineOptions.
   CpuExecutor(std::unique_ptr<HostRunner> runner, ThreadPool& pool, bool speculates = false,
-              std::vector<double> simulated_acceptance = {});
+              std::vector<double> simulated_acceptance = {}, const DraftShape& draft_shape = {});
   // Finishes the steps in flight, but does not wait for missing masks.
   ~CpuExecutor() override;
 
   void launch(StagedStep step) override;
-  std::vector<std::vector<int32_t>> wait_drafts(int64_t step) override;
+  std::vector<std::vector<DraftNode>> wait_drafts(int64_t step) override;
   void set_masks(int64_t step, std::vector<uint32_t> masks) override;
   StepOutput wait() override;
   bool takes_absorbed_prompts() const override { return true; }
@@ -49,19 +49,19 @@ class CpuExecutor final : public StepExecutor {
   void sample(const StagedStep& step, std::span<const float> logits, StepOutput& output);
   void sample_rows(const StagedStep& step, std::span<const float> logits, std::span<const int32_t> rows,
                    std::span<const uint32_t> masks, StepOutput& output);
-  // Samples the rows of one sample. `logits` begins at its first row and has all rows after it. `masks` has
-  // the masks of its rows, or is empty.
+  // Samples the rows on the accepted path of one sample. `logits` begins at its first row and has all rows
+  // after it. `masks` has the masks of its rows, or is empty.
   void sample_rows_of(const SampleSpec& spec, std::span<const float> logits, std::span<const uint32_t> masks,
                       SamplerScratch& scratch, SampledToken& result);
-  // Tells whether the draft after row `row` of a sample is accepted, if the row sampled `token`.
-  bool accepts(const SampleSpec& spec, int32_t row, int32_t token) const;
+  // Returns the node that is accepted after node `row` at this depth, if that sampled `token`; 0 if none is.
+  int32_t accepted_row(const SampleSpec& spec, int32_t row, int64_t depth, int32_t token) const;
   ChosenToken sample_row(CpuSlot& slot, int64_t position, std::span<const float> logits,
                          std::span<const uint32_t> allowed, SamplerScratch& scratch) const;
   void score_prompts(const StagedStep& step, std::span<const float> logits, StepOutput& output);
   std::vector<uint32_t> wait_masks(int64_t step);
   // Makes the drafts of constrained samples available to wait_drafts.
   void tell_drafts(const StagedStep& step);
-  void tell_drafts(int64_t step, std::vector<std::vector<int32_t>> drafts) noexcept;
+  void tell_drafts(int64_t step, std::vector<std::vector<DraftNode>> drafts) noexcept;
 
   ThreadPool& pool_;
   const std::unique_ptr<HostRunner> runner_;
@@ -81,8 +81,8 @@ class CpuExecutor final : public StepExecutor {
   std::array<StepOutput, kMaxInFlight> outputs_;
   int64_t num_launched_ = 0, num_begun_ = 0, num_ended_ = 0, num_taken_ = 0;
   std::map<int64_t, std::vector<uint32_t>> masks_;
-  int64_t drafted_step_ = 0;                  // the newest step whose drafts are known, or that has failed
-  std::vector<std::vector<int32_t>> drafts_;  // of its constrained samples
+  int64_t drafted_step_ = 0;                    // the newest step whose drafts are known, or that has failed
+  std::vector<std::vector<DraftNode>> drafts_;  // of its constrained samples
   bool stop_ = false;
   std::thread thread_;
 };

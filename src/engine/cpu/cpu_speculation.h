@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "engine/model_runner.h"
 #include "engine/sampler.h"
+#include "engine/speculation/draft_tree_builder.h"
 #include "engine/step_executor.h"
 
 namespace hadal {
@@ -19,10 +20,10 @@ struct CpuSlot {
   int32_t last_token = 0;
 
   // The other fields are used only with speculation.
-  int64_t length = 0;           // tokens of the request; 0: it has sampled nothing, or its last step failed
-  int32_t draft = 0;            // NextN's guess of the token after these
-  std::vector<float> hidden;    // [hidden]: NextN's hidden state from which the draft came
-  std::vector<int32_t> drafts;  // [num_rows − 1]: the drafts that the step verifies
+  int64_t length = 0;  // tokens of the request; 0: it has sampled nothing, or its last step failed
+  std::vector<DraftChoice> first_drafts;  // NextN's guesses of the token after these, best first
+  std::vector<float> hidden;              // [hidden]: NextN's hidden state from which they came
+  std::vector<DraftNode> drafts;          // [num_rows − 1]: the tree that the step verifies
   // NextN has not written the records of this many tokens before the newest one, because no step has needed
   // drafts since. Their inputs are kept at position % kMaxWaitingRows; the inputs of older tokens are lost.
   int64_t num_waiting = 0;            // at most kMaxWaitingRows
@@ -32,11 +33,15 @@ struct CpuSlot {
 
 class CpuSpeculation {
  public:
-  // Both must outlive it. The runner must have the NextN layer.
-  CpuSpeculation(HostRunner& runner, ThreadPool& pool);
+  // Runner and pool must outlive it. The runner must have the NextN layer.
+  CpuSpeculation(HostRunner& runner, ThreadPool& pool, const DraftShape& shape);
 
-  // Guesses the drafts of the step's VerifyItems, adds their rows to the batch, and fills in their samples.
+  // Guesses the drafts of the step's VerifyItems, adds their rows to the batch, and fills in their samples. A
+  // tree may have fewer nodes than the item allows.
   void expand(StagedStep& step, std::vector<CpuSlot>& slots);
+
+  // Moves the records of accepted drafts from the places of their nodes to their own positions.
+  void commit(const StagedStep& step, const StepOutput& output);
 
   // Runs NextN over the step's rows with the target's hidden states [rows, hidden]. Of a VerifyItem's rows it
   // uses only the accepted ones, so the records of drafts never stay. `output` has the sampled tokens. Each
@@ -46,10 +51,18 @@ class CpuSpeculation {
               std::vector<CpuSlot>& slots);
 
  private:
-  // Guess says which draft a row of NextN's batch gives.
+  // Guess says which drafts a row of NextN's batch gives.
   struct Guess {
     CpuSlot* slot = nullptr;
-    int64_t position = 0;  // of the draft
+    int64_t position = 0;  // of the drafts
+    std::vector<DraftChoice> drafts;
+    std::span<const float> hidden;  // [hidden]: of the row, valid until NextN's next batch
+  };
+  // Growth is the tree of a VerifyItem while it grows.
+  struct Growth {
+    DraftTreeBuilder tree;
+    std::vector<float> hidden;      // [drafts, hidden]: NextN's hidden states, by DraftTreeBuilder's records
+    std::vector<int32_t> expanded;  // drafts whose children are guessed
   };
 
   // Makes the records that wait, and the first drafts, for requests that verify drafts in this step.
@@ -58,21 +71,28 @@ class CpuSpeculation {
   void keep(CpuSlot& slot, int32_t next, std::span<const float> hidden) const;
   // Begins a batch of NextN for sequences of `step`.
   void begin_batch(const StagedStep& step);
-  // Adds a row on the absorbed path: `token` is the one at position + 1.
+  // Grows the trees of all items, one depth at a time.
+  void grow_trees(const StagedStep& step, std::vector<CpuSlot>& slots);
+  // Adds a row on the absorbed path whose record is at its own position: `token` is the one at position + 1.
   void add_row(int32_t seq_idx, int64_t position, int32_t token, std::span<const float> hidden);
-  // Requests the draft that the newest row gives.
+  // Requests the drafts that the newest row gives.
   void add_guess(CpuSlot& slot, int64_t position);
-  // Runs the batch; sets `draft` and `hidden` of the slots in guesses_.
+  // Runs the batch and fills in guesses_.
   void run_batch();
+  // Runs the batch, whose guesses are of the slots' next tokens.
+  void guess_first_drafts();
 
   HostRunner& runner_;
   ThreadPool& pool_;
+  const DraftShape shape_;
   const int64_t hidden_size_;
   std::vector<SamplerScratch> scratch_;  // one per thread of the pool
 
   ForwardBatch batch_;  // of NextN
   std::vector<float> hidden_;
   std::vector<Guess> guesses_;
+  std::vector<Growth> growths_;  // of the step's VerifyItems, in their order
+  std::vector<RecordMove> moves_;
 };
 
 }  // namespace hadal

@@ -125,6 +125,12 @@ void RankRunner::copy_pages(std::span<const PageCopy> copies) {
     hadal::copy_pages(rank->cache, num_cache_layers(*rank->model), copies);
 }
 
+void RankRunner::move_records(std::span<const RecordMove> moves) {
+  threads_.check_usable();
+  for (const auto& rank : state_->ranks)
+    hadal::move_records(rank->cache, num_cache_layers(*rank->model), moves);
+}
+
 const ExpertStats& RankRunner::expert_stats() const {
   return state_->ranks[0]->model->expert_stats();
 }

@@ -38,6 +38,7 @@ class RankRunner final : public HostRunner {
   ForwardRows forward_nextn(const ForwardBatch& batch, std::span<const float> hidden) override;
   const ModelConfig& config() const override;
   void copy_pages(std::span<const PageCopy> copies) override;
+  void move_records(std::span<const RecordMove> moves) override;
   // Every rank routes all tokens, so any rank's statistics are those of the step.
   const ExpertStats& expert_stats() const override;
 

@@ -66,7 +66,8 @@ void CudaExecutor::collect_chain(const Pending& pending, size_t item, SampledTok
       token.token = result.token;
       token.logprob = std::move(logprob);
     } else {
-      token.further.push_back({.token = result.token, .logprob = std::move(logprob)});
+      const auto row = static_cast<int32_t>(token.further.size()) + 1;
+      token.further.push_back({.token = result.token, .row = row, .logprob = std::move(logprob)});
     }
   }
 }

@@ -118,13 +118,15 @@ ItemOutcome EngineLoop::take_tokens(Sequence& sequence, SampledToken& sampled, C
         .verifications = 1, .tokens = 1 + accepted, .drafts = sampled.num_drafts, .accepted = accepted};
     sequence.speculation += counts;
     counters_.speculation += counts;
-    if (policy_) policy_->observe(counts.drafts, counts.accepted);
+    accepted_rows_.clear();
+    for (const ChosenToken& chosen : sampled.further) accepted_rows_.push_back(chosen.row);
+    if (policy_) policy_->observe(counts.drafts, accepted_rows_);
   }
   take_token(sequence, 0, sampled.token, sampled.logprob, now);
   for (ChosenToken& chosen : sampled.further) {
     if (sequence.finished) break;
     outcome.further.push_back(chosen.token);
-    take_token(sequence, outcome.further.size(), chosen.token, chosen.logprob, now);
+    take_token(sequence, static_cast<size_t>(chosen.row), chosen.token, chosen.logprob, now);
   }
   outcome.finished = sequence.finished;
   if (sequence.finished) return outcome;

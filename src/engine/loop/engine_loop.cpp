@@ -53,7 +53,9 @@ EngineLoop::EngineLoop(std::unique_ptr<StepExecutor> executor, const ModelConfig
       watchdog_(options.watchdog_timeout_s, options.on_stall),
       mask_workers_([&inbox] { inbox.wake(); }) {
   if (options.speculation_adapts && options.speculation_width > 0)
-    policy_.emplace(options.speculation_width, StepCosts(config, options.kv_layout, executor_->rates()));
+    policy_.emplace(options.speculation_width,
+                    StepCosts(config, options.kv_layout, executor_->rates(), options.draft_shape),
+                    options.draft_shape);
   if (recorder_) scheduler_.record_to(recorder_.get());
   counters_.max_total_tokens = options.max_total_tokens;
   counters_.acceptance_is_simulated = !options.simulated_acceptance.empty();

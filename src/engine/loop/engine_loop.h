@@ -80,7 +80,7 @@ class EngineLoop {
   // These are parts of collect, in engine_collect.cpp too.
   void take_scores(const StepRecord& record, StepOutput& output);
   ItemOutcome take_tokens(Sequence& sequence, SampledToken& sampled, Clock::time_point now);
-  // Appends the token that row `row` of the request sampled. The request may end with it.
+  // Appends the token that row `row` of the request's item sampled. The request may end with it.
   void take_token(Sequence& sequence, size_t row, int32_t token, std::optional<TokenLogprob>& logprob,
                   Clock::time_point now);
   void fail_step(const StepRecord& record, const std::string& error);
@@ -150,6 +150,7 @@ class EngineLoop {
   size_t next_command_ = 0;
   size_t next_abort_ = 0;
   std::vector<ItemOutcome> outcomes_;              // scratch of collect
+  std::vector<int32_t> accepted_rows_;             // scratch of take_tokens
   std::vector<RequestId> watched_ids_;             // scratch for the watchdog
   std::vector<MaskTask*> awaited_;                 // scratch of set_masks
   std::vector<Sequence*> finished_;                // those that finished in this turn

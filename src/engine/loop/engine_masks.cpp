@@ -40,10 +40,10 @@ void EngineLoop::set_masks(const StepRecord& record) {
     if (!sequence->finished) awaited_.push_back(sequence->mask.get());
   }
   wait_for_masks();
-  std::vector<std::vector<int32_t>> drafts = executor_->wait_drafts(record.plan.step);
+  std::vector<std::vector<DraftNode>> drafts = executor_->wait_drafts(record.plan.step);
   drafts.resize(record.constrained.size());
   std::vector<size_t> first_masks(1);  // of each request; the last entry is their number
-  for (const std::vector<int32_t>& of_request : drafts)
+  for (const std::vector<DraftNode>& of_request : drafts)
     first_masks.push_back(first_masks.back() + 1 + of_request.size());
   const size_t words = (static_cast<size_t>(vocab_size_) + 31) / 32;
   std::vector<uint32_t> masks(first_masks.back() * words);

@@ -27,7 +27,7 @@ void MaskTask::make(const MaskWorkersOptions& options) {
   } catch (const std::exception& error) {
     set_error(error.what(), AbortReason::kFault);
   }
-  const int64_t num_made = is_for_drafts_ ? std::ssize(told_drafts_) : 1;
+  const int64_t num_made = is_for_drafts_ ? num_draft_masks_ : 1;
   const double took_s = options.clock() - begin;
   last_s_ = took_s / static_cast<double>(std::max<int64_t>(num_made, 1));
   used_s_ += took_s;
@@ -58,16 +58,27 @@ void MaskTask::make_next() {
   constraint_->fill_mask(mask_);
 }
 
-// Drafts after one that is not allowed are never sampled.
 void MaskTask::make_draft_masks() {
-  draft_masks_.clear();
-  for (const int32_t draft : tokens_) {
-    if (!allows(told_drafts_.size(), draft)) return;
-    HADAL_CHECK(constraint_->accept_token(draft), "the grammar refuses draft {}, which it allowed before",
-                draft);
-    told_drafts_.push_back(draft);
-    draft_masks_.resize(told_drafts_.size() * num_words_);
-    constraint_->fill_mask(std::span(draft_masks_).last(num_words_));
+  draft_masks_.assign(drafts_.size() * num_words_, 0);
+  num_draft_masks_ = 0;
+  make_masks_from(0, 0);
+}
+
+// Drafts after one that is not allowed are never sampled.
+void MaskTask::make_masks_from(int32_t node, size_t depth) {
+  for (size_t i = static_cast<size_t>(node); i < drafts_.size(); ++i) {
+    const int32_t token = drafts_[i].token;
+    if (drafts_[i].parent != node || !allows(static_cast<size_t>(node), token)) continue;
+    if (const size_t num_others = told_drafts_.size() - depth; num_others > 0) {
+      constraint_->rollback(static_cast<int64_t>(num_others));
+      told_drafts_.resize(depth);
+    }
+    HADAL_CHECK(constraint_->accept_token(token), "the grammar refuses draft {}, which it allowed before",
+                token);
+    told_drafts_.push_back(token);
+    constraint_->fill_mask(std::span(draft_masks_).subspan(i * num_words_, num_words_));
+    ++num_draft_masks_;
+    make_masks_from(static_cast<int32_t>(i) + 1, depth + 1);
   }
 }
 
@@ -129,22 +140,22 @@ void MaskWorkers::post(const std::shared_ptr<MaskTask>& task, std::vector<int32_
     return;
   }
   HADAL_CHECK(task->state_ == MaskTask::State::kIdle, "a mask is begun before the one ahead of it is used");
-  enqueue(task, std::move(tokens), /*for_drafts=*/false);
+  task->tokens_ = std::move(tokens);
+  enqueue(task, /*for_drafts=*/false);
 }
 
-void MaskWorkers::post_drafts(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> drafts) {
+void MaskWorkers::post_drafts(const std::shared_ptr<MaskTask>& task, std::vector<DraftNode> drafts) {
   const std::lock_guard lock(mutex_);
   HADAL_CHECK(task->state_ == MaskTask::State::kIdle && task->told_drafts_.empty(),
               "drafts follow a mask that is not taken");
-  enqueue(task, std::move(drafts), /*for_drafts=*/true);
+  task->drafts_ = std::move(drafts);
+  enqueue(task, /*for_drafts=*/true);
 }
 
-void MaskWorkers::enqueue(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> tokens,
-                          bool for_drafts) {
+void MaskWorkers::enqueue(const std::shared_ptr<MaskTask>& task, bool for_drafts) {
   const bool is_slow = task->is_slow();
   task->place_ = lane(is_slow).queue.push(task, task->client_, task->used_s_);
   task->state_ = MaskTask::State::kQueued;
-  task->tokens_ = std::move(tokens);
   task->is_for_drafts_ = for_drafts;
   task->is_awaitable_ = task->num_masks_ == 0 || !is_slow;
   lane(is_slow).to_workers.notify_one();
@@ -191,7 +202,7 @@ void MaskWorkers::take_drafts(const std::shared_ptr<MaskTask>& task, std::span<u
       return;
     default:
       if (!task->error_.empty()) break;  // the next mask reports it
-      HADAL_CHECK_LE(task->draft_masks_.size(), words.size());
+      HADAL_CHECK_EQ(task->draft_masks_.size(), words.size());
       std::copy(task->draft_masks_.begin(), task->draft_masks_.end(), words.begin());
   }
   task->state_ = MaskTask::State::kIdle;
@@ -223,7 +234,8 @@ void MaskWorkers::work(bool slow_lane) {
     task->state_ = is_given_up ? MaskTask::State::kIdle : MaskTask::State::kReady;
     its_lane.queue.finish(task->client_, task->used_s_ - used_before_s);
     if (auto tokens = std::exchange(task->tokens_after_, std::nullopt)) {
-      enqueue(task, std::move(*tokens), /*for_drafts=*/false);
+      task->tokens_ = std::move(*tokens);
+      enqueue(task, /*for_drafts=*/false);
     } else if (task->is_waited_for_) {
       task->is_waited_for_ = false;
       if (--num_waited_for_ == 0) to_engine_.notify_one();

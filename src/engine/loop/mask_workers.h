@@ -2,9 +2,9 @@
 // an ambiguous grammar has thousands of parser states. So each request has a task that one worker at a time
 // carries out: it tells the constraint the newest tokens, and then fills the mask of the next one.
 //
-// With speculation a task is carried out a second time in a step: the worker follows the drafts as far as the
-// masks allow them, and fills the mask after each. Drafts that were not sampled are rolled back before the
-// next mask.
+// With speculation a task is carried out a second time in a step: the worker follows the tree of drafts as
+// far as the masks allow them, one path after another, and fills the mask of each. Drafts that were not
+// sampled are rolled back before the next mask.
 //
 // A task is slow if its last mask took long, or if it has not made one yet. Only the threads of the slow
 // lane, which run at a lower priority of the operating system, carry out slow tasks. So an expensive grammar
@@ -32,6 +32,7 @@
 #include "base/thread_seconds.h"
 #include "engine/engine.h"
 #include "engine/loop/mask_queue.h"
+#include "kernels/params/draft_tree.h"
 
 namespace hadal {
 
@@ -57,8 +58,8 @@ class MaskTask {
         num_words_(static_cast<size_t>((vocab_size + 31) / 32)),
         client_(client) {}
 
-  // Tells whether the step's mask `row` allows the token: 0 is the newest mask, and i the one after draft i,
-  // which must have been taken. The engine thread calls it.
+  // Tells whether the step's mask `row` allows the token: 0 is the newest mask, and i that of draft i, which
+  // must have been taken. The engine thread calls it.
   bool allows(size_t row, int32_t token_id) const {
     const uint32_t* const mask = row == 0 ? mask_.data() : &draft_masks_[(row - 1) * num_words_];
     return (mask[token_id / 32] >> (token_id % 32) & 1U) != 0;
@@ -73,6 +74,9 @@ class MaskTask {
   void make(const MaskWorkersOptions& options);
   void make_next();
   void make_draft_masks();
+  // Makes the mask of a draft and those of the drafts after it. The constraint has been told `depth` drafts
+  // that lead to it, and perhaps others after them, which it is told no longer.
+  void make_masks_from(int32_t node, size_t depth);
   void set_error(const char* what, AbortReason reason);
 
   const std::unique_ptr<TokenConstraint> constraint_;
@@ -81,11 +85,13 @@ class MaskTask {
   // MaskWorkers::mutex_ guards state_, and all fields below while the task does not run.
   State state_ = State::kIdle;
   MaskQueue::Place place_;            // while it waits
-  std::vector<int32_t> tokens_;       // tokens that the constraint has not been told yet, or else the drafts
+  std::vector<int32_t> tokens_;       // tokens that the constraint has not been told yet
+  std::vector<DraftNode> drafts_;     // the tree whose masks are made
   bool is_for_drafts_ = false;        // it makes, or has made, masks of drafts
-  std::vector<int32_t> told_drafts_;  // drafts that the constraint was told
+  std::vector<int32_t> told_drafts_;  // drafts that the constraint was told: a path from the root
   std::vector<uint32_t> mask_;
-  std::vector<uint32_t> draft_masks_;  // [told_drafts_.size(), num_words_]
+  std::vector<uint32_t> draft_masks_;  // [drafts_.size(), num_words_]: all 0 for drafts that are not allowed
+  int64_t num_draft_masks_ = 0;        // how many of them are not
   bool is_given_up_ = false;           // no caller takes the masks of drafts that are being made
   // The tokens of a post() that was called while a worker still ran the task.
   std::optional<std::vector<int32_t>> tokens_after_;
@@ -116,8 +122,8 @@ class MaskWorkers {
   // Begins the mask after `tokens`, which were sampled in one step, or the first mask if there are no tokens.
   // The task must be idle, or its masks of drafts must have been given up.
   void post(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> tokens);
-  // Begins the masks after `drafts`, which follow the mask that was taken last. The task must be idle.
-  void post_drafts(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> drafts);
+  // Begins the masks of `drafts`, a tree that follows the mask that was taken last. The task must be idle.
+  void post_drafts(const std::shared_ptr<MaskTask>& task, std::vector<DraftNode> drafts);
   // Forgets a request that has ended: if its mask has not been begun, it is not made.
   void drop(const std::shared_ptr<MaskTask>& task);
 
@@ -134,15 +140,15 @@ class MaskWorkers {
   // Copies a mask that is ready into `words`, after which the task is idle. on_late will be called for the
   // present mask if it is late, and for the next mask if the task is slow.
   Outcome take(MaskTask& task, std::span<uint32_t> words);
-  // Copies the masks of drafts into `words`, one after the other, as many as there are. If they are not
-  // ready, or one of them has failed, it gives them up and copies nothing.
+  // Copies the masks of drafts into `words`, one after the other. If they are not ready, or one of them has
+  // failed, it gives them up and copies nothing.
   void take_drafts(const std::shared_ptr<MaskTask>& task, std::span<uint32_t> words);
   // Tells whether the mask is ready, or has failed.
   bool is_ready(const MaskTask& task);
 
  private:
-  // Puts a task into the queue. The caller holds the lock.
-  void enqueue(const std::shared_ptr<MaskTask>& task, std::vector<int32_t> tokens, bool for_drafts);
+  // Puts a task into the queue, whose tokens or drafts are set. The caller holds the lock.
+  void enqueue(const std::shared_ptr<MaskTask>& task, bool for_drafts);
   void start_threads(int count, bool slow_lane);
   void stop();
   void work(bool slow_lane);

@@ -1,6 +1,7 @@
 #include "engine/speculation/speculation_policy.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "engine/speculation/weight_traffic.h"
@@ -30,44 +31,46 @@ int64_t widest_step(int64_t max_width, int64_t num_running) {
                              std::max<int64_t>(max_width, 1));
 }
 
-void AcceptanceByDepth::observe(int64_t num_drafts, int64_t accepted) {
-  // The drafts after the first wrong one were guessed for another text, so their outcome says nothing.
-  const int64_t num_told = std::min({num_drafts, accepted + 1, static_cast<int64_t>(depths_.size())});
-  for (int64_t i = 0; i < num_told; ++i) {
-    Depth& depth = depths_[i];
-    depth.verified = kDecay * depth.verified + 1.0;
-    depth.accepted = kDecay * depth.accepted + (i < accepted ? 1.0 : 0.0);
+void DraftAcceptance::observe(int64_t num_drafts, std::span<const int32_t> accepted) {
+  num_drafts = std::min(num_drafts, std::ssize(drafts_));
+  // The drafts of a chain after the first wrong one were guessed for another text, so their outcome says
+  // nothing.
+  if (is_chain_) num_drafts = std::min(num_drafts, std::ssize(accepted) + 1);
+  for (int64_t i = 0; i < num_drafts; ++i) {
+    Outcomes& draft = drafts_[static_cast<size_t>(i)];
+    const bool is_accepted = std::binary_search(accepted.begin(), accepted.end(), i + 1);
+    draft.verified = kDecay * draft.verified + 1.0;
+    draft.accepted = kDecay * draft.accepted + (is_accepted ? 1.0 : 0.0);
   }
 }
 
-void AcceptanceByDepth::forget_half() {
-  for (Depth& depth : depths_) {
-    depth.verified /= 2;
-    depth.accepted /= 2;
+void DraftAcceptance::forget_half() {
+  for (Outcomes& draft : drafts_) {
+    draft.verified /= 2;
+    draft.accepted /= 2;
   }
 }
 
-std::vector<double> AcceptanceByDepth::rates() const {
-  std::vector<double> rates;
-  double before = kFirstAcceptance;
-  for (const Depth& depth : depths_) {
-    before = (depth.accepted + kFirstWeight * before) / (depth.verified + kFirstWeight);
-    rates.push_back(before);
+std::vector<double> DraftAcceptance::chances() const {
+  std::vector<double> chances;
+  double before = kFirstAcceptance, path = 1.0;
+  for (const Outcomes& draft : drafts_) {
+    before = (draft.accepted + kFirstWeight * before) / (draft.verified + kFirstWeight);
+    path *= before;
+    chances.push_back(is_chain_ ? path : before);
   }
-  return rates;
+  return chances;
 }
 
-double expected_tokens(const std::vector<double>& acceptance, int64_t width) {
-  double tokens = 1.0, path = 1.0;
-  for (int64_t depth = 1; depth < width; ++depth) {
-    path *= acceptance[depth - 1];
-    tokens += path;
-  }
-  return tokens;
+double expected_tokens(std::span<const double> chances, const DraftShape& shape, int64_t width) {
+  double accepted = 0.0;
+  for (int64_t draft = 1; draft < width; ++draft) accepted += chances[static_cast<size_t>(draft - 1)];
+  return 1.0 + std::min(accepted, static_cast<double>(shape.num_steps));
 }
 
-StepCosts::StepCosts(const ModelConfig& config, const KvLayout& layout, const DeviceRates& rates)
-    : config_(config), rates_(rates) {
+StepCosts::StepCosts(const ModelConfig& config, const KvLayout& layout, const DeviceRates& rates,
+                     const DraftShape& shape)
+    : config_(config), rates_(rates), shape_(shape) {
   if (config.num_hidden_layers == 0) return;
   const ModelInfo info = model_info(config, {}, layout, 0);
   const auto head = static_cast<double>(config.vocab_size * config.hidden_size);
@@ -119,7 +122,12 @@ double StepCosts::step(const StepLoad& load, int64_t width, double tokens) const
   } else if (prompt_rows > 0.0) {
     total += cost(nextn_, {}, 0.0, 0.0, prompt_rows);
   }
-  if (width > 2) total += (rows - 2.0) * cost(nextn_, load, 1.0, requests, 0.0);
+  // Each depth after the first is a pass of NextN over up to topk drafts.
+  const int64_t num_passes = std::min(shape_.num_steps, width - 1) - 1;
+  if (num_passes > 0) {
+    const auto drafts = static_cast<double>(std::min(shape_.topk, width - 1));
+    total += static_cast<double>(num_passes) * cost(nextn_, load, drafts, requests * drafts, 0.0);
+  }
   return total;
 }
 
@@ -128,28 +136,31 @@ double StepCosts::catch_up(const StepLoad& load, int64_t num_rows) const {
   return cost(nextn_, load, static_cast<double>(num_rows), static_cast<double>(load.num_requests), 0.0);
 }
 
-SpeculationPolicy::SpeculationPolicy(int64_t max_width, StepCosts costs)
+// Before there are outcomes, a tree has all its nodes for a while, because only those tell how good they are.
+SpeculationPolicy::SpeculationPolicy(int64_t max_width, StepCosts costs, const DraftShape& shape)
     : costs_(std::move(costs)),
-      acceptance_(max_width - 1),
-      certain_(static_cast<size_t>(max_width - 1), 1.0) {}
+      shape_(shape),
+      acceptance_(max_width - 1, shape.topk == 1),
+      certain_(static_cast<size_t>(max_width - 1), 1.0),
+      num_probe_steps_(shape.topk == 1 ? 0 : kOutcomesOfProbe) {}
 
 // The additional cost of a wider step is weighed at the rate of tokens that steps without prompt tokens
 // reach. If tokens per cost were compared instead, a large prompt in the same step would make every draft
 // look cheap.
 int64_t SpeculationPolicy::best_width(const StepLoad& load, int64_t widest,
-                                      const std::vector<double>& acceptance) const {
+                                      std::span<const double> chances) const {
   const auto requests = static_cast<double>(load.num_requests);
   StepLoad alone = load;
   alone.num_prompt_tokens = 0;
   double rate = 0.0;  // tokens per cost
   for (int64_t width = 1; width <= widest; ++width) {
-    const double tokens = expected_tokens(acceptance, width);
+    const double tokens = expected_tokens(chances, shape_, width);
     rate = std::max(rate, requests * tokens / std::max(costs_.step(alone, width, tokens), 1.0));
   }
   int64_t best = 1;
   double best_gain = 0.0;
   for (int64_t width = 1; width <= widest; ++width) {
-    const double tokens = expected_tokens(acceptance, width);
+    const double tokens = expected_tokens(chances, shape_, width);
     const double gain = requests * tokens - rate * costs_.step(load, width, tokens);
     if (width > 1 && gain <= best_gain) continue;
     best = width;
@@ -158,19 +169,26 @@ int64_t SpeculationPolicy::best_width(const StepLoad& load, int64_t widest,
   return best;
 }
 
+// A narrow tree of certain drafts has as many tokens as a wide one. But if a tree is worth anything, a probe
+// has all its nodes, because the chances of each are to be learnt.
+int64_t SpeculationPolicy::hoped_width(const StepLoad& load, int64_t widest) const {
+  const int64_t best = best_width(load, widest, certain_);
+  return shape_.topk > 1 && best > 1 ? widest : best;
+}
+
 SpeculationPolicy::Choice SpeculationPolicy::choose(const StepLoad& load, int64_t widest) const {
   StepLoad loaded = load;
   loaded.num_requests = std::max<int64_t>(load.num_requests, 1);
-  const std::vector<double> acceptance = acceptance_.rates();
-  const int64_t best = best_width(loaded, widest, acceptance);
+  const std::vector<double> chances = acceptance_.chances();
+  const int64_t best = best_width(loaded, widest, chances);
   // If a wider step would not be better even if every draft were right, there is nothing to learn.
-  const int64_t hoped = best_width(loaded, widest, certain_);
+  const int64_t hoped = hoped_width(loaded, widest);
   if (hoped <= best) return {.width = best};
 
   if (num_probe_steps_ > 0) return {.width = hoped, .probes = true};
 
-  const double best_cost = costs_.step(loaded, best, expected_tokens(acceptance, best));
-  const double more = costs_.step(loaded, hoped, expected_tokens(acceptance, hoped)) - best_cost;
+  const double best_cost = costs_.step(loaded, best, expected_tokens(chances, shape_, best));
+  const double more = costs_.step(loaded, hoped, expected_tokens(chances, shape_, hoped)) - best_cost;
   const double probe_cost = static_cast<double>(steps_of_probe(loaded)) * more +
                             costs_.catch_up(loaded, std::min(num_resting_, kMaxWaitingRows));
   if (budget_ < probe_cost) return {.width = best, .budget = kShareOfProbes * best_cost};

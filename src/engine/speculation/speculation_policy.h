@@ -1,13 +1,16 @@
-// Decides how many tokens a step may sample for each request that speculates (the width of the step). It
-// chooses the width with the most expected tokens for the estimated time. It is arithmetic without a clock:
-// its inputs are the load of the next step and the outcomes of earlier ones, in their order. So the same
-// requests get the same widths. The engine thread uses it.
+// Decides how many rows a step has for each request that speculates (the width of the step). A step of width
+// w verifies the first w − 1 drafts of the tree (kernels/params/draft_tree.h), and may sample one token more
+// than it accepts. The policy chooses the width with the most expected tokens for the estimated time. It is
+// arithmetic without a clock: its inputs are the load of the next step and the outcomes of earlier ones, in
+// their order. So the same requests get the same widths. The engine thread uses it.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/step_executor.h"
+#include "kernels/params/draft_tree.h"
 #include "kernels/params/kv_layout.h"
 #include "model/config.h"
 
@@ -28,29 +31,33 @@ struct StepLoad {
   int64_t num_prompt_tokens = 0;
 };
 
-// AcceptanceByDepth estimates how likely the draft at each depth is accepted if those before it were. The
-// weight of an outcome decays with every later one.
-class AcceptanceByDepth {
+// DraftAcceptance estimates how likely each draft of a step is accepted. The weight of an outcome decays with
+// every later one.
+class DraftAcceptance {
  public:
-  explicit AcceptanceByDepth(int64_t max_depth) : depths_(static_cast<size_t>(max_depth)) {}
+  // In a chain it estimates how likely a draft is accepted if those before it were. In a tree a draft has not
+  // always the same parent, so there the estimate of a draft does not depend on other drafts.
+  DraftAcceptance(int64_t most_drafts, bool is_chain)
+      : is_chain_(is_chain), drafts_(static_cast<size_t>(most_drafts)) {}
 
   // Lets all outcomes so far count half.
   void forget_half();
-  // Records that a request verified num_drafts drafts, of which `accepted` were accepted.
-  void observe(int64_t num_drafts, int64_t accepted);
-  // Returns the estimate at depth 1, 2, …. A depth without observations has the estimate of the depth before.
-  std::vector<double> rates() const;
+  // Records that a request verified drafts 1 … num_drafts, of which it accepted these, in ascending order.
+  void observe(int64_t num_drafts, std::span<const int32_t> accepted);
+  // Returns the chance of draft 1, 2, …. A draft without observations is estimated as the draft before it.
+  std::vector<double> chances() const;
 
  private:
-  struct Depth {
+  struct Outcomes {
     double verified = 0.0, accepted = 0.0;  // weights that decay
   };
-  std::vector<Depth> depths_;
+  const bool is_chain_;
+  std::vector<Outcomes> drafts_;
 };
 
-// Returns the expected number of tokens that a request gets from a step of this width:
-// 1 + a(1) + a(1)·a(2) + … + a(1)·…·a(width − 1), where a(d) is acceptance[d − 1].
-double expected_tokens(const std::vector<double>& acceptance, int64_t width);
+// Returns the expected number of tokens that a request gets from a step of this width: 1 and the chances of
+// its drafts, but not more than the drafts of one path.
+double expected_tokens(std::span<const double> chances, const DraftShape& shape, int64_t width);
 
 // StepCosts estimates the time of a step from the model's sizes and the device's rates. The unit is the time
 // in which the device reads a byte of weights. A pass reads its weights and the keys; of each MoE layer it
@@ -59,10 +66,11 @@ double expected_tokens(const std::vector<double>& acceptance, int64_t width);
 class StepCosts {
  public:
   // A model without layers (tests) costs nothing. Weights have the size that the checkpoint stores them in.
-  StepCosts(const ModelConfig& config, const KvLayout& layout, const DeviceRates& rates);
+  StepCosts(const ModelConfig& config, const KvLayout& layout, const DeviceRates& rates,
+            const DraftShape& shape = {});
 
   // Returns the cost of a step of this width whose requests get `tokens` tokens each. The cost includes the
-  // target's pass, NextN's pass over the tokens, and NextN's passes for drafts after the first.
+  // target's pass, NextN's pass over the tokens, and NextN's passes for drafts after the first depth.
   double step(const StepLoad& load, int64_t width, double tokens) const;
   // Returns the cost of NextN's pass over rows that have waited, which are `num_rows` for each request.
   double catch_up(const StepLoad& load, int64_t num_rows) const;
@@ -79,6 +87,7 @@ class StepCosts {
 
   const ModelConfig config_;
   const DeviceRates rates_;
+  const DraftShape shape_;
   Pass target_, nextn_;
   double head_products_ = 0.0;
   double key_products_ = 0.0;  // multiply-adds of a row with a key, in a layer
@@ -94,22 +103,27 @@ class SpeculationPolicy {
     double budget = 0.0;          // what the step adds to the budget for probes (negative: subtracts)
   };
 
-  // max_width ≥ 1 is the width that the flags allow.
-  SpeculationPolicy(int64_t max_width, StepCosts costs);
+  // max_width ≥ 1 is the width that the flags allow. `costs` must have been made with the same shape.
+  SpeculationPolicy(int64_t max_width, StepCosts costs, const DraftShape& shape = {});
 
   // Chooses the width, in [1, widest], of the next step.
   Choice choose(const StepLoad& load, int64_t widest) const;
   // Records that a step with decoding requests was planned with this choice.
   void planned(const Choice& choice);
-  // Records the outcome of a verification.
-  void observe(int64_t num_drafts, int64_t accepted) { acceptance_.observe(num_drafts, accepted); }
+  // Records the outcome of a verification: how many drafts it had, and which of them were accepted.
+  void observe(int64_t num_drafts, std::span<const int32_t> accepted) {
+    acceptance_.observe(num_drafts, accepted);
+  }
 
  private:
-  int64_t best_width(const StepLoad& load, int64_t widest, const std::vector<double>& acceptance) const;
+  int64_t best_width(const StepLoad& load, int64_t widest, std::span<const double> chances) const;
+  // Returns the width of a probe: the best one if drafts are as good as they can be.
+  int64_t hoped_width(const StepLoad& load, int64_t widest) const;
 
   const StepCosts costs_;
-  AcceptanceByDepth acceptance_;
-  const std::vector<double> certain_;  // the acceptance of drafts that are all right
+  const DraftShape shape_;
+  DraftAcceptance acceptance_;
+  const std::vector<double> certain_;  // the chances of drafts that are all right
   int64_t num_probe_steps_ = 0;        // steps that are left of the probe that has begun
   double budget_ = 0.0;                // cost that probes may have: kShareOfProbes of the cost of all steps
   int64_t num_resting_ = 0;            // steps of width 1 since the last wider one

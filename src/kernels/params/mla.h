@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/params/draft_tree.h"
 #include "kernels/params/kv_layout.h"
 #include "kernels/params/linear.h"
 
@@ -47,6 +48,9 @@ struct MlaDecodeParams {
   PagedKv kv;
   const int32_t* seq_idx = nullptr;  // [num_tokens]: row of the page table
   const int32_t* kv_len = nullptr;   // [num_tokens]: keys the token sees, including itself; 0 gives zeros
+  // The masks of draft_tree.h say where the newest keys of a token are; they are visited in ascending order
+  // of position as all others are. Null: every mask is causal. No mask is 0. Only the CPU reads masks.
+  const uint64_t* ancestors = nullptr;  // [num_tokens]
   float softmax_scale = 0.0F;
   // A selection (indexer.h) replaces pages and kv_len: token t attends to the records at selected[t, 0 …
   // counts[t]), which are slots of the pool in ascending order of position. They are visited in blocks of

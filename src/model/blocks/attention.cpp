@@ -105,7 +105,8 @@ class LayerAttention {
   void decode(const Tensor& q, const Tensor& out) {
     attend(step_.selection.to_all, q, out,
            [&](const SelectionPlan::DecodeRows& rows, const Tensor& some_q, const Tensor& some_out) {
-             mla_decode(some_q, kv_, rows.seq_idx, rows.kv_len, step_.softmax_scale, some_out, exec_);
+             mla_decode(some_q, kv_, rows.seq_idx, rows.kv_len, rows.ancestors, step_.softmax_scale, some_out,
+                        exec_);
            });
     attend(step_.selection.selecting, q, out,
            [&](const SelectionPlan::DecodeRows& rows, const Tensor& some_q, const Tensor& some_out) {

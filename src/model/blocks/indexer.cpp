@@ -78,6 +78,10 @@ SelectionPlan plan_selection(const ForwardBatch& batch, int64_t topk) {
     rows.seq_idx.push_back(batch.decode_seq_idx[i]);
     rows.kv_len.push_back(batch.decode_kv_len[i]);
     rows.positions.push_back(batch.positions[static_cast<size_t>(batch.num_prefill_tokens) + i]);
+    if (batch.decode_ancestors.empty()) continue;
+    rows.ancestors.push_back(batch.decode_ancestors[i]);
+    HADAL_CHECK(&rows == &plan.to_all || is_causal(rows.ancestors.back()),
+                "rows of a draft tree cannot select keys");
   }
   return plan;
 }

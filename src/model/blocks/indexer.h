@@ -35,6 +35,7 @@ struct SelectionPlan {
   struct DecodeRows {
     std::vector<int32_t> rows;                        // counted from the first decode row, ascending
     std::vector<int32_t> seq_idx, kv_len, positions;  // [rows.size()]
+    std::vector<uint64_t> ancestors;                  // [rows.size()], or empty (ForwardBatch)
   };
 
   int64_t topk = 0;                 // 0: the model has no indexer, and all rows attend to all keys
@@ -43,7 +44,8 @@ struct SelectionPlan {
   DecodeRows selecting;             // the others
 };
 
-// Makes the plan of a step. A row selects keys if it sees more than `topk`; if `topk` is 0, no row does.
+// Makes the plan of a step. A row selects keys if it sees more than `topk`; if `topk` is 0, no row does. The
+// masks of rows that select keys must be causal.
 SelectionPlan plan_selection(const ForwardBatch& batch, int64_t topk);
 
 // LayerIndex is one layer's indexer in a step.

@@ -66,13 +66,17 @@ void kv_write(const Tensor& latent, const Tensor& k_rope, std::span<const int64_
 }
 
 void mla_decode(const Tensor& q, const PagedKv& kv, std::span<const int32_t> seq_idx,
-                std::span<const int32_t> kv_len, float softmax_scale, const Tensor& out, ExecContext& exec) {
+                std::span<const int32_t> kv_len, std::span<const uint64_t> ancestors, float softmax_scale,
+                const Tensor& out, ExecContext& exec) {
   MlaDecodeParams params = decode_params(q, kv, softmax_scale, out);
   HADAL_CHECK_EQ(static_cast<int64_t>(seq_idx.size()), q.shape[0]);
   HADAL_CHECK_EQ(kv_len.size(), seq_idx.size());
+  HADAL_CHECK(ancestors.empty() || ancestors.size() == seq_idx.size(), "{} rows have {} masks",
+              seq_idx.size(), ancestors.size());
   if (q.shape[0] == 0) return;
   params.seq_idx = seq_idx.data();
   params.kv_len = kv_len.data();
+  if (!ancestors.empty()) params.ancestors = ancestors.data();
   HADAL_DISPATCH_CPU(mla_decode, params, exec);
 }
 

@@ -13,9 +13,11 @@ namespace hadal {
 void kv_write(const Tensor& latent, const Tensor& k_rope, std::span<const int64_t> slots, std::byte* pool,
               KvLayout layout, ExecContext& exec);
 
-// q is float32 [m, h, 576] (absorbed) and out float32 [m, h, 512], both dense; seq_idx and kv_len are [m].
+// q is float32 [m, h, 576] (absorbed) and out float32 [m, h, 512], both dense; seq_idx and kv_len are [m],
+// and so are the masks of draft trees, which may be empty.
 void mla_decode(const Tensor& q, const PagedKv& kv, std::span<const int32_t> seq_idx,
-                std::span<const int32_t> kv_len, float softmax_scale, const Tensor& out, ExecContext& exec);
+                std::span<const int32_t> kv_len, std::span<const uint64_t> ancestors, float softmax_scale,
+                const Tensor& out, ExecContext& exec);
 
 // Computes mla_decode over selected keys alone: `selected` int32 [m, stride] and counts [m] come from
 // index_select (ops/indexer.h).

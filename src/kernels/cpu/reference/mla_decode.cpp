@@ -14,10 +14,12 @@ void mla_decode(const MlaDecodeParams& p, Context& ctx) {
       const int64_t num_keys = p.selected != nullptr ? p.counts[token] : p.kv_len[token];
       std::vector<float> keys(num_keys * kKvRowDim);
       for (int64_t s = 0; s < num_keys; ++s) {
+        const int64_t position =
+            p.ancestors == nullptr ? s : record_position(p.ancestors[token], num_keys, s);
         const std::byte* record =
             p.selected != nullptr
                 ? p.kv.pool + int64_t{p.selected[token * p.selected_stride + s]} * p.kv.layout.row_bytes()
-                : record_address(p.kv, p.seq_idx[token], s);
+                : record_address(p.kv, p.seq_idx[token], position);
         read_record(record, p.kv.layout, &keys[s * kKvRowDim]);
       }
       std::vector<double> weights(num_keys);

@@ -32,10 +32,10 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// KeyBlock says where the records of up to 64 consecutive keys are: side by side or, in a selection,
-// scattered.
+// KeyBlock says where the records of up to 64 consecutive keys are: side by side or, in a selection or a
+// draft tree, scattered.
 struct KeyBlock {
-  const std::byte* records = nullptr;  // of the first key, or, in a selection, of slot 0 of the pool
+  const std::byte* records = nullptr;  // of the first key, or, if they are scattered, of slot 0 of the pool
   const int32_t* slots = nullptr;      // [num_keys]; null: side by side
   int64_t num_keys = 0;
 };
@@ -44,12 +44,28 @@ constexpr int64_t num_decode_keys(const MlaDecodeParams& p, int64_t token) {
   return p.selected != nullptr ? p.counts[token] : p.kv_len[token];
 }
 
-// Returns the block of `token` that begins at its key `key`, a multiple of 64.
+// Returns the block of `token` that begins at its key `key`, a multiple of 64, without regard to a draft
+// tree.
 inline KeyBlock key_block(const MlaDecodeParams& p, int64_t token, int64_t key) {
   const int64_t num_keys = std::min<int64_t>(kPageSize, num_decode_keys(p, token) - key);
   if (p.selected != nullptr) return {p.kv.pool, p.selected + token * p.selected_stride + key, num_keys};
   const int32_t page = p.kv.page_table[p.seq_idx[token] * p.kv.page_table_stride + key / kPageSize];
   return {p.kv.pool + page * p.kv.layout.page_bytes(), nullptr, num_keys};
+}
+
+// Returns the same block with each record where draft_tree.h says. `slots` [64] has room for their places.
+inline KeyBlock key_block(const MlaDecodeParams& p, int64_t token, int64_t key, int32_t* slots) {
+  const KeyBlock block = key_block(p, token, key);
+  if (p.ancestors == nullptr || is_causal(p.ancestors[token])) return block;
+  const int64_t num_keys = num_decode_keys(p, token);
+  const uint64_t mask = p.ancestors[token];
+  if (key + block.num_keys <= root_position(mask, num_keys)) return block;
+  const int32_t* pages = p.kv.page_table + p.seq_idx[token] * p.kv.page_table_stride;
+  for (int64_t i = 0; i < block.num_keys; ++i) {
+    const int64_t position = record_position(mask, num_keys, key + i);
+    slots[i] = static_cast<int32_t>(pages[position / kPageSize] * kPageSize + position % kPageSize);
+  }
+  return {p.kv.pool, slots, block.num_keys};
 }
 
 struct DecodeItem {
@@ -191,7 +207,8 @@ void attend_split(const MlaDecodeParams& p, const float* q, int64_t padded_heads
   const int64_t key_end = std::min(num_decode_keys(p, item.token), key_begin + kSplitKeys);
   for (int64_t key = key_begin; key < key_end; key += kPageSize) {
     const bool first = key == key_begin;
-    const KeyBlock block = key_block(p, item.token, key);
+    int32_t slots[kPageSize];
+    const KeyBlock block = key_block(p, item.token, key, slots);
     const KeyBlock next = key + kPageSize < key_end ? key_block(p, item.token, key + kPageSize) : next_split;
     Prefetcher prefetcher(next, p.kv.layout, padded_heads);
     score_block(q, padded_heads, block, p.kv.layout, ws, prefetcher);
