@@ -85,11 +85,11 @@ TEST(MemoryShares, AFullPoolMakesRoomForANewcomer) {
 // pool.
 TEST(MemoryShares, AWaitingClientIsCompanyHoweverLongItWaits) {
   ClientRequests requests(an_eighth_is_kept(160));
-  const auto flood = requests.add_many(2, {.client = 7, .prompt_len = 60, .max_new_tokens = 5000});
+  const auto flood = requests.add_many(2, {.client = 7, .prompt_len = 64 * 4, .max_new_tokens = 5000});
   requests.step();
-  const RequestId large = requests.add({.client = 8, .prompt_len = 64 * 150, .max_new_tokens = 100});
+  const RequestId large = requests.add({.client = 8, .prompt_len = 64 * 153, .max_new_tokens = 100});
   EXPECT_EQ(requests.first_retracted(ClientShares::kCompanySteps), 0) << "both still have room to grow";
-  EXPECT_EQ(requests.first_retracted(600), flood.back()) << "the last eighth is for the one that waits";
+  EXPECT_EQ(requests.first_retracted(300), flood.back()) << "the last eighth is for the one that waits";
   EXPECT_FALSE(requests.is_running(large));
   requests.run_to_the_end(20'000);
 }

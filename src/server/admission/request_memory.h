@@ -2,8 +2,8 @@
 //
 // A request carries a MemoryCharge from the first byte of its headers to the end of its answer. Memory that
 // it will hold is added before it is allocated, by the estimates of server/admission/memory_costs.h. Whatever
-// has not been given back before is given back when the charge is destroyed. So the ledger of an idle server
-// contains zeros.
+// has not been given back before is given back when the charge is destroyed. So the ledger of a server
+// without connections contains zeros.
 #pragma once
 
 #include <array>

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -83,7 +84,7 @@ class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
     try {
       const Result<bool> complete = advance();
       if (!complete.ok()) return end(complete.status());
-      if (*complete) return end({});
+      if (*complete) return end(take_all());
       if (!post()) end(make_status(StatusCode::kResourceExhausted, kTooMany));
     } catch (const std::exception& error) {
       const MemoryReserve::Scope reserve;  // the answer must arrive
@@ -114,19 +115,19 @@ class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
   }
 
   // No task of this job runs or waits any more, except the caller's.
-  void end(Result<void> result) {
-    if (!result.ok()) memory_.clear();
-    io_.post([self = shared_from_this(), result = std::move(result)] {
-      if (self->left_) return;
-      if (!result.ok()) return self->done_(result.status());
-      self->done_(self->take_all());
+  void end(Result<CompiledGrammars> result) {
+    memory_.clear();  // of a result that is an error; otherwise it is part of the result
+    result_ = std::move(result);
+    io_.post([self = shared_from_this()] {
+      if (!self->left_) self->done_(std::move(*self->result_));
     });
   }
   CompiledGrammars take_all() {
-    CompiledGrammars all{.of_specs = {}, .memory = std::move(memory_)};
+    CompiledGrammars all;
     all.of_specs.reserve(index_of_.size());
     for (const size_t index : index_of_)
       all.of_specs.push_back(index == kNoGrammar ? nullptr : compiled_[index]);
+    all.memory = std::move(memory_);
     return all;
   }
 
@@ -136,9 +137,10 @@ class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
   const Done done_;
   GrammarSpecs different_;
   std::vector<size_t> index_of_;  // in different_, of each spec
-  // One task at a time uses these two, and the I/O thread before the first and after the last of them.
+  // One task at a time uses these three, and the I/O thread before the first and after the last of them.
   std::vector<std::shared_ptr<const CompiledGrammar>> compiled_;  // of different_
   MemoryCharge memory_;
+  std::optional<Result<CompiledGrammars>> result_;
   std::mutex mutex_;           // held while a task is posted, so that leave() finds the last one
   uint64_t waiting_task_ = 0;  // the last task that was posted; guarded by mutex_
   std::atomic<bool> left_ = false;
