@@ -223,11 +223,9 @@ Result<std::unique_ptr<StepExecutor>> make_executor(const ParsedFlags& flags, Se
   options.kv_layout = layout;
   options.max_running_requests = shape.batch_size;
   options.context_length = shape.most_tokens();
-  const DeviceType device = session.options().device;
   options.speculation_width = shape.width;
-  options.draft_shape = draft_shape(flags, device);
-  options.speculation_adapts = false;
-  HADAL_ASSIGN_OR_RETURN(options.simulated_acceptance, simulated_acceptance(flags, device));
+  options.draft_shape = draft_shape(flags, session.options().device);
+  HADAL_ASSIGN_OR_RETURN(options.simulated_acceptance, simulated_acceptance(flags, session.options().device));
   options.chunked_prefill_size = kGpuPrefillTokens;
   options.max_prefill_tokens = std::min(kGpuPrefillTokens, shape.batch_size * shape.input_len);
   options.max_total_tokens = StaticBatch(shape.batch_size, options.context_length).num_pages() * kPageSize;
@@ -357,8 +355,7 @@ std::string op_table(const char* what, const std::vector<OpTiming>& ops, double 
   return out + fmt::format("{:<24}{:>7}{:>12.2f}\n", "all", "", 1e6 * total);
 }
 
-Result<std::vector<Shape>> read_shapes(const ParsedFlags& flags, const ModelConfig& config,
-                                       DeviceType device) {
+Result<std::vector<Shape>> read_shapes(const ParsedFlags& flags, const Session& session) {
   HADAL_ASSIGN_OR_RETURN(const auto batch_sizes, parse_counts(flags, "batch-size", {1}));
   HADAL_ASSIGN_OR_RETURN(const auto input_lens, parse_counts(flags, "input-len", {1024}));
   HADAL_ASSIGN_OR_RETURN(const auto output_lens, parse_counts(flags, "output-len", {16}));
@@ -366,12 +363,13 @@ Result<std::vector<Shape>> read_shapes(const ParsedFlags& flags, const ModelConf
   for (const int64_t batch_size : batch_sizes) {
     for (const int64_t input_len : input_lens) {
       for (const int64_t output_len : output_lens) {
-        const Shape shape{batch_size, input_len, output_len, speculation_width(flags, device)};
-        if (shape.most_tokens() > config.max_position_embeddings) {
+        const Shape shape{batch_size, input_len, output_len,
+                          speculation_width(flags, session.options().device)};
+        if (shape.most_tokens() > session.config().max_position_embeddings) {
           return invalid_argument(
               "--input-len {} plus --output-len {}{} exceeds {}, the model's max_position_embeddings",
               input_len, output_len, shape.width > 1 ? fmt::format(" times {} rows a step", shape.width) : "",
-              config.max_position_embeddings);
+              session.config().max_position_embeddings);
         }
         shapes.push_back(shape);
       }
@@ -392,8 +390,7 @@ Result<int> run_bench_one_batch(const ParsedFlags& flags, const Environment& env
         "binary");
   }
   const ModelConfig& config = session->config();
-  HADAL_ASSIGN_OR_RETURN(const std::vector<Shape> shapes,
-                         read_shapes(flags, config, session->options().device));
+  HADAL_ASSIGN_OR_RETURN(const std::vector<Shape> shapes, read_shapes(flags, *session));
   std::ofstream results;
   const auto result_filename = flags.text("result-filename");
   if (result_filename) {
