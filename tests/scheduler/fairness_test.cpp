@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/request_queue.h"
 #include "scheduler/scheduler.h"
 
 namespace hadal {
@@ -86,6 +87,34 @@ TEST(Fairness, OneClientIsServedInOrderOfArrival) {
   OneAtATime queue;
   for (RequestId id = 1; id <= 300; ++id) queue.add(id, 7);
   for (RequestId id = 1; id <= 300; ++id) EXPECT_EQ(queue.serve(), id);
+}
+
+// Walks over requests of client 7 (arrivals 1 to 3 and 5) and client 8 (arrival 4), and skips each client
+// after its first request.
+std::vector<uint64_t> arrivals_of_a_walk_that_skips(bool retracted) {
+  RequestQueue queue(SchedulePolicy::kFcfs);
+  std::vector<RequestState> requests(5);
+  for (uint64_t i = 0; i < 5; ++i) {
+    requests[i].arrival = i + 1;
+    requests[i].client = i == 3 ? 8 : 7;
+    requests[i].retracted = retracted;
+    queue.push(&requests[i]);
+  }
+  std::vector<uint64_t> visited;
+  queue.visit_in_order([](RequestState&) { return 0; },
+                       [&](RequestState& request) {
+                         visited.push_back(request.arrival);
+                         return RequestQueue::Visit::kSkipClient;
+                       });
+  return visited;
+}
+
+TEST(Fairness, AClientThatIsSkippedIsVisitedOnce) {
+  EXPECT_EQ(arrivals_of_a_walk_that_skips(/*retracted=*/false), (std::vector<uint64_t>{1, 4}));
+}
+
+TEST(Fairness, RetractedRequestsOfSeveralClientsAreOneLineSoSkippingOneHidesNoOther) {
+  EXPECT_EQ(arrivals_of_a_walk_that_skips(/*retracted=*/true), (std::vector<uint64_t>{1, 2, 3, 4, 5}));
 }
 
 }  // namespace

@@ -79,12 +79,13 @@ Result<Prompt> read_prompt(const ParsedFlags& flags, const Session& session) {
   return out;
 }
 
-json finish_reason_json(const TokenChunk& chunk) {
+json finish_reason_json(const Choice& choice) {
+  const TokenChunk& chunk = choice.last;
   switch (chunk.finish_reason) {
     case FinishReason::kStopToken:
       return {{"type", "stop"}, {"matched", chunk.matched_token}};
     case FinishReason::kStopCondition:
-      return {{"type", "stop"}, {"matched", chunk.matched}};
+      return {{"type", "stop"}, {"matched", choice.stream.matched()}};
     case FinishReason::kLength:
       return {{"type", "length"}, {"length", chunk.completion_tokens}};
     case FinishReason::kAbort:
@@ -126,7 +127,7 @@ json choice_json(const Choice& choice, const Tokenizer* tokenizer, const Logprob
                  double load_s) {
   json out = {{"text", choice.text},
               {"output_ids", choice.output_ids},
-              {"finish_reason", finish_reason_json(choice.last)},
+              {"finish_reason", finish_reason_json(choice)},
               {"prompt_tokens", choice.last.prompt_tokens},
               {"completion_tokens", choice.last.completion_tokens},
               {"timings",
