@@ -94,6 +94,10 @@ Result<InForce> values_in_force(const ParsedFlags& flags, const Session& session
   text("device", to_string(session.options().device));
   append_json_number(out["chunked-prefill-size"], engine.chunked_prefill_size);
   append_json_number(out["max-prefill-ms"], engine.max_prefill_ms);
+  if (engine.speculation_width > 0) {
+    append_json_number(out["speculative-eagle-topk"], engine.draft_shape.topk);
+    append_json_number(out["speculative-num-draft-tokens"], engine.speculation_width);
+  }
   // If the memory sets the limit, the engine reports its number beside the flags.
   if (engine.max_running_requests > 0)
     append_json_number(out["max-running-requests"], engine.max_running_requests);

@@ -4,8 +4,7 @@
 // passed over:
 //
 //   - It would use the eighth of the slots and pages that its client must leave to others (client_shares.h).
-//   A
-//     request that yielded to a waiting one leaves that eighth, too (retraction.cpp).
+//     A request that yielded to a waiting one leaves that eighth, too (retraction.cpp).
 //   - It would have room without the pages that running requests of its own client hold.
 //
 // Short requests of clients that have no prompt under way start ahead of that order (prompt_turns.cpp). If
@@ -204,6 +203,8 @@ int64_t Scheduler::Impl::barred_growth(const RequestState& request, AdmissionPas
   if (pass.barred_priority != priority) {
     pass.barred_priority = priority;
     pass.over_share_growth = 0;
+    // The oldest request and starved ones are not left out, although they may grow, because their expected
+    // growth alone could keep everybody out.
     for (const RequestState* other : running) {
       if (options.policy == SchedulePolicy::kPriority && other->priority > priority) continue;
       if (!shares.must_leave_room(other->client, last_step)) continue;

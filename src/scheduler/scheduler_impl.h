@@ -57,8 +57,8 @@ struct Scheduler::Impl {
   // Increases when something is inserted into the tree, because match lengths may then be longer.
   uint64_t tree_version = 1;
   std::vector<RequestId> retracted_ids;  // not yet named by a plan
-  // The request that the latest pass over the queue refused first, because pages were lacking, and whose
-  // client need not leave room. It may have been admitted or aborted since; 0: none.
+  // The request that the latest pass over the queue which refused one refused first, because pages were
+  // lacking, and whose client need not leave room. It may have been admitted or aborted since; 0: none.
   RequestId lacks_pages = 0;
   SchedulerStats totals;        // the counters only
   std::vector<int32_t> joined;  // scratch of known_tokens

@@ -36,6 +36,8 @@ void append_tree(ForwardBatch& batch, int32_t seq_idx, int64_t n, int32_t token,
   append_decode_row(batch, seq_idx, n, n, ancestors[0], token);
   for (size_t i = 1; i <= drafts.size(); ++i) {
     const DraftNode& draft = drafts[i - 1];
+    HADAL_CHECK(draft.parent >= 0 && draft.parent < static_cast<int32_t>(i), "draft {} comes after draft {}",
+                i, draft.parent);
     ancestors[i] = extended_mask(ancestors[draft.parent], static_cast<int32_t>(i));
     append_decode_row(batch, seq_idx, n + std::popcount(ancestors[i]) - 1, n + static_cast<int64_t>(i),
                       ancestors[i], draft.token);

@@ -89,7 +89,7 @@ void EngineLoop::run() {
 
 // One client may abort tens of thousands of requests at once, and other requests must not wait for all of
 // that. An abort concerns only a request that was submitted before, so later submits need not wait for it,
-// but calls do. Nothing here allocates.
+// but calls do. Keeping this order allocates nothing.
 bool EngineLoop::take_commands() {
   bool running = true;
   if (next_abort_ == commands_.size()) {

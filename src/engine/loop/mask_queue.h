@@ -32,7 +32,7 @@ class MaskQueue {
   // Says how many tasks of one client may run at once. Called before the first task waits.
   void set_client_limit(int limit) { client_limit_ = limit; }
 
-  // Adds a task that has used `used_s` seconds of processor time. Changes nothing if it throws.
+  // Adds a task that has used `used_s` seconds of processor time. Adds nothing if it throws.
   Place push(std::shared_ptr<MaskTask> task, uint64_t client, double used_s);
   // Removes a task that still waits.
   void erase(const Place& place);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "base/check.h"
 
@@ -23,6 +24,7 @@ void DraftTreeBuilder::add_children(int32_t parent, std::span<const DraftChoice>
   for (const DraftChoice& choice : choices) {
     child.token = choice.token;
     child.confidence = before + choice.log_share;
+    if (std::isnan(child.confidence)) return;  // the layer's logits were infinite, and nothing is known
     const auto place = std::find_if(best_.begin(), best_.end(), [&](int32_t other) {
       return !precedes_later(draft(other).confidence, child.confidence);
     });

@@ -333,8 +333,10 @@ class HttpServerImpl final : public HttpServer {
     const int64_t left = descriptor_limit_ - fd;
     const int64_t reserved = connections_.reserved_descriptors;
     const bool full = connections >= connections_.all || left <= reserved;
-    if (!refuse && full && !make_room())
-      refuse = is_bound_by_memory() ? Refusal::kMemory : Refusal::kConnections;
+    if (!refuse && full && !make_room()) {
+      const bool lacks_memory = is_bound_by_memory() && connections >= connections_.all;
+      refuse = lacks_memory ? Refusal::kMemory : Refusal::kConnections;
+    }
     if (refuse) {
       complain("http_too_many_connections", fmt::format("limit={} limit_of_peer={} last_peer={}",
                                                         connections_.all, connections_.of_peer, peer));
