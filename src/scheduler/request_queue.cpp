@@ -80,6 +80,8 @@ void RequestQueue::visit_in_order(const std::function<int64_t(RequestState&)>& m
   for (auto line = lines_.begin(); line != lines_.end();) {
     const auto following = std::next(line);  // visit may remove the line with its last request
     const bool by_match = policy_ == SchedulePolicy::kLpm && line->first.group == kOtherGroup;
+    // Retracted requests are in the line as if they were one client's.
+    const bool by_client = line->first.group != kRetractedGroup;
     int64_t left = line->second.size();
     FairLine::Walk walk(line->second);
     if (by_match) {
@@ -95,8 +97,6 @@ void RequestQueue::visit_in_order(const std::function<int64_t(RequestState&)>& m
         if (visit(*request) == Visit::kStop) return;
       }
     }
-    // Retracted requests are in the line as if they were one client's.
-    const bool by_client = line->first.group != kRetractedGroup;
     while (RequestState* request = left > 0 ? walk.next() : nullptr) {
       --left;
       const Visit how = visit(*request);
