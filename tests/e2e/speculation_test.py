@@ -76,6 +76,21 @@ def values_of(found):
             found.get("meta_info", {}).get("output_token_logprobs"))
 
 
+def answers_alike(server, name, expected, num_drafts):
+    """Checks the answers of a server that speculates, their counts, and streams."""
+    found = asked(server)
+    for one, other in zip(expected, found):
+        check(f"{name} answers as without speculation", values_of(one) == values_of(other), (one, other))
+    for one in found:
+        counts(one, num_drafts)
+    streams(server)
+
+
+def mean_length(server):
+    info = json.loads(server.request("GET", "/server_info")[2])
+    return info["internal_states"][0]["avg_spec_accept_length"]
+
+
 def served(_work, _model):
     # A cached token that was generated is computed again as part of a prompt, and may differ in the last bits.
     flags = ["--device", "cpu", "--enable-metrics", "--disable-radix-cache"]
@@ -86,25 +101,19 @@ def served(_work, _model):
         check("without the flag nothing is verified", (meta["spec_verify_ct"], meta["spec_accept_length"]) == (0, None), meta)
         metrics = server.request("GET", "/metrics")[2].decode()
         check("without the flag the gauges are 0", gauges(metrics) == {"length": 0, "rate": 0}, gauges(metrics))
-        info = json.loads(server.request("GET", "/server_info")[2])
-        check("without the flag there is no mean", info["internal_states"][0]["avg_spec_accept_length"] is None, info)
+        mean = mean_length(server)
+        check("without the flag there is no mean", mean is None, mean)
 
     with Server(*flags, *NEXTN) as server:
         for one, other in zip(expected, asked(server)):
             check("a server that adapts answers as without speculation", values_of(one) == values_of(other), (one, other))
 
     with Server(*flags, *NEXTN, "--speculative-fixed", "--decode-log-interval", 4) as server:
-        found = asked(server)
-        for one, other in zip(expected, found):
-            check("the server answers as without speculation", values_of(one) == values_of(other), (one, other))
-        for one in found:
-            counts(one, 3)
-        streams(server)
+        answers_alike(server, "the server", expected, 3)
         metrics = gauges(server.request("GET", "/metrics")[2].decode())
         check("a verification brings several tokens", 1.5 < metrics["length"] <= 4, metrics)
         check("a share of the drafts is accepted", 0.2 < metrics["rate"] < 1, metrics)
-        info = json.loads(server.request("GET", "/server_info")[2])
-        mean = info["internal_states"][0]["avg_spec_accept_length"]
+        mean = mean_length(server)
         check("/server_info has the mean", 1.5 < mean <= 4, mean)
         check("the server ends in order", server.stop() == 0, server.text())
         line = re.search(r"Decode batch.*accept len: (\d\.\d\d), accept rate: (\d\.\d\d), cuda graph: False.*"
@@ -116,14 +125,8 @@ def served(_work, _model):
 def trees(flags, expected, mean_of_chains):
     """Checks a server that verifies trees against the answers without speculation."""
     with Server(*flags, *NEXTN, *TREE, "--speculative-fixed", "--decode-log-interval", 4) as server:
-        found = asked(server)
-        for one, other in zip(expected, found):
-            check("a server with draft trees answers as without speculation", values_of(one) == values_of(other), (one, other))
-        for one in found:
-            counts(one, 7)
-        streams(server)
-        info = json.loads(server.request("GET", "/server_info")[2])
-        mean = info["internal_states"][0]["avg_spec_accept_length"]
+        answers_alike(server, "a server with draft trees", expected, 7)
+        mean = mean_length(server)
         check("a verification brings more tokens than with chains, and no more than a path has", mean_of_chains < mean <= 4,
               (mean_of_chains, mean))
         metrics = gauges(server.request("GET", "/metrics")[2].decode())

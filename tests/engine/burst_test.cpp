@@ -39,6 +39,17 @@ class BurstTest : public ::testing::TestWithParam<bool> {
   static CheckedEngine make_engine(FakeExecutor::Hooks hooks = {}) {
     return CheckedEngine(make_unchecked(std::move(hooks)));
   }
+  // Submits kBurst requests and then aborts all of them.
+  static void submit_and_abort(Engine& engine, const std::shared_ptr<Collector>& sink,
+                               int64_t max_new_tokens) {
+    std::vector<RequestId> ids;
+    for (int64_t i = 0; i < kBurst; ++i) {
+      GenerateRequest request = greedy_request({1, 2, 3}, max_new_tokens);
+      request.sink = sink;
+      ids.push_back(engine.submit(std::move(request)).value());
+    }
+    for (const RequestId id : ids) engine.abort(id);
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Loop, BurstTest, ::testing::Bool(),
@@ -61,13 +72,7 @@ TEST_P(BurstTest, ManyAbortsTakeSeveralTurnsAndASubmitDoesNotWaitForThem) {
   const RequestId working = engine->submit(greedy_request({1, 2, 3}, 100)).value();
   begun.wait();
   const auto sink = std::make_shared<Collector>();
-  std::vector<RequestId> ids;
-  for (int64_t i = 0; i < kBurst; ++i) {
-    GenerateRequest request = greedy_request({1, 2, 3}, 1000);
-    request.sink = sink;
-    ids.push_back(engine->submit(std::move(request)).value());
-  }
-  for (const RequestId id : ids) engine->abort(id);
+  submit_and_abort(*engine, sink, 1000);
   const RequestId later = engine->submit(greedy_request({1, 2, 3}, 20)).value();
   pushed.open();
   EXPECT_EQ(drain(*engine, later).ids.size(), 20U);
@@ -92,13 +97,7 @@ TEST_P(BurstTest, ACallWaitsForAllEarlierAbortsEvenIfTheEngineIsIdle) {
   engine->pause();
   const auto sink = std::make_shared<Collector>();
   for (int round = 0; round < 3; ++round) {
-    std::vector<RequestId> ids;
-    for (int64_t i = 0; i < kBurst; ++i) {
-      GenerateRequest request = greedy_request({1, 2, 3}, 4);
-      request.sink = sink;
-      ids.push_back(engine->submit(std::move(request)).value());
-    }
-    for (const RequestId id : ids) engine->abort(id);
+    submit_and_abort(*engine, sink, 4);
     const Result<void> flushed = engine->flush_cache();
     EXPECT_TRUE(flushed.ok()) << flushed.status().message;
     sink->wait_finished((round + 1) * kBurst);
@@ -108,7 +107,6 @@ TEST_P(BurstTest, ACallWaitsForAllEarlierAbortsEvenIfTheEngineIsIdle) {
 
 TEST_P(BurstTest, AStoppedEngineHandlesEveryAbortAndEndsTheRest) {
   const auto sink = std::make_shared<Collector>();
-  int64_t num_submitted = 0;
   {
     Door begun, pushed;
     bool is_first = true;
@@ -120,18 +118,15 @@ TEST_P(BurstTest, AStoppedEngineHandlesEveryAbortAndEndsTheRest) {
     const auto submit = [&] {
       GenerateRequest request = greedy_request({1, 2, 3}, 1000);
       request.sink = sink;
-      ++num_submitted;
-      return engine->submit(std::move(request)).value();
+      engine->submit(std::move(request)).value();
     };
     submit();
     begun.wait();
-    std::vector<RequestId> ids;
-    for (int64_t i = 0; i < kBurst; ++i) ids.push_back(submit());
-    for (const RequestId id : ids) engine->abort(id);
+    submit_and_abort(*engine, sink, 1000);
     submit();
     pushed.open();
   }
-  sink->wait_finished(num_submitted);
+  sink->wait_finished(kBurst + 2);
 }
 
 // A count of a long prompt takes milliseconds, and a client may ask for 128 choices.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <random>
+#include <string_view>
 #include <vector>
 
 #include "engine/engine.h"
@@ -103,6 +104,24 @@ inline void expect_same_mix(const MixResult& a, const MixResult& b) {
     EXPECT_EQ(a.finished[i].last.matched, b.finished[i].last.matched);
     EXPECT_EQ(a.finished[i].last.completion_tokens, b.finished[i].last.completion_tokens);
   }
+}
+
+// Expects that each request of `failed` either ended with `reason`, or has the answer of `whole`, and that
+// there are both.
+inline void expect_failed_alone(const MixResult& whole, const MixResult& failed, std::string_view reason) {
+  ASSERT_EQ(whole.finished.size(), failed.finished.size());
+  size_t num_failed = 0;
+  for (size_t i = 0; i < failed.finished.size(); ++i) {
+    SCOPED_TRACE(i);
+    if (failed.finished[i].last.finish_reason == FinishReason::kAbort) {
+      EXPECT_EQ(failed.finished[i].last.matched, reason);
+      ++num_failed;
+    } else {
+      expect_same(whole.finished[i], failed.finished[i]);
+    }
+  }
+  EXPECT_GT(num_failed, 0U);
+  EXPECT_LT(num_failed, failed.finished.size());
 }
 
 // Expects that the answers of aborted requests in `cut` begin those of `whole`, and that the others are
