@@ -1,11 +1,56 @@
-# hadal_unite(<target>): with HADAL_UNITY the compiler gets twelve of the target's sources at a time. They then share the
-# time that their headers take, and names in their anonymous namespaces must differ.
+# hadal_unite(<target>): with HADAL_UNITY the compiler gets up to twelve of the target's sources at a time, all of one
+# folder of src/ or tests/. They then share the time that their headers take, and names in their anonymous namespaces must
+# differ. CMake's own UNITY_BUILD writes absolute paths into its sources, so ccache would see other files in each clone.
 function(hadal_unite target)
-  if(HADAL_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
-    # GCC takes the sources for headers, in which a class should have no member of an anonymous namespace's type.
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  if(NOT HADAL_UNITY)
+    return()
   endif()
+  # GCC takes the sources for headers, in which a class should have no member of an anonymous namespace's type.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  # At the end of the directory all properties of the sources are set. EVAL, because arguments of DEFER are evaluated late.
+  cmake_language(EVAL CODE "cmake_language(DEFER CALL hadal_unite_sources ${target})")
+endfunction()
+
+# Replaces the target's sources by files that include up to twelve of them. A source with options of its own, or with the
+# property HADAL_APART, stays as it is.
+function(hadal_unite_sources target)
+  get_target_property(sources ${target} SOURCES)
+  set(result "")
+  set(folders "")
+  foreach(source IN LISTS sources)
+    get_filename_component(path ${source} ABSOLUTE)
+    file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${path})
+    set(apart "")
+    foreach(property HADAL_APART COMPILE_DEFINITIONS COMPILE_OPTIONS)
+      get_source_file_property(value ${source} ${property})
+      if(value)
+        set(apart ${property})
+      endif()
+    endforeach()
+    if(apart OR NOT path MATCHES "^((src|tests)/[^/]+)/.*[.]cpp$")
+      list(APPEND result ${source})
+    else()
+      string(MAKE_C_IDENTIFIER ${CMAKE_MATCH_1} folder)
+      list(APPEND folders ${folder})
+      list(APPEND sources_of_${folder} ${path})
+    endif()
+  endforeach()
+  list(REMOVE_DUPLICATES folders)
+  foreach(folder IN LISTS folders)
+    set(number 0)
+    while(sources_of_${folder})
+      list(SUBLIST sources_of_${folder} 0 12 part)
+      list(REMOVE_ITEM sources_of_${folder} ${part})
+      list(TRANSFORM part REPLACE "(.+)" "#include \"\\1\"\n")
+      list(JOIN part "" text)
+      set(united ${CMAKE_CURRENT_BINARY_DIR}/${target}_united/${folder}_${number}.cpp)
+      file(CONFIGURE OUTPUT ${united} CONTENT "${text}" @ONLY)
+      list(APPEND result ${united})
+      math(EXPR number "${number} + 1")
+    endwhile()
+  endforeach()
+  set_property(TARGET ${target} PROPERTY SOURCES ${result})
 endfunction()
 
 # hadal_library(<folder> [DEPS …] [PRIVATE_DEPS …] [PRECOMPILED <name>] [APART])

@@ -110,7 +110,7 @@ Result<std::vector<client::EvalReply>> EngineAsker::ask(std::span<const client::
         drain(*engine_, ids[i], stop, [&](const TokenChunk& chunk) { reply.text += stream.append(chunk); });
     if (stop()) return make_status(StatusCode::kCancelled, "interrupted after {} answers", i);
     if (last.finish_reason == FinishReason::kAbort) {
-      return make_status(StatusCode::kInternal, "question {} was aborted: {}", i + 1, last.matched);
+      return make_status(StatusCode::kInternal, "question {} was aborted: {}", i + 1, last.abort_text);
     }
     reply.starts_in_reasoning = prompts[i].starts_in_reasoning;
     reply.completion_tokens = last.completion_tokens;

@@ -56,8 +56,8 @@ class TokenConstraint {
 class StopCondition {
  public:
   virtual ~StopCondition() = default;
-  // Returns a description of the match, e.g. the stop string, if the request ends after token_id.
-  virtual std::optional<std::string> on_token(int32_t token_id) = 0;
+  // Returns whether the request ends after token_id.
+  virtual bool on_token(int32_t token_id) = 0;
 };
 
 struct LogprobOptions {
@@ -164,7 +164,7 @@ struct TokenChunk {
   FinishReason finish_reason = FinishReason::kNone;
   AbortReason abort_reason = AbortReason::kNone;  // kAbort: what caused it
   int32_t matched_token = -1;                     // kStopToken: the token (also the last of token_ids)
-  std::string matched;                            // kStopCondition: its description; kAbort: the reason
+  std::string abort_text;                         // kAbort: the reason in words
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;  // so far
   SpeculationCounts speculation;  // so far
@@ -192,8 +192,9 @@ struct EngineOptions {
   // The limit on waiting requests; further ones are refused with kResourceExhausted. 0 means no limit, and
   // kDefaultMaxQueued means a limit that suits a server.
   int64_t max_queued_requests = 0;
-  int64_t chunked_prefill_size = 2048;  // prompt tokens per step, ≥ 1, or -1: prompts are not cut
-  int64_t max_prefill_tokens = 16384;   // prompt tokens of all requests per step, ≥ 1
+  // prompt tokens per step, ≥ 1, or -1: only prompts that are scored are cut (kMaxScoredRows)
+  int64_t chunked_prefill_size = 2048;
+  int64_t max_prefill_tokens = 16384;  // prompt tokens of all requests per step, ≥ 1
   // The limit on the time in ms that prompt tokens add to a step while a request of another client generates
   // (engine/loop/step_pace.h); 0: no limit.
   int64_t max_prefill_ms = 0;

@@ -56,6 +56,10 @@ struct VerifyItem {
   int64_t most_keys = std::numeric_limits<int64_t>::max();
 };
 
+// A step scores at most this many prompt rows, so that the memory of its logits can be planned. With a
+// vocabulary of 129,280 tokens these are 0.5 GB.
+inline constexpr int64_t kMaxScoredRows = 1024;
+
 // PromptScore is a prompt row whose token's log-probability is wanted.
 struct PromptScore {
   int32_t slot = 0;

@@ -1,5 +1,5 @@
 // Rewrites a checkpoint directory with its linears in another format: it reads any checkpoint that the engine
-// reads, and writes any published format or 16 bits. It streams, so each thread needs memory for only a few
+// reads, and writes any published format or none. It streams, so each thread needs memory for only a few
 // strips of 128 rows, whatever the size of the checkpoint.
 #pragma once
 
@@ -17,9 +17,10 @@
 namespace hadal {
 
 struct QuantizedCheckpointOptions {
-  const PublishedFormat* format = nullptr;  // null: unquantised; codes are converted to torch_dtype or bf16
-  std::vector<std::string> unquantised;     // linears to leave out, in the form of ModuleList
-  int64_t max_shard_bytes = 5'000'000'000;  // a tensor larger than that gets a shard of its own
+  // null: unquantised. Codes are then converted to float32 if that is the torch_dtype, otherwise to bf16.
+  const PublishedFormat* format = nullptr;
+  std::vector<std::string> unquantised;          // linears to leave out, in the form of ModuleList
+  int64_t max_shard_bytes = 5'000'000'000;       // a tensor larger than that gets a shard of its own
   const std::atomic<bool>* cancelled = nullptr;  // set by another thread: stop, and remove what was written
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;  // after each piece
 };

@@ -11,7 +11,8 @@
 // the first request of such a client is not short, the pages that it needs are kept for it.
 //
 // While requests of other clients generate, the cost of a step's prompt tokens is limited, too
-// (prompt_budget.h). A request is not admitted if none of its prompt may be computed.
+// (prompt_budget.h). A request is not admitted if none of its prompt may be computed. If that is only because
+// other prompts of the step are scored, it and all later ones of its client are passed over.
 //
 // A request has room if the pages that it needs are free or evictable: those of all known tokens that the
 // cache does not have, plus the expected growth of this request and of the running ones (growth_estimate.h).
@@ -74,7 +75,6 @@ void Scheduler::Impl::admit(PromptBudget& budget, const Generating& generating, 
   AdmissionPass pass = {.budget = budget,
                         .generating = generating,
                         .plan = plan,
-                        .most_tokens = std::numeric_limits<int64_t>::max(),
                         .wanted_pages = expected_growth(),
                         .first_prompt = budget.tokens() == prefill_budget()};
   using Visit = RequestQueue::Visit;
@@ -104,13 +104,12 @@ void Scheduler::Impl::admit(PromptBudget& budget, const Generating& generating, 
 }
 
 void Scheduler::Impl::admit_newcomers(PromptBudget& budget, const Generating& generating,
-                                      std::unordered_set<uint64_t>& busy, int64_t most_tokens,
-                                      BatchPlan& plan) {
+                                      std::unordered_set<uint64_t>& busy, BatchPlan& plan) {
   if (queue.empty() || budget.tokens() <= 0 || free_slots.empty()) return;
   AdmissionPass pass = {.budget = budget,
                         .generating = generating,
                         .plan = plan,
-                        .most_tokens = most_tokens,
+                        .short_only = true,
                         .wanted_pages = expected_growth()};
   using Visit = RequestQueue::Visit;
   std::vector<const RequestState*> admitted;
@@ -150,10 +149,12 @@ Scheduler::Impl::Admission Scheduler::Impl::decide(RequestState& request, Admiss
   const int64_t known = request.num_known();
   const int64_t num_blocks = num_pages_for(known);
   const int64_t own_growth = growth.pages(request, num_blocks);
-  if (known - match_length(request) > pass.most_tokens) {
+  if (pass.short_only && is_long(request, match_length(request))) {
     if (!leaves_room) pass.wanted_pages += num_blocks - match_length(request) / kCachePageSize + own_growth;
     return Admission::kTooLong;
   }
+  // This is known before the cache is asked, because many requests may wait for it in every step.
+  if (pass.budget.lacks_scores(request, match_length(request))) return Admission::kClientWaits;
   const auto has_room = [&](int64_t num_new) {
     if (alone) return num_new <= available_pages();
     const int64_t missing = num_new + own_growth + pass.wanted_pages - available_pages();
@@ -180,7 +181,8 @@ Scheduler::Impl::Admission Scheduler::Impl::decide(RequestState& request, Admiss
   }
   const bool fits = has_room(num_blocks - num_shared());
   const int64_t to_compute = known - match.num_tokens();
-  const bool cut = options.chunked_prefill_size >= 0;
+  const bool is_scored = request.scored_from < request.prompt_len - 1;
+  const bool cut = options.chunked_prefill_size >= 0 || is_scored;
   const bool delays = pass.generating.others_than(request.client);
   const int64_t step_tokens =
       cut ? pass.budget.most(request, match.num_tokens(), 0, to_compute, delays) : to_compute;
@@ -189,8 +191,8 @@ Scheduler::Impl::Admission Scheduler::Impl::decide(RequestState& request, Admiss
     HADAL_CHECK(fits || !alone, "request {}: no room for {} pages in an idle pool of {}", request.id,
                 num_blocks, pool.num_pages());
     cache.unlock(match.node);
-    return fits ? Admission::kNoRoom
-                : refuse(request, num_blocks - num_shared() + own_growth, leaves_room, pass);
+    if (!fits) return refuse(request, num_blocks - num_shared() + own_growth, leaves_room, pass);
+    return Admission::kNoRoom;
   }
   start.num_pages = num_blocks;
   start.step_tokens = step_tokens;
@@ -204,7 +206,7 @@ int64_t Scheduler::Impl::barred_growth(const RequestState& request, AdmissionPas
     pass.barred_priority = priority;
     pass.over_share_growth = 0;
     // The oldest request and starved ones are not left out, although they may grow, because their expected
-    // growth alone could keep everybody out.
+    // growth alone could keep everybody out. If they do grow, the client that holds most gives pages back.
     for (const RequestState* other : running) {
       if (options.policy == SchedulePolicy::kPriority && other->priority > priority) continue;
       if (!shares.must_leave_room(other->client, last_step)) continue;

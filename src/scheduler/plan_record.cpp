@@ -109,13 +109,13 @@ void PlanRecorder::start(const SchedulerOptions& options) {
       "\"max_prefill_tokens\":{},\"policy\":\"{}\",\"low_priority_values_first\":{},\"conservativeness\":{},"
       "\"eviction\":\"{}\",\"enable_radix_cache\":{},\"cache_generated_tokens\":{},\"positions_per_row\":{},"
       "\"rows_per_score\":{},\"rows_per_1024_expanded\":{},\"absorbed_positions_per_row\":{},"
-      "\"max_width\":{}}}",
+      "\"max_scored_tokens\":{},\"max_width\":{}}}",
       options.num_pages, options.max_running_requests, options.chunked_prefill_size,
       options.max_prefill_tokens, name_of(options.policy), options.low_priority_values_first,
       options.conservativeness, name_of(options.eviction), options.enable_radix_cache,
       options.cache_generated_tokens, options.prompt_costs.positions_per_row,
       options.prompt_costs.rows_per_score, options.prompt_costs.rows_per_1024_expanded,
-      options.prompt_costs.absorbed_positions_per_row, options.max_width));
+      options.prompt_costs.absorbed_positions_per_row, options.max_scored_tokens, options.max_width));
 }
 
 void PlanRecorder::add(const ScheduledRequest& request) {

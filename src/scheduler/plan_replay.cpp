@@ -97,6 +97,9 @@ Result<SchedulerOptions> read_options(const json::object& line) {
         o.prompt_costs.absorbed_positions_per_row,
         integer_field(line, "absorbed_positions_per_row", 0, o.cache_generated_tokens ? kMaxInt64 : 0));
   }
+  if (line.contains("max_scored_tokens")) {
+    HADAL_ASSIGN_OR_RETURN(o.max_scored_tokens, integer_field(line, "max_scored_tokens", 1, kMaxInt64));
+  }
   if (line.contains("max_width")) {
     HADAL_ASSIGN_OR_RETURN(o.max_width, integer_field(line, "max_width", 0, kMaxWidth));
   }

@@ -19,6 +19,17 @@ double PromptBudget::cost_of(const RequestState& request, int64_t begin, int64_t
   return cost + static_cast<double>(num_scored * costs_.rows_per_score);
 }
 
+int64_t PromptBudget::num_scored(const RequestState& request, int64_t begin, int64_t end) {
+  if (request.prompt_done) return 0;
+  return std::max<int64_t>(std::min(end, request.prompt_len - 1) - std::max(begin, request.scored_from), 0);
+}
+
+int64_t PromptBudget::most_by_scores(const RequestState& request, int64_t begin, int64_t wanted,
+                                     int64_t scored) {
+  if (num_scored(request, begin, begin + wanted) <= scored) return wanted;
+  return std::max(begin, request.scored_from) + scored - begin;
+}
+
 bool PromptBudget::absorbs(const RequestState& request, int64_t begin, int64_t end, bool delays) const {
   return delays && limits_cost_ && costs_.absorbed_positions_per_row > 0 &&
          cost_of(request, begin, end, true) < cost_of(request, begin, end, false);
@@ -27,7 +38,8 @@ bool PromptBudget::absorbs(const RequestState& request, int64_t begin, int64_t e
 int64_t PromptBudget::most(const RequestState& request, int64_t begin, int64_t num_taken, int64_t wanted,
                            bool delays) const {
   if (num_taken == 0 && taken_cost_ >= enough_cost_ && clients_.contains(request.client)) return 0;
-  const int64_t most = std::min(left_.tokens, wanted);
+  const int64_t most =
+      most_by_scores(request, begin + num_taken, std::min(left_.tokens, wanted), left_.scored);
   if (!delays || !limits_cost_ || most <= 0) return most;
   const double limit =
       chunk_cost(request, begin, begin + num_taken, delays) + std::max(left_.cost, left_.least);
@@ -47,6 +59,7 @@ void PromptBudget::take(const RequestState& request, int64_t begin, int64_t num_
   const double cost = chunk_cost(request, begin, begin + num_taken + count, delays) -
                       chunk_cost(request, begin, begin + num_taken, delays);
   left_.tokens -= count;
+  left_.scored -= num_scored(request, begin + num_taken, begin + num_taken + count);
   left_.cost -= cost;
   taken_cost_ += cost;
   clients_.insert(request.client);
@@ -56,17 +69,23 @@ void PromptBudget::take(const RequestState& request, int64_t begin, int64_t num_
 }
 
 void PromptBudget::set_half_aside() {
-  const Allowance half = {.tokens = left_.tokens / 2, .cost = left_.cost / 2, .least = left_.least / 2};
+  const Allowance half = {.tokens = left_.tokens / 2,
+                          .scored = left_.scored / 2,
+                          .cost = left_.cost / 2,
+                          .least = left_.least / 2};
   left_ = {.tokens = left_.tokens - half.tokens,
+           .scored = left_.scored - half.scored,
            .cost = left_.cost - half.cost,
            .least = left_.least - half.least};
   aside_ = {.tokens = aside_.tokens + half.tokens,
+            .scored = aside_.scored + half.scored,
             .cost = aside_.cost + half.cost,
             .least = aside_.least + half.least};
 }
 
 void PromptBudget::give_back() {
   left_ = {.tokens = left_.tokens + aside_.tokens,
+           .scored = left_.scored + aside_.scored,
            .cost = left_.cost + aside_.cost,
            .least = left_.least + aside_.least};
   aside_ = {};

@@ -1,6 +1,7 @@
 // PromptBudget holds how many prompt (and recomputed) tokens a step may still compute. All prompts share a
-// number of tokens. While another client generates, a prompt must also fit into what is left of a cost limit,
-// because that client's next token comes only when the step ends.
+// number of tokens. Few of them may be scored, because that takes a row of logits each. While another client
+// generates, a prompt must also fit into what is left of a cost limit, because that client's next token comes
+// only when the step ends.
 //
 // A request that arrives while a step runs waits for the end of that step, too. So a step that has cost twice
 // what its number of tokens would cost by themselves begins no further prompt of a client that already has
@@ -19,14 +20,22 @@ namespace hadal {
 
 class PromptBudget {
  public:
-  // `cost` is in rows (PromptCosts); kUnlimitedCost means no limit.
-  PromptBudget(const PromptCosts& costs, int64_t tokens, int64_t cost)
+  // `cost` is in rows (PromptCosts); kUnlimitedCost means no limit. At most `scored` tokens are scored.
+  PromptBudget(const PromptCosts& costs, int64_t tokens, int64_t cost,
+               int64_t scored = std::numeric_limits<int64_t>::max())
       : costs_(costs),
-        left_{.tokens = tokens, .cost = static_cast<double>(cost), .least = kLeastCost},
+        left_{.tokens = tokens, .scored = scored, .cost = static_cast<double>(cost), .least = kLeastCost},
         enough_cost_(2.0 * static_cast<double>(tokens)),
         limits_cost_(cost != kUnlimitedCost) {}
 
   int64_t tokens() const { return left_.tokens; }
+  // Returns how many of the tokens from `begin` to `end` are scored. The last prompt token is not, because
+  // no prompt token follows it.
+  static int64_t num_scored(const RequestState& request, int64_t begin, int64_t end);
+  // Returns whether a request that continues at `begin` gets no token because no more may be scored.
+  bool lacks_scores(const RequestState& request, int64_t begin) const {
+    return left_.scored <= 0 && num_scored(request, begin, begin + 1) > 0;
+  }
   // Returns the cost in rows of all tokens that were taken from the budget.
   double taken_cost() const { return taken_cost_; }
 
@@ -59,10 +68,13 @@ class PromptBudget {
   // Allowance is what the step may still compute.
   struct Allowance {
     int64_t tokens = 0;
+    int64_t scored = 0;  // of the tokens, how many may be scored
     double cost = 0.0;
     double least = 0.0;  // rows that prompts which delay others may cost whatever the limit is
   };
 
+  // Returns how many of the `wanted` tokens from `begin` on can be computed if `scored` may be scored.
+  static int64_t most_by_scores(const RequestState& request, int64_t begin, int64_t wanted, int64_t scored);
   double chunk_cost(const RequestState& request, int64_t begin, int64_t end, bool delays) const {
     return cost_of(request, begin, end, absorbs(request, begin, end, delays));
   }

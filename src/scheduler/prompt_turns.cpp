@@ -4,8 +4,8 @@
 // to short prompts of other clients, one for each client: first to prompts under way, then to those that
 // wait. So a client's short request does not wait until another client's long prompt has been computed. The
 // oldest long prompt advances by half a chunk with every step, however many short ones arrive. A prompt is
-// short when half a chunk can hold what is left of it. If there is no long prompt, the oldest short one is
-// treated as the long one.
+// short when half a chunk can hold what is left of it, and half of the tokens that a step may score are
+// enough for it. If there is no long prompt, the oldest short one is treated as the long one.
 #include <algorithm>
 #include <unordered_set>
 
@@ -25,6 +25,12 @@ void Scheduler::Impl::advance_prompt(RequestState& request, PromptBudget& budget
   request.step_absorbed = budget.absorbs(request, begin, begin + request.step_tokens, delays);
 }
 
+bool Scheduler::Impl::is_long(const RequestState& request, int64_t begin) const {
+  const int64_t known = request.num_known();
+  return known - begin > prefill_budget() / 2 ||
+         PromptBudget::num_scored(request, begin, known) > options.max_scored_tokens / 2;
+}
+
 void Scheduler::Impl::plan_prompts(PromptBudget& budget, const Generating& generating, bool admits,
                                    BatchPlan& plan) {
   std::vector<RequestState*> prompts;  // in order of admission
@@ -32,22 +38,20 @@ void Scheduler::Impl::plan_prompts(PromptBudget& budget, const Generating& gener
     if (!request->held && request->catching_up) prompts.push_back(request);
   }
   if (!prompts.empty() && options.chunked_prefill_size >= 0) {
-    const int64_t most_short = prefill_budget() / 2;
-    const auto is_long = [most_short](const RequestState* request) {
-      return request->num_known() - request->planned > most_short;
-    };
-    const auto first_long = std::find_if(prompts.begin(), prompts.end(), is_long);
+    const auto first_long = std::find_if(prompts.begin(), prompts.end(), [this](const RequestState* request) {
+      return is_long(*request, request->planned);
+    });
     RequestState& oldest = first_long != prompts.end() ? **first_long : *prompts.front();
     budget.set_half_aside();
     advance_prompt(oldest, budget, generating);
     budget.give_back();
     std::unordered_set<uint64_t> clients = {oldest.client};
     for (RequestState* request : prompts) {
-      if (is_long(request)) continue;
+      if (is_long(*request, request->planned)) continue;
       if (clients.insert(request->client).second) advance_prompt(*request, budget, generating);
     }
     for (const RequestState* request : prompts) clients.insert(request->client);
-    if (admits) admit_newcomers(budget, generating, clients, most_short, plan);
+    if (admits) admit_newcomers(budget, generating, clients, plan);
   }
   for (RequestState* request : prompts) advance_prompt(*request, budget, generating);
   if (admits) admit(budget, generating, plan);

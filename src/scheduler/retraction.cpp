@@ -6,14 +6,16 @@
 // The retracted request belongs to the client that holds the most pages, so one client's requests do not push
 // out those of another one that holds fewer. Among that client's requests it is the one that arrived last.
 // Under kPriority, priority goes first: the requests of the lowest priority are retracted first, and the rule
-// chooses among them. The oldest running request is never retracted, so it always ends.
+// chooses among them. The oldest running request is never retracted for others. Only if it runs alone and
+// still gets no page, it starts again without the cache. So it always ends.
 //
 // Clients that hold a share of the engine must leave the last pages to others (client_shares.h). While
 // another client's waiting request lacks pages, the running requests of such a client do not grow into the
 // kept ones. Instead, the client's last request is retracted. That request `yielded`: as long as the other
 // one waits, it starts only if it leaves the kept pages free, or when nothing runs. This does not apply to
 // the oldest running request, which may always grow, to starved requests (request_queue.h), and under
-// kPriority to requests of a higher priority than the waiting one's.
+// kPriority to requests of a higher priority than the waiting one's. Nor does it apply while a request waits
+// that has itself yielded. Otherwise two large requests could take turns in making each other yield.
 #include <algorithm>
 
 #include "base/check.h"
@@ -78,7 +80,8 @@ const RequestState& Scheduler::Impl::oldest_running() const {
 
 bool Scheduler::Impl::goes_after_waiting(const RequestState& request) const {
   const RequestState* waiting = find(lacks_pages);
-  if (waiting == nullptr || !waiting->queued || waiting->client == request.client) return false;
+  if (waiting == nullptr || !waiting->queued || waiting->yielded || waiting->client == request.client)
+    return false;
   if (request.starved) return false;
   if (options.policy == SchedulePolicy::kPriority && request.priority > waiting->priority) return false;
   return !shares.must_leave_room(waiting->client, last_step);

@@ -25,6 +25,7 @@ Scheduler::Impl::Impl(const SchedulerOptions& scheduler_options)
   HADAL_CHECK_GT(options.conservativeness, 0.0);
   HADAL_CHECK_GE(options.prompt_costs.positions_per_row, 0);
   HADAL_CHECK_GE(options.prompt_costs.rows_per_score, 0);
+  HADAL_CHECK_GE(options.max_scored_tokens, 1);
   HADAL_CHECK_GE(options.prompt_costs.rows_per_1024_expanded, 0);
   HADAL_CHECK_GE(options.prompt_costs.absorbed_positions_per_row, 0);
   HADAL_CHECK_GE(options.max_width, 0);
@@ -94,7 +95,8 @@ BatchPlan Scheduler::Impl::plan(int64_t max_cost, int64_t width) {
     generating.add(request->client);
   }
   const bool cut = options.chunked_prefill_size >= 0;
-  PromptBudget budget(options.prompt_costs, prefill_budget(), cut ? max_cost : kUnlimitedCost);
+  PromptBudget budget(options.prompt_costs, prefill_budget(), cut ? max_cost : kUnlimitedCost,
+                      options.max_scored_tokens);
   // A request that was just retracted would only be admitted again to the same pages.
   plan_prompts(budget, generating, /*admits=*/retracted_ids.empty() || running.empty(), plan);
   build_items(plan);

@@ -52,10 +52,11 @@ struct PromptCosts {
 inline constexpr int64_t kUnlimitedCost = std::numeric_limits<int64_t>::max();
 
 struct SchedulerOptions {
-  int64_t num_pages = 0;                // pages in the pool, ≥ 1
-  int64_t max_running_requests = 64;    // ≥ 1
-  int64_t chunked_prefill_size = 2048;  // prompt (and recomputed) tokens per step; -1: prompts are not cut
-  int64_t max_prefill_tokens = 16384;   // over all prompts of a step; one uncut prompt may exceed it
+  int64_t num_pages = 0;              // pages in the pool, ≥ 1
+  int64_t max_running_requests = 64;  // ≥ 1
+  // prompt (and recomputed) tokens per step; -1: only prompts that are scored are cut (max_scored_tokens)
+  int64_t chunked_prefill_size = 2048;
+  int64_t max_prefill_tokens = 16384;  // over all prompts of a step; one uncut prompt may exceed it
   SchedulePolicy policy = SchedulePolicy::kFcfs;
   bool low_priority_values_first = false;  // kPriority
   // Scales how much of the running requests' future output is reserved before a new request is admitted. 1
@@ -68,6 +69,9 @@ struct SchedulerOptions {
   // same path.
   bool cache_generated_tokens = true;
   PromptCosts prompt_costs;
+  // The largest number of prompt tokens of a step whose logits are computed to score the tokens after them,
+  // ≥ 1. A scored prompt is cut at this limit even if chunked_prefill_size is -1.
+  int64_t max_scored_tokens = std::numeric_limits<int64_t>::max();
   // The largest number of rows of a step for a decoding request (the width of a step). The step samples at
   // most as many tokens and verifies one draft less than that. 0: there is no speculation. With speculation,
   // the record of a token in the NextN layer depends on the token after it, so one token less of a cached

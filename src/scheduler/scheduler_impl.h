@@ -13,7 +13,8 @@
 //
 // An admitted request gets the pages of all its known tokens at once; a decoding one gets a page when it
 // begins a block. So no request waits for a page in the middle of a prompt, and two long prompts cannot block
-// each other; and the oldest running request is never retracted and may always grow, so it always ends.
+// each other. The oldest running request is never retracted for others and may always grow, so it always
+// ends.
 #pragma once
 
 #include <cstdint>
@@ -99,7 +100,7 @@ struct Scheduler::Impl {
     PromptBudget& budget;
     const Generating& generating;
     BatchPlan& plan;
-    int64_t most_tokens;        // requests that must compute more are passed over
+    bool short_only = false;    // requests with long prompts (is_long) are passed over
     int64_t wanted_pages;       // pages expected by running requests, and by those that were passed over
     bool first_prompt = false;  // the step has no prompt yet
     bool has_refused = false;   // a request for which pages were lacking; see lacks_pages
@@ -109,10 +110,13 @@ struct Scheduler::Impl {
   };
   // Starts waiting requests while `budget` and slots last, and counts them in `plan`.
   void admit(PromptBudget& budget, const Generating& generating, BatchPlan& plan);
-  // Does the same for the first request of each client that is not in `busy`, if it has at most `most_tokens`
-  // to compute. It looks at the first kMaxLookups waiting requests only.
+  // Returns whether half a step cannot hold what is left of the request's prompt from `begin` on, by tokens
+  // or by tokens that are scored.
+  bool is_long(const RequestState& request, int64_t begin) const;
+  // Does the same as admit() for the first request of each client that is not in `busy`, if its prompt is not
+  // long. It looks at the first kMaxLookups waiting requests only.
   void admit_newcomers(PromptBudget& budget, const Generating& generating, std::unordered_set<uint64_t>& busy,
-                       int64_t most_tokens, BatchPlan& plan);
+                       BatchPlan& plan);
   // Admits the request, or says why not. Subtracts the tokens of an admitted request from the budget.
   Admission try_admit(RequestState& request, AdmissionPass& pass);
   // Start is what is decided about a request that is admitted.

@@ -125,8 +125,8 @@ class FailingEngine : public ::testing::TestWithParam<bool> {
       const Finished result = testing::drain(*engine_, id);
       if (result.last.finish_reason == FinishReason::kAbort) {
         ++num_aborted;
-        EXPECT_EQ(result.last.abort_reason, AbortReason::kMemory) << result.last.matched;
-        EXPECT_FALSE(result.last.matched.empty());
+        EXPECT_EQ(result.last.abort_reason, AbortReason::kMemory) << result.last.abort_text;
+        EXPECT_FALSE(result.last.abort_text.empty());
       } else {
         EXPECT_EQ(result.last.finish_reason, FinishReason::kLength);
         EXPECT_EQ(static_cast<int64_t>(result.ids.size()), length);

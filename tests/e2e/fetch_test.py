@@ -18,7 +18,7 @@ import threading
 
 from command_line import BIN, CONFIG, TINY, error_lines
 from counting import check as count_check, finish
-from hub_server import HubServer, Repository
+from hub_server import HubServer, Repository, answers
 
 COUNTING = threading.Lock()
 INDEX = "model.safetensors.index.json"
@@ -103,16 +103,6 @@ def check_fails(name, outcome, *wanted, code=1):
     check(f"{name}: one line of error", len(lines) == 1 and "error:" in lines[0], err)
     check(f"{name}: the error says why", all(word in err for word in wanted), f"{wanted} in {err}")
     check(f"{name}: no directory is printed", out == "", out)
-
-
-def answers(status, body=None, headers=(), when=lambda request: True):
-    """Returns a fault that answers with this status."""
-    def fault(handler, request):
-        if when(request):
-            handler.send_json(status, body or {"error": "as the test wants"}, headers)
-            return True
-        return False
-    return fault
 
 
 def test_what_arrives():

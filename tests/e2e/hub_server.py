@@ -184,3 +184,13 @@ class HubServer:
     def __exit__(self, *_):
         self._server.shutdown()
         self._server.server_close()
+
+
+def answers(status, body=None, headers=(), when=lambda request: True):
+    """Returns a fault that answers with this status."""
+    def fault(handler, request):
+        if when(request):
+            handler.send_json(status, body or {"error": "as the test wants"}, headers)
+            return True
+        return False
+    return fault

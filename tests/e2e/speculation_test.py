@@ -92,7 +92,8 @@ def mean_length(server):
 
 
 def served(_work, _model):
-    # A cached token that was generated is computed again as part of a prompt, and may differ in the last bits.
+    # With speculation one token less of a cached prefix is used. If that token was generated, it is computed again
+    # as a prompt token, and its last bits may differ. Therefore there is no prefix cache here.
     flags = ["--device", "cpu", "--enable-metrics", "--disable-radix-cache"]
     with Server(*flags) as server:
         expected = asked(server)

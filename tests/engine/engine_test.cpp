@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "engine/step_executor.h"
 #include "model/info.h"
 #include "tests/engine/small_model.h"
 #include "tests/engine/test_requests.h"
@@ -68,6 +69,26 @@ TEST_P(EngineTest, ChunkedPrefillGivesTheSameBits) {
   for (const int64_t chunk : {1, 7, 64, 100, -1}) {
     const Finished chunked = run(*make_engine({.chunked_prefill_size = chunk}), request());
     expect_same(chunked, whole);
+  }
+}
+
+// A step scores at most kMaxScoredRows tokens, so one of these prompts is cut although prompts are not cut.
+TEST_P(EngineTest, PromptsThatTogetherHaveMoreScoresThanAStepKeepTheirBits) {
+  constexpr int64_t kPromptLen = kMaxScoredRows / 2 + 100;
+  auto request = [](uint64_t seed) {
+    GenerateRequest r = greedy_request(random_prompt(kPromptLen, seed), 2);
+    r.logprobs = {.enabled = true, .start = 0};
+    return r;
+  };
+  auto engine = make_engine({.chunked_prefill_size = -1});
+  std::vector<RequestId> ids;
+  engine->pause();
+  for (uint64_t seed = 0; seed < 2; ++seed) ids.push_back(engine->submit(request(seed)).value());
+  engine->resume();
+  for (uint64_t seed = 0; seed < 2; ++seed) {
+    const Finished cut = drain(*engine, ids[seed]);
+    EXPECT_THAT(cut.prompt_logprobs, SizeIs(kPromptLen - 1));
+    expect_same(cut, run(*make_engine({.chunked_prefill_size = 64}), request(seed)));
   }
 }
 
@@ -206,7 +227,7 @@ TEST_P(EngineTest, StopConditionsAndConstraintsAreHonoured) {
   const Finished result = run(*engine, std::move(request));
   EXPECT_THAT(result.ids, SizeIs(5));
   EXPECT_EQ(result.last.finish_reason, FinishReason::kStopCondition);
-  EXPECT_EQ(result.last.matched, "enough");
+  EXPECT_EQ(result.last.abort_text, "");
   for (const int32_t id : result.ids) EXPECT_EQ(id % 2, 0);
 }
 
@@ -262,7 +283,7 @@ TEST_P(EngineTest, NanLogitsEndTheirRequestAlone) {
   const Finished ended = drain(*engine, bad);
   EXPECT_EQ(ended.last.finish_reason, FinishReason::kAbort);
   EXPECT_EQ(ended.last.abort_reason, AbortReason::kFault);
-  EXPECT_THAT(ended.last.matched, HasSubstr("NaN"));
+  EXPECT_THAT(ended.last.abort_text, HasSubstr("NaN"));
   EXPECT_THAT(ended.ids, SizeIs(0));
   EXPECT_EQ(drain(*engine, good).last.finish_reason, FinishReason::kLength);
 }

@@ -127,7 +127,7 @@ TEST_P(LifecycleTest, DrainingAbortsWhatDoesNotEndInTime) {
   for (const RequestId id : ids) {
     const TokenChunk last = drain(*engine, id).last;
     EXPECT_EQ(last.abort_reason, AbortReason::kShutdown);
-    EXPECT_THAT(last.matched, HasSubstr("shutting down"));
+    EXPECT_THAT(last.abort_text, HasSubstr("shutting down"));
   }
 }
 
@@ -152,7 +152,7 @@ TEST_P(LifecycleTest, ABrokenInvariantEndsTheEngineAndIsReportedOnce) {
           .value();
   const TokenChunk last = run(*engine, greedy_request({1, 2, 3}, 5)).last;
   EXPECT_EQ(last.abort_reason, AbortReason::kFault);
-  EXPECT_THAT(last.matched, HasSubstr("no step"));
+  EXPECT_THAT(last.abort_text, HasSubstr("no step"));
   EXPECT_EQ(engine->submit(greedy_request({1}, 1)).status().code, StatusCode::kInternal);
   EXPECT_FALSE(engine->flush_cache().ok());
   EXPECT_EQ(failures, std::vector<std::string>{"no step"});
@@ -174,7 +174,7 @@ TEST_P(LifecycleTest, ADeviceThatFailedEndsTheEngineAfterItsStep) {
   const Finished finished = run(*engine, greedy_request({1, 2, 3}, 50));
   EXPECT_EQ(finished.ids, answer(3, 2));
   EXPECT_EQ(finished.last.abort_reason, AbortReason::kFault);
-  EXPECT_EQ(finished.last.matched, "the GPU has failed");
+  EXPECT_EQ(finished.last.abort_text, "the GPU has failed");
   EXPECT_EQ(engine->submit(greedy_request({1}, 1)).status().code, StatusCode::kInternal);
   EXPECT_EQ(failures, std::vector<std::string>{"the GPU has failed"});
 }
@@ -244,7 +244,7 @@ TEST_P(LifecycleTest, AConstraintThatIsTooExpensiveEndsItsRequestWithOneError) {
   EXPECT_EQ(run(*engine, greedy_request({4, 5, 6}, 50)).ids, answer(3, 50));
   const Finished result = drain(*engine, id);
   EXPECT_EQ(result.last.abort_reason, AbortReason::kRequest);
-  EXPECT_THAT(result.last.matched, HasSubstr("the grammar is too expensive"));
+  EXPECT_THAT(result.last.abort_text, HasSubstr("the grammar is too expensive"));
   EXPECT_LT(result.ids.size(), 200U);
 }
 
@@ -293,7 +293,7 @@ class ThrowingSink final : public ChunkSink {
 };
 class ThrowingStop final : public StopCondition {
  public:
-  std::optional<std::string> on_token(int32_t) override { throw Error("stop is broken"); }
+  bool on_token(int32_t) override { throw Error("stop is broken"); }
 };
 class ThrowingConstraint final : public TokenConstraint {
  public:
@@ -316,8 +316,8 @@ TEST_P(LifecycleTest, ACallbackThatThrowsFailsItsOwnRequestOnly) {
   const RequestId constraint_id = engine->submit(std::move(constraint)).value();
   const RequestId good = engine->submit(greedy_request({1, 2, 3}, 50)).value();
   engine->resume();
-  EXPECT_THAT(drain(*engine, stop_id).last.matched, HasSubstr("stop is broken"));
-  EXPECT_THAT(drain(*engine, constraint_id).last.matched, HasSubstr("mask is broken"));
+  EXPECT_THAT(drain(*engine, stop_id).last.abort_text, HasSubstr("stop is broken"));
+  EXPECT_THAT(drain(*engine, constraint_id).last.abort_text, HasSubstr("mask is broken"));
   EXPECT_EQ(drain(*engine, good).ids, answer(3, 50));
   EXPECT_EQ(engine->stats().num_aborted, 3);
 }
@@ -331,7 +331,7 @@ TEST_P(LifecycleTest, AFailedStepFailsItsRequestsAndTheEngineContinues) {
   const RequestId doomed = engine->submit(greedy_request({1, 2, 3}, 50)).value();
   const Finished result = drain(*engine, doomed);
   EXPECT_EQ(result.last.finish_reason, FinishReason::kAbort);
-  EXPECT_EQ(result.last.matched, "no memory");
+  EXPECT_EQ(result.last.abort_text, "no memory");
   EXPECT_EQ(result.ids, answer(3, 3));
   engine->check_integrity();
   EXPECT_EQ(run(*engine, greedy_request({1, 2, 3}, 50)).ids, answer(3, 50));

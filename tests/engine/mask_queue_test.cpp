@@ -95,6 +95,32 @@ TEST_F(MaskQueueTest, AClientCannotShedItsTimeByWaitingUntilItsMaskIsMade) {
   EXPECT_THAT(run(), ElementsAre("b", "c", "slow2", "d", "e"));
 }
 
+TEST_F(MaskQueueTest, EverNewClientsDoNotOvertakeAnOlderOneForEver) {
+  push("slow1", 1, 10.0);
+  push("other", 2, 1.0);
+  EXPECT_THAT(run(1), ElementsAre("slow1"));
+  push("slow2", 1, 10.0);
+  int num_overtaking = 0;
+  for (uint64_t client = 3; running_.empty(); ++client, ++num_overtaking) {
+    push("new" + std::to_string(client), client, 1.0);
+    const std::string name = begin();
+    if (name == "slow2") break;
+    end(name);
+    ASSERT_LT(num_overtaking, 100);
+  }
+  EXPECT_GE(num_overtaking, 10) << "they have used less";
+}
+
+TEST_F(MaskQueueTest, ClientsThatHaveGoneAreForgottenAlthoughThereIsAlwaysWork) {
+  push("long", 1, 1.0);
+  EXPECT_EQ(begin(), "long");
+  for (uint64_t client = 2; client < 1000; ++client) {
+    push(std::to_string(client), client, 1.0);
+    EXPECT_EQ(run(1).size(), 1U);
+  }
+  EXPECT_LT(queue_.num_clients(), 100);
+}
+
 TEST_F(MaskQueueTest, OfAClientsTasksTheOneThatHasUsedLeastComesFirst) {
   push("dear", 1, 1.0, 2.0);
   push("cheap", 1, 1.0, 1.0);

@@ -51,7 +51,7 @@ TEST_F(OverlapTest, BothLoopsGiveTheSameBits) {
     expect_same_mix(plain, overlapped);
     EXPECT_EQ(plain.stats.generation_tokens, overlapped.stats.generation_tokens);
     for (const Finished& finished : plain.finished) {
-      EXPECT_NE(finished.last.finish_reason, FinishReason::kAbort) << finished.last.matched;
+      EXPECT_NE(finished.last.finish_reason, FinishReason::kAbort) << finished.last.abort_text;
     }
   }
 }

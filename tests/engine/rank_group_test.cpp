@@ -75,7 +75,7 @@ void expect_ended(Engine& engine, const std::string& why) {
   for (const RequestId id : ids) {
     const Finished ended = testing::drain(engine, id);
     EXPECT_EQ(ended.last.finish_reason, FinishReason::kAbort);
-    EXPECT_THAT(ended.last.matched, HasSubstr(why));
+    EXPECT_THAT(ended.last.abort_text, HasSubstr(why));
   }
   EXPECT_FALSE(engine.submit(greedy_request(random_prompt(20, 9), 6)).ok());
 }
@@ -196,7 +196,7 @@ TEST(RankGroup, AnErrorOfAllRanksEndsTheRequestsOfItsStepAlone) {
   fails->store(kRanks);
   const Finished hit = testing::run(*engine, greedy_request(random_prompt(33, 4), 6));
   EXPECT_EQ(hit.last.finish_reason, FinishReason::kAbort);
-  EXPECT_THAT(hit.last.matched, HasSubstr("rank 0: an error of the test"));
+  EXPECT_THAT(hit.last.abort_text, HasSubstr("rank 0: an error of the test"));
   EXPECT_EQ(testing::run(*engine, greedy_request(random_prompt(20, 3), 6)).ids, before.ids);
 }
 

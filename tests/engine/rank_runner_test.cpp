@@ -162,7 +162,7 @@ TEST_P(RankEngine, ARankThatThrowsEndsTheRequestsOfItsStepAlone) {
     throws = true;
     const Finished hit = testing::run(*engine, greedy_request(random_prompt(33, 4), 6));
     EXPECT_EQ(hit.last.finish_reason, FinishReason::kAbort);
-    EXPECT_THAT(hit.last.matched, out_of_memory ? HasSubstr("alloc") : HasSubstr("a fault of the test"));
+    EXPECT_THAT(hit.last.abort_text, out_of_memory ? HasSubstr("alloc") : HasSubstr("a fault of the test"));
     EXPECT_EQ(testing::run(*engine, greedy_request(random_prompt(20, 3), 6)).ids, before.ids);
   }
 }
@@ -191,7 +191,7 @@ TEST_F(LostRank, EndsTheEngineWithOneErrorForEachRequest) {
     for (const RequestId id : ids) {
       const Finished ended = testing::drain(*engine, id);
       EXPECT_EQ(ended.last.finish_reason, FinishReason::kAbort);
-      EXPECT_THAT(ended.last.matched, HasSubstr("rank 1 is lost"));
+      EXPECT_THAT(ended.last.abort_text, HasSubstr("rank 1 is lost"));
     }
     EXPECT_FALSE(engine->submit(greedy_request(random_prompt(20, 9), 6)).ok());
   }

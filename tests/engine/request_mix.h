@@ -101,7 +101,7 @@ inline void expect_same_mix(const MixResult& a, const MixResult& b) {
     SCOPED_TRACE(i);
     expect_same(a.finished[i], b.finished[i]);
     EXPECT_EQ(a.finished[i].last.finish_reason, b.finished[i].last.finish_reason);
-    EXPECT_EQ(a.finished[i].last.matched, b.finished[i].last.matched);
+    EXPECT_EQ(a.finished[i].last.abort_text, b.finished[i].last.abort_text);
     EXPECT_EQ(a.finished[i].last.completion_tokens, b.finished[i].last.completion_tokens);
   }
 }
@@ -114,7 +114,7 @@ inline void expect_failed_alone(const MixResult& whole, const MixResult& failed,
   for (size_t i = 0; i < failed.finished.size(); ++i) {
     SCOPED_TRACE(i);
     if (failed.finished[i].last.finish_reason == FinishReason::kAbort) {
-      EXPECT_EQ(failed.finished[i].last.matched, reason);
+      EXPECT_EQ(failed.finished[i].last.abort_text, reason);
       ++num_failed;
     } else {
       expect_same(whole.finished[i], failed.finished[i]);

@@ -186,7 +186,7 @@ TEST_F(SpeculationTest, NanInADraftIsNoFaultAndOnTheAcceptedPathAbortsItsRequest
   const Finished cut =
       testing::run(*make_engine({.speculation_width = 4}), greedy_request(random_prompt(20, 3), 40));
   EXPECT_EQ(cut.last.finish_reason, FinishReason::kAbort);
-  EXPECT_THAT(cut.last.matched, HasSubstr("NaN"));
+  EXPECT_THAT(cut.last.abort_text, HasSubstr("NaN"));
   EXPECT_EQ(cut.ids, std::vector<int32_t>(expected.begin(), expected.begin() + 16));  // up to position 35
 }
 

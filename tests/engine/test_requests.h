@@ -103,9 +103,7 @@ class CheckedEngine {
 class StopAfter final : public StopCondition {
  public:
   explicit StopAfter(int count) : left_(count) {}
-  std::optional<std::string> on_token(int32_t) override {
-    return --left_ == 0 ? std::optional<std::string>("enough") : std::nullopt;
-  }
+  bool on_token(int32_t) override { return --left_ == 0; }
 
  private:
   int left_;

@@ -113,8 +113,8 @@ TEST(SelectionPlan, DecodeRowsAreDividedByTheKeysTheySee) {
 
 class SparseForward : public ::testing::Test {
  protected:
-  // Makes the same random weights with an indexer of this topk. If topk is 0, it makes a V3 model without an
-  // indexer.
+  // Makes a model with an indexer of this topk, or without one (V3) if topk is 0. The other random weights
+  // are equal for every topk.
   Ranks model(int64_t topk, int64_t num_sequences, KernelSet kernels = KernelSet::kOptimised) {
     Json json = testing::tiny_config();
     if (topk > 0) {

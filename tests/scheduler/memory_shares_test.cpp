@@ -146,6 +146,19 @@ TEST(MemoryShares, ARequestThatYieldedIsOvertakenOnly256Times) {
   EXPECT_LE(num_overtaking, 256 + 20) << "those of the last step, and those that were already running";
 }
 
+TEST(MemoryShares, TwoLargeRequestsDoNotTakeTurnsInYielding) {
+  ClientRequests requests(an_eighth_is_kept(80));
+  const RequestId oldest = requests.add({.client = 9, .prompt_len = 60, .max_new_tokens = 600});
+  const RequestId first = requests.add({.client = 7, .prompt_len = 64 * 60, .max_new_tokens = 900});
+  while (requests.num_available() > 9) requests.step();
+  const RequestId second = requests.add({.client = 8, .prompt_len = 64 * 60, .max_new_tokens = 900});
+  while (!requests.has_ended(first) || !requests.has_ended(second)) ASSERT_FALSE(requests.step().empty());
+  EXPECT_EQ(requests.num_retractions(first), 1);
+  EXPECT_EQ(requests.num_retractions(second), 0);
+  EXPECT_EQ(requests.num_retractions(oldest), 0);
+  requests.run_to_the_end(5000);
+}
+
 TEST(MemoryShares, TheOldestRequestGrowsIntoTheKeptPagesAlthoughAnotherClientWaits) {
   ClientRequests requests(an_eighth_is_kept(80));
   requests.add({.client = 9, .prompt_len = 60, .max_new_tokens = 1});

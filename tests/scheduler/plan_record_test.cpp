@@ -39,6 +39,7 @@ std::string record_of_a_busy_hour(bool overlapped) {
                                     .rows_per_score = 2,
                                     .rows_per_1024_expanded = 500,
                                     .absorbed_positions_per_row = 10};
+  options.scheduler.max_scored_tokens = 30;
   options.overlapped = overlapped;
   options.num_clients = 3;
   options.max_cost = 40;
@@ -52,7 +53,7 @@ std::string record_of_a_busy_hour(bool overlapped) {
   for (int32_t i = 0; i < 40; ++i) {
     std::vector<int32_t> prompt(document.begin(), document.begin() + 1 + rng() % 150);
     prompt.push_back(1000 + i);
-    const RequestId id = simulator.add(std::move(prompt), rng() % 120, -1, i % 3);
+    const RequestId id = simulator.add(std::move(prompt), rng() % 120, i % 4 == 0 ? 0 : -1, i % 3);
     for (int round = 0; round < 12; ++round) simulator.round();
     if (i % 7 == 0) simulator.abort(id);
     if (i == 20 && simulator.num_in_flight() < 2) simulator.plan(/*fails=*/true);

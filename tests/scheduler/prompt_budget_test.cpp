@@ -153,12 +153,56 @@ TEST(PromptBudget, HalfOfTheLeastCanBeSetAside) {
   EXPECT_EQ(budget.most(request, 0, 0, 900, true), 8);
 }
 
+RequestState scored_prompt(int64_t prompt_len, int64_t scored_from) {
+  RequestState request = request_with_scores_from(scored_from);
+  request.prompt_len = prompt_len;
+  return request;
+}
+
+TEST(PromptBudget, AllPromptsShareTheTokensThatMayBeScored) {
+  PromptBudget budget({}, 500, kUnlimitedCost, /*scored=*/100);
+  const RequestState request = scored_prompt(1000, 200);
+  EXPECT_EQ(budget.most(request, 150, 0, 400, false), 150) << "50 tokens are not scored";
+  budget.take(request, 150, 0, 120, false);
+  EXPECT_EQ(budget.most(request, 150, 120, 400, false), 30);
+  const RequestState other = scored_prompt(60, 0);
+  EXPECT_EQ(budget.most(other, 0, 0, 60, false), 30);
+  budget.take(other, 0, 0, 30, false);
+  EXPECT_EQ(budget.most(other, 30, 0, 30, false), 0);
+  EXPECT_TRUE(budget.lacks_scores(other, 30));
+  EXPECT_FALSE(budget.lacks_scores(request, 100)) << "its next token is not scored";
+  EXPECT_EQ(budget.most(request_with_scores_from(5000), 0, 0, 900, false), 350);
+}
+
+TEST(PromptBudget, TheLastTokenOfAPromptAndRecomputedTokensAreNotScored) {
+  const PromptBudget budget({}, 500, kUnlimitedCost, /*scored=*/99);
+  RequestState request = scored_prompt(100, 0);
+  EXPECT_EQ(budget.most(request, 0, 0, 140, false), 140) << "with 40 generated tokens";
+  const PromptBudget smaller({}, 500, kUnlimitedCost, /*scored=*/98);
+  EXPECT_EQ(smaller.most(request, 0, 0, 140, false), 98);
+  request.prompt_done = true;
+  EXPECT_EQ(smaller.most(request, 0, 0, 140, false), 140) << "its scores are known";
+}
+
+TEST(PromptBudget, HalfOfTheScoresCanBeSetAside) {
+  PromptBudget budget({}, 500, kUnlimitedCost, /*scored=*/101);
+  const RequestState request = scored_prompt(1000, 0);
+  budget.set_half_aside();
+  EXPECT_EQ(budget.most(request, 0, 0, 900, false), 51);
+  budget.take(request, 0, 0, 51, false);
+  budget.give_back();
+  EXPECT_EQ(budget.most(request, 51, 0, 900, false), 50);
+}
+
 // Runs requests of several clients, and counts the prompt tokens of each in every step.
 class CutSteps : public ::testing::Test {
  protected:
   void start(int64_t chunk = 512, const PromptCosts& costs = kCosts) {
-    scheduler_ = std::make_unique<Scheduler>(SchedulerOptions{
-        .num_pages = 1000, .max_running_requests = 32, .chunked_prefill_size = chunk, .prompt_costs = costs});
+    scheduler_ = std::make_unique<Scheduler>(SchedulerOptions{.num_pages = 1000,
+                                                              .max_running_requests = 32,
+                                                              .chunked_prefill_size = chunk,
+                                                              .prompt_costs = costs,
+                                                              .max_scored_tokens = 200});
   }
   void add(RequestId id, uint64_t client, int64_t prompt_len, int64_t max_new_tokens = 1000) {
     std::vector<int32_t> prompt(static_cast<size_t>(prompt_len));
@@ -167,6 +211,15 @@ class CutSteps : public ::testing::Test {
                      .prompt = std::move(prompt),
                      .max_new_tokens = max_new_tokens,
                      .max_cached_tokens = prompt_len - 1,
+                     .client = client});
+  }
+  void add_scored(RequestId id, uint64_t client, int64_t prompt_len) {
+    std::vector<int32_t> prompt(static_cast<size_t>(prompt_len));
+    std::iota(prompt.begin(), prompt.end(), static_cast<int32_t>(id) * 100'000);
+    scheduler_->add({.id = id,
+                     .prompt = std::move(prompt),
+                     .max_new_tokens = 1000,
+                     .scores_prompt = true,
                      .client = client});
   }
   // Runs a step and returns its plan.
@@ -245,6 +298,37 @@ TEST_F(CutSteps, PromptsThatAreNeverCutStayWhole) {
   step(40);
   add(2, 8, 3000);
   EXPECT_EQ(tokens_of(step(40), 2), 3000);
+}
+
+TEST_F(CutSteps, ScoredPromptsAreCutEvenIfOthersAreNot) {
+  start(/*chunk=*/-1);
+  add_scored(1, 7, 301);
+  EXPECT_EQ(tokens_of(step(kUnlimitedCost), 1), 200);
+  add(2, 8, 3000);
+  const BatchPlan plan = step(kUnlimitedCost);
+  EXPECT_EQ(tokens_of(plan, 1), 101) << "the last token is not scored";
+  EXPECT_EQ(tokens_of(plan, 2), 3000);
+}
+
+TEST_F(CutSteps, PromptsThatAreScoredHoldUpNoOtherClient) {
+  start();
+  add_scored(1, 7, 1000);
+  add_scored(2, 8, 1000);
+  add(3, 9, 60);
+  const BatchPlan plan = step(kUnlimitedCost);
+  EXPECT_EQ(tokens_of(plan, 1), 200);
+  EXPECT_EQ(tokens_of(plan, 2), 0) << "no more tokens may be scored";
+  EXPECT_EQ(tokens_of(plan, 3), 60);
+}
+
+// Half of the scores of a step are for short prompts, and 1,000 scored tokens are not short.
+TEST_F(CutSteps, AFewScoredTokensDoNotWaitForTwoClientsWithMany) {
+  start(/*chunk=*/4096);
+  add_scored(1, 7, 1000);
+  add_scored(2, 8, 1000);
+  step(kUnlimitedCost);
+  add_scored(3, 9, 50);
+  EXPECT_EQ(tokens_of(step(kUnlimitedCost), 3), 50);
 }
 
 TEST_F(CutSteps, AShortPromptStartsBesideALongOneThatIsCut) {

@@ -62,6 +62,7 @@ SimulatorOptions random_options(Rng& rng) {
   options.num_clients = static_cast<uint64_t>(pick(rng, 1, 4));
   if (rng() % 2 == 0) options.max_cost = pick(rng, 0, 200);
   s.prompt_costs = {.positions_per_row = pick(rng, 0, 40), .rows_per_score = pick(rng, 0, 3)};
+  if (rng() % 2 == 0) s.max_scored_tokens = pick(rng, 1, 100);
   if (s.cache_generated_tokens && rng() % 2 == 0) {
     s.prompt_costs.rows_per_1024_expanded = pick(rng, 0, 2000);
     s.prompt_costs.absorbed_positions_per_row = pick(rng, 1, 20);
@@ -76,7 +77,7 @@ SimulatorOptions random_options(Rng& rng) {
 
 struct Totals {
   int64_t operations = 0, steps = 0, retractions = 0, copies = 0, late = 0, cached = 0, evicted = 0;
-  int64_t accepted = 0, void_items = 0;
+  int64_t accepted = 0, void_items = 0, scored = 0;
 };
 
 void run_randomly(uint64_t seed, int64_t num_operations, bool check_always, bool faults, Totals& totals) {
@@ -125,6 +126,7 @@ void run_randomly(uint64_t seed, int64_t num_operations, bool check_always, bool
   totals.evicted += stats.total_evicted_tokens;
   totals.accepted += simulator.num_accepted();
   totals.void_items += simulator.num_void_items();
+  totals.scored += simulator.num_scored();
 }
 
 void run_many(uint64_t first_seed, int num_runs, int64_t num_operations, bool check_always, bool faults) {
@@ -140,6 +142,7 @@ void run_many(uint64_t first_seed, int num_runs, int64_t num_operations, bool ch
   EXPECT_GT(totals.evicted, 0);
   EXPECT_GT(totals.accepted, 0);
   EXPECT_GT(totals.void_items, 0);
+  EXPECT_GT(totals.scored, 0);
   std::printf(
       "%lld calls, %lld steps, %lld retractions, %lld page copies, %lld late tokens, %lld cached tokens, "
       "%lld evicted\n",

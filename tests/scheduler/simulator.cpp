@@ -54,10 +54,12 @@ RequestId Simulator::add(std::vector<int32_t> prompt, int64_t max_new_tokens, in
   expected_[id] = expect(prompt, max_new_tokens);
   max_new_tokens_[id] = max_new_tokens;
   alive_.insert(id);
+  if (max_cached_tokens >= 0) next_scored_[id] = max_cached_tokens;
   scheduler_.add({.id = id,
                   .prompt = std::move(prompt),
                   .max_new_tokens = max_new_tokens,
                   .max_cached_tokens = max_cached_tokens < 0 ? prompt_len - 1 : max_cached_tokens,
+                  .scores_prompt = max_cached_tokens >= 0,
                   .priority = priority,
                   .client = id % options_.num_clients});
   check();
@@ -266,6 +268,21 @@ void Simulator::check_budget(const BatchPlan& plan) const {
   HADAL_CHECK_LE(std::ssize(all), o.max_running_requests);
 }
 
+// A token is scored once, when it is first computed.
+void Simulator::check_scores(const BatchPlan& plan) {
+  int64_t num_scored = 0;
+  for (const WorkItem& item : plan.ranks[0].items) {
+    const auto next = next_scored_.find(item.request_id);
+    if (next == next_scored_.end()) continue;
+    const int64_t end = item.begin + item.num_tokens;
+    const int64_t last = std::min(end, expected_.at(item.request_id).prompt_len - 1);
+    num_scored += std::max<int64_t>(last - std::max(next->second, item.begin), 0);
+    next->second = std::max(next->second, end);
+  }
+  HADAL_CHECK_LE(num_scored, options_.scheduler.max_scored_tokens);
+  num_scored_ += num_scored;
+}
+
 // A request that sampled in an earlier step and continues must sample in this step too, unless it lacks
 // pages.
 void Simulator::check_every_decode_runs(const BatchPlan& plan) const {
@@ -313,6 +330,7 @@ bool Simulator::plan(bool fails) {
   }
   HADAL_CHECK_EQ(made.step, ++num_steps_);
   check_budget(made);
+  check_scores(made);
   check_oldest_continues(were_running, made);
   in_flight_.push_back({.plan = std::move(made), .outcomes = {}, .fails = fails});
   carry_out(in_flight_.back());

@@ -43,6 +43,7 @@ class Simulator {
  public:
   explicit Simulator(const SimulatorOptions& options);
 
+  // If max_cached_tokens is given, the prompt is scored from there on.
   RequestId add(std::vector<int32_t> prompt, int64_t max_new_tokens, int64_t max_cached_tokens = -1,
                 int32_t priority = 0);
   void abort(RequestId id);
@@ -66,6 +67,7 @@ class Simulator {
   int64_t num_late_tokens() const { return num_late_tokens_; }  // tokens that arrived for retracted requests
   int64_t num_accepted() const { return num_accepted_; }        // drafts
   int64_t num_void_items() const { return num_void_items_; }    // no row, because their request has ended
+  int64_t num_scored() const { return num_scored_; }            // prompt tokens
 
  private:
   struct Row {
@@ -97,6 +99,7 @@ class Simulator {
   void run_nextn(Slot& slot, int64_t begin, int64_t end, const Step& step);
   void check_reads(const Slot& slot, const WorkItem& item, int64_t end, const Step& step) const;
   void check_budget(const BatchPlan& plan) const;
+  void check_scores(const BatchPlan& plan);
   void check_every_decode_runs(const BatchPlan& plan) const;
   void check_oldest_continues(const std::vector<RequestId>& were_running, const BatchPlan& plan) const;
   void check();
@@ -108,6 +111,7 @@ class Simulator {
   std::deque<Step> in_flight_;
   std::map<RequestId, ExpectedSequence> expected_;
   std::map<RequestId, int64_t> max_new_tokens_;
+  std::map<RequestId, int64_t> next_scored_;  // of requests that score their prompt: the next position
   std::mt19937_64 random_{17};
   std::set<RequestId> alive_;
   std::map<RequestId, int64_t> doomed_;  // they fail with the current step
@@ -121,6 +125,7 @@ class Simulator {
   int64_t num_late_tokens_ = 0;
   int64_t num_accepted_ = 0;
   int64_t num_void_items_ = 0;
+  int64_t num_scored_ = 0;
 };
 
 }  // namespace hadal::testing

@@ -87,7 +87,7 @@ class GrammarTask : public ::testing::Test {
     return bytes;
   }
   size_t compile_bytes() const { return static_cast<size_t>(compiler_->limits().compile_bytes); }
-  // Replaces the ledger.
+  // Gives the server a new ledger of request memory with this limit, and returns it.
   std::shared_ptr<RequestMemory> use_memory(size_t limit) {
     return context_->memory = std::make_shared<RequestMemory>(limit);
   }

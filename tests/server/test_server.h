@@ -32,8 +32,8 @@ namespace hadal::server::testing {
 
 inline constexpr int64_t kVocab = 4096;
 
-// Lets a number of steps end. While closed, it keeps the engine inside a step, however long the machine
-// takes.
+// Lets a number of steps end. When none is left, the engine waits inside a step, so that tests do not depend
+// on the machine's speed.
 class StepGate {
  public:
   void allow(int64_t steps);

@@ -32,7 +32,7 @@ class Tally : public ChunkSink {
       if (chunk.finish_reason == FinishReason::kNone) continue;
       ++num_over_;
       if (chunk.finish_reason == FinishReason::kAbort) {
-        failure_ = chunk.matched;
+        failure_ = chunk.abort_text;
         continue;
       }
       ++num_ok_;

@@ -117,7 +117,7 @@ class Answerer {
         [&](const TokenChunk& chunk) { printer.append(stream.append(chunk)); });
     out.text = printer.finish();
     if (out.last.finish_reason == FinishReason::kAbort && !guard.interrupted()) {
-      return make_status(StatusCode::kInternal, "the answer was aborted: {}", out.last.matched);
+      return make_status(StatusCode::kInternal, "the answer was aborted: {}", out.last.abort_text);
     }
     return out;
   }

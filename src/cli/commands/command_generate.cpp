@@ -89,7 +89,7 @@ json finish_reason_json(const Choice& choice) {
     case FinishReason::kLength:
       return {{"type", "length"}, {"length", chunk.completion_tokens}};
     case FinishReason::kAbort:
-      return {{"type", "abort"}, {"message", chunk.matched}};
+      return {{"type", "abort"}, {"message", chunk.abort_text}};
     case FinishReason::kNone:
       break;
   }
@@ -315,7 +315,7 @@ Result<int> run_generate(const ParsedFlags& flags, const Environment& environmen
   if (guard.interrupted()) return kExitInterrupted;
   for (const Choice& choice : choices) {
     if (choice.last.finish_reason == FinishReason::kAbort) {
-      return make_status(StatusCode::kInternal, "the answer was aborted: {}", choice.last.matched);
+      return make_status(StatusCode::kInternal, "the answer was aborted: {}", choice.last.abort_text);
     }
   }
   return kExitOk;

@@ -136,7 +136,8 @@ Result<void> warm_up_engine(Engine& engine, const Tokenizer* tokenizer) {
   HADAL_ASSIGN_OR_RETURN(const RequestId id, engine.submit(std::move(request)));
   while (const auto chunk = engine.stream(id)) {
     if (chunk->finish_reason != FinishReason::kAbort) continue;
-    return make_status(StatusCode::kInternal, "the first token could not be generated: {}", chunk->matched);
+    return make_status(StatusCode::kInternal, "the first token could not be generated: {}",
+                       chunk->abort_text);
   }
   return {};
 }

@@ -268,7 +268,7 @@ void append_engine_rows(std::vector<Flag>& out) {
        .zero_is_out = true,
        .default_text = fmt::format("{}; GPU: {}", kDefaultPrefillChunk, kDefaultGpuPrefillChunk),
        .text = "largest number of prompt tokens in one step, beyond which a prompt is cut into chunks; -1: "
-               "never cut a prompt"},
+               "only prompts that are scored are cut, at 1024 tokens"},
       {.name = "random-seed",
        .kind = kInteger,
        .commands = kLoad,

@@ -228,7 +228,7 @@ class CudaBackend final : public Backend {
 
   static DeviceDecoder::StepBytes step_bytes(CudaModel& rank, const EngineOptions& options) {
     const ExecutorSizes sizes = ExecutorSizes::of(options);
-    return rank.decoder.step_bytes(sizes.max_tokens, sizes.max_prefill, kMaxPrefillKeys, sizes.max_tokens,
+    return rank.decoder.step_bytes(sizes.max_tokens, sizes.max_prefill, kMaxPrefillKeys, sizes.max_logits,
                                    options.kv_layout, rank.gemm, rank.device.num_sms,
                                    rank.measured_choices());
   }
@@ -237,7 +237,8 @@ class CudaBackend final : public Backend {
   Result<int64_t> choose_requests(EngineOptions options) {
     const int64_t most = most_requests_by_state(kMostDefaultRequests, [&](int64_t requests) {
       options.max_running_requests = requests;
-      return CudaExecutor::state_bytes(*ranks_[0], options);
+      return CudaExecutor::state_bytes(*ranks_[0], options) -
+             CudaExecutor::scoring_bytes(*ranks_[0], options);
     });
     options.max_running_requests = 1;
     HADAL_RETURN_IF_ERROR(plan_memory(options));  // its errors are the same for any number of requests

@@ -40,6 +40,7 @@ ExecutorSizes ExecutorSizes::of(const EngineOptions& options) {
   // In addition to verified rows, each request may end its prompt in the step, which needs a row of logits.
   sizes.max_decode = std::min(sizes.max_rows * sizes.max_width, kMaxVerifiedRows + sizes.max_rows);
   sizes.max_tokens = sizes.max_prefill + sizes.max_decode;
+  sizes.max_logits = std::min(sizes.max_decode + kMaxScoredRows, sizes.max_tokens);
   sizes.pages_per_sequence = (options.context_length + kPageSize - 1) / kPageSize;
   return sizes;
 }
@@ -54,11 +55,11 @@ CudaExecutor::CudaExecutor(CudaModel& model, const EngineOptions& options,
       launch_(model.launch(stream_.handle())),
       inputs_(input_limits(sizes_, model.prefill_paths(options.kv_layout))),
       slots_(sizes_.max_rows, model.config.vocab_size),
-      results_(model.decoder.num_moe_layers(), sizes_.max_rows * sizes_.max_width),
+      results_(model.decoder.num_moe_layers(), sizes_.max_rows * sizes_.max_width, kMaxScoredRows),
       cache_(model.decoder.num_cache_layers(), options.max_total_tokens / kPageSize, options.kv_layout),
       workspace_bytes_(workspace_bytes),
       workspace_(DeviceBuffer(workspace_bytes)),
-      logits_(static_cast<size_t>(sizes_.max_decode * model.config.vocab_size) * sizeof(float)),
+      logits_(static_cast<size_t>(sizes_.max_logits * model.config.vocab_size) * sizeof(float)),
       masks_(static_cast<size_t>(sizes_.max_rows * mask_words(model.config.vocab_size)) * sizeof(uint32_t)) {
   if (options.speculation_width > 0)
     speculation_.emplace(model, sizes_, options.speculation_adapts, options.simulated_acceptance);
@@ -79,11 +80,17 @@ int64_t CudaExecutor::state_bytes(const CudaModel& model, const EngineOptions& o
   const int64_t vocab_size = model.config.vocab_size;
   return DeviceInputs::device_bytes(input_limits(sizes, model.prefill_paths(options.kv_layout))) +
          SlotStates::device_bytes(sizes.max_rows, vocab_size) +
-         StepResults::device_bytes(model.decoder.num_moe_layers(), sizes.max_rows * sizes.max_width) +
+         StepResults::device_bytes(model.decoder.num_moe_layers(), sizes.max_rows * sizes.max_width,
+                                   kMaxScoredRows) +
          (options.speculation_width > 0
               ? CudaSpeculation::device_bytes(model, sizes, options.speculation_adapts)
               : 0) +
-         (sizes.max_decode * vocab_size + sizes.max_rows * mask_words(vocab_size)) * int64_t{4};
+         (sizes.max_logits * vocab_size + sizes.max_rows * mask_words(vocab_size)) * int64_t{4};
+}
+
+int64_t CudaExecutor::scoring_bytes(const CudaModel& model, const EngineOptions& options) {
+  const ExecutorSizes sizes = ExecutorSizes::of(options);
+  return (sizes.max_logits - sizes.max_decode) * model.config.vocab_size * int64_t{4};
 }
 
 // Every bucket runs once before it is captured, because code is loaded and libraries choose their kernels in
@@ -98,7 +105,6 @@ void CudaExecutor::capture_graphs(bool use_graphs) {
     Pending step;  // rows of padding only
     step.view = inputs_.upload({}, {}, shape->rows(), 0, stream_.handle());
     step.view.step.may_select = shape->selects;
-    step.logits = logits_.as<float>();
     if (speculation_) speculation_->begin({}, step.view, results_, slots_, 0, *shape, stream_.handle());
     run(step, nullptr);
     stream_.synchronize();
@@ -209,11 +215,9 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
   events.begin.record(stream_.handle());
   if (pending.view.page_updates.num_feeds > 0) cuda::feed_tokens(pending.view.page_updates, launch_);
   copy_pages(step.copies, pending.view.copies);
-  // The memory of a step has been reserved on all ranks before any rank's device waits for another rank. The
-  // memory of its results is reserved once all ranks have launched the work for which the others wait
-  // (PeerGroup::end).
-  float* const logits = pending.graphed ? logits_.as<float>() : logits_for(pending.view.step.num_logit_rows);
-  pending.logits = logits;
+  HADAL_CHECK_LE(pending.view.step.num_logit_rows, sizes_.max_logits);
+  // Staging blocks and the lists of SlotStates may have grown. All ranks' have done so before any rank's
+  // device waits for another rank, because freeing memory waits for the device.
   wait_for_ranks();
   if (pending.graphed) {
     graph->second.launch(stream_.handle());
@@ -255,7 +259,8 @@ void CudaExecutor::keep_busy() {
   for (int i = 0; i < times; ++i) fill_device(memory, 0, workspace_bytes_, stream_.handle());
 }
 
-// A copy that touches what an earlier copy has written or read runs after that copy.
+// The copies of one launch run in any order. So a copy begins a new launch if it touches a page that an
+// earlier copy of the launch writes, or writes a page that one of them reads.
 void CudaExecutor::copy_pages(const std::vector<PageCopy>& copies, const cuda::PageCopyEntry* entries) {
   size_t first = 0;
   while (first < copies.size()) {
@@ -277,12 +282,6 @@ void CudaExecutor::copy_pages(const std::vector<PageCopy>& copies, const cuda::P
                      launch_);
     first = end;
   }
-}
-
-float* CudaExecutor::logits_for(int64_t num_rows) {
-  if (num_rows <= sizes_.max_decode) return logits_.as<float>();
-  large_logits_.reserve(static_cast<size_t>(num_rows * model_.config.vocab_size) * sizeof(float));
-  return large_logits_.as<float>();
 }
 
 void CudaExecutor::begin_exchanges() {
@@ -319,7 +318,7 @@ DeviceStep CudaExecutor::feed(const StepView& view) {
 void CudaExecutor::run(Pending& pending, OpObserver* observer) {
   if (speculation_) return run_speculating(pending, observer);
   const StepView& view = pending.view;
-  float* const logits = pending.logits;
+  auto* const logits = logits_.as<float>();
   begin_exchanges();
   const DeviceStep step = feed(view);
   DeviceExec exec = exec_of(observer);
@@ -361,7 +360,7 @@ void CudaExecutor::sample(const StepView& view, const float* logits, bool constr
 void CudaExecutor::score(Pending& pending) {
   if (pending.scores.empty()) return;
   cuda::ScoreParams params;
-  params.logits = pending.logits;
+  params.logits = logits_.as<float>();
   params.vocab = model_.config.vocab_size;
   params.logit_rows = pending.view.score_rows;
   params.token_ids = pending.view.score_ids;
@@ -398,10 +397,10 @@ void CudaExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
     if (speculation_) {
       DeviceExec exec = exec_of(nullptr);
       const CudaSpeculation::Pass pass = pass_of(pending, exec);
-      speculation_->sample(pass, pending.logits, masks_.as<uint32_t>());
+      speculation_->sample(pass, logits_.as<float>(), masks_.as<uint32_t>());
       speculation_->follow(pass);
     } else {
-      sample(pending.view, pending.logits, true);
+      sample(pending.view, logits_.as<float>(), true);
     }
     end_exchanges();
     pending.exchanges += exchanges();

@@ -45,8 +45,10 @@ class CudaExecutor final : public StepExecutor {
                size_t workspace_bytes, RankEnd end = {});
   ~CudaExecutor() override;
 
-  // Returns the device memory needed beside weights, workspace and KV cache.
+  // Returns the device memory needed beside weights, workspace and KV cache, and the part of it that only
+  // scored prompts need.
   static int64_t state_bytes(const CudaModel& model, const EngineOptions& options);
+  static int64_t scoring_bytes(const CudaModel& model, const EngineOptions& options);
 
   void launch(StagedStep step) override;
   void set_masks(int64_t step, std::vector<uint32_t> masks) override;
@@ -72,7 +74,6 @@ class CudaExecutor final : public StepExecutor {
     std::vector<Sample> samples;
     std::vector<std::pair<int32_t, int64_t>> scores;  // slot, index
     StepView view;
-    float* logits = nullptr;
     CudaSpeculation::Shape shape;  // used with speculation
     StepExchanges exchanges;
     bool wants_tops = false;
@@ -110,7 +111,6 @@ class CudaExecutor final : public StepExecutor {
   void sample_observed(const StepView& view, const float* logits, OpObserver* observer);
   void score(Pending& pending);
   void fetch(const Pending& pending, bool constrained);
-  float* logits_for(int64_t num_rows);
   // These begin and end launches in which ranks exchange data (DeviceCommunicator::begin_step).
   void begin_exchanges();
   void end_exchanges();
@@ -141,8 +141,7 @@ class CudaExecutor final : public StepExecutor {
   DeviceKvCache cache_;
   const size_t workspace_bytes_;
   DeviceArena workspace_;
-  DeviceBuffer logits_;        // [max_decode, vocab]: written by graphs; the target's logits, then NextN's
-  DeviceBuffer large_logits_;  // for steps that need more rows; grows
+  DeviceBuffer logits_;  // [max_logits, vocab]: the target's logits, then NextN's
   DeviceBuffer masks_;
   StagingRing mask_staging_;
   CudaEvent masks_copied_;

@@ -39,11 +39,11 @@ void CudaExecutor::run_speculating(Pending& pending, OpObserver* observer) {
   // NextN's logits are read before the target's are written, and written after those have been read.
   speculation_->expand(pass);
   model_.decoder.forward(step, cache_,
-                         {.logits = pending.logits,
+                         {.logits = pass.logits,
                           .rows = DeviceOutputs::Hidden::kAllRows,
                           .hidden = speculation_->target_hidden()},
                          exec);
-  speculation_->sample(pass, pending.logits, nullptr);
+  speculation_->sample(pass, pass.logits, nullptr);
   score(pending);
   if (!pending.awaits_masks) speculation_->follow(pass);
   end_exchanges();

@@ -44,8 +44,9 @@ struct CudaModel {
 
 // Holds the sizes that determine an executor's memory.
 struct ExecutorSizes {
-  int64_t max_rows = 0;     // requests of a decode step
-  int64_t max_decode = 0;   // rows of logits: with speculation several for each request, and ends of prompts
+  int64_t max_rows = 0;    // requests of a decode step
+  int64_t max_decode = 0;  // rows that sample: with speculation several for each request, and ends of prompts
+  int64_t max_logits = 0;  // rows of logits: those that sample, and scored prompt tokens
   int64_t max_prefill = 0;  // prompt and recomputed tokens of a step
   int64_t max_tokens = 0;   // the sum of both kinds of rows
   int64_t max_width = 1;    // rows of a request that a step verifies

@@ -33,20 +33,25 @@ StepResults::Offsets StepResults::offsets(int64_t num_moe_layers, int64_t num_ro
   return at;
 }
 
-StepResults::StepResults(int64_t num_moe_layers, int64_t max_rows)
+StepResults::StepResults(int64_t num_moe_layers, int64_t max_rows, int64_t max_scores)
     : num_moe_layers_(num_moe_layers),
       max_rows_(max_rows),
+      max_scores_(max_scores),
       at_(offsets(num_moe_layers, 2 * max_rows)),
+      at_scores_(offsets(0, max_scores)),
       block_(at_.bytes),
-      host_max_scores_(kStagingDepth) {
-  for (int i = 0; i < kStagingDepth; ++i) host_.block(i, at_.bytes);
+      scores_(at_scores_.bytes) {
+  for (int i = 0; i < kStagingDepth; ++i) {
+    host_.block(i, at_.bytes);
+    host_scores_.block(i, at_scores_.bytes);
+  }
   CudaStream stream;
   fill_device(block_.data(), 0, block_.size(), stream.handle());
   stream.synchronize();
 }
 
-int64_t StepResults::device_bytes(int64_t num_moe_layers, int64_t max_rows) {
-  return static_cast<int64_t>(offsets(num_moe_layers, 2 * max_rows).bytes);
+int64_t StepResults::device_bytes(int64_t num_moe_layers, int64_t max_rows, int64_t max_scores) {
+  return static_cast<int64_t>(offsets(num_moe_layers, 2 * max_rows).bytes + offsets(0, max_scores).bytes);
 }
 
 void StepResults::bind(cuda::SampleParams& params, bool constrained) const {
@@ -57,18 +62,11 @@ void StepResults::bind(cuda::SampleParams& params, bool constrained) const {
   params.top_logprobs = reinterpret_cast<float*>(block + at_.top_logprobs) + first * kMaxTopLogprobs;
 }
 
-void StepResults::bind_scores(cuda::ScoreParams& params) {
-  if (params.num_rows > max_scores_) {
-    scores_ = DeviceBuffer();
-    max_scores_ = 0;
-    const int64_t wanted = std::max<int64_t>(params.num_rows, 64);
-    scores_ = DeviceBuffer(offsets(0, wanted).bytes);
-    max_scores_ = wanted;
-  }
-  const Offsets at = offsets(0, max_scores_);
-  params.results = reinterpret_cast<SampleResult*>(scores_.data() + at.results);
-  params.top_ids = reinterpret_cast<int32_t*>(scores_.data() + at.top_ids);
-  params.top_logprobs = reinterpret_cast<float*>(scores_.data() + at.top_logprobs);
+void StepResults::bind_scores(cuda::ScoreParams& params) const {
+  HADAL_CHECK_LE(params.num_rows, max_scores_);
+  params.results = reinterpret_cast<SampleResult*>(scores_.data() + at_scores_.results);
+  params.top_ids = reinterpret_cast<int32_t*>(scores_.data() + at_scores_.top_ids);
+  params.top_logprobs = reinterpret_cast<float*>(scores_.data() + at_scores_.top_logprobs);
 }
 
 // The distinct experts are stored before the first results, so one copy fetches both.
@@ -90,16 +88,14 @@ void StepResults::fetch(int step_idx, bool constrained, int64_t count, bool tops
 }
 
 void StepResults::fetch_scores(int step_idx, int64_t count, bool tops, StreamHandle stream) {
-  const Offsets at = offsets(0, max_scores_);
-  std::byte* const host = host_scores_.block(step_idx, at.bytes);
-  host_max_scores_[static_cast<size_t>(step_idx % kStagingDepth)] = max_scores_;
+  std::byte* const host = host_scores_.block(step_idx, at_scores_.bytes);
   const auto copy = [&](size_t begin, size_t bytes) {
     copy_to_host(host + begin, scores_.data() + begin, static_cast<size_t>(count) * bytes, stream);
   };
-  copy(at.results, sizeof(SampleResult));
+  copy(at_scores_.results, sizeof(SampleResult));
   if (!tops) return;
-  copy(at.top_ids, kMaxTopLogprobs * sizeof(int32_t));
-  copy(at.top_logprobs, kMaxTopLogprobs * sizeof(float));
+  copy(at_scores_.top_ids, kMaxTopLogprobs * sizeof(int32_t));
+  copy(at_scores_.top_logprobs, kMaxTopLogprobs * sizeof(float));
 }
 
 std::vector<int32_t> StepResults::distinct_experts(int step_idx) const {
@@ -120,7 +116,7 @@ TokenLogprob StepResults::logprob(int step_idx, bool constrained, int64_t idx) c
 }
 
 TokenLogprob StepResults::score(int step_idx, int64_t idx) const {
-  const Offsets at = offsets(0, host_max_scores_[static_cast<size_t>(step_idx % kStagingDepth)]);
+  const Offsets& at = at_scores_;
   const std::byte* const host = host_scores_.block(step_idx);
   SampleResult result = array_at<SampleResult>(host, at.results)[idx];
   if (result.has_nan != 0) {

@@ -15,15 +15,16 @@ namespace hadal {
 
 class StepResults {
  public:
-  // Makes room for up to max_rows rows sampled with the step, and as many that wait for masks.
-  StepResults(int64_t num_moe_layers, int64_t max_rows);
-  static int64_t device_bytes(int64_t num_moe_layers, int64_t max_rows);
+  // Makes room for up to max_rows rows sampled with the step, and as many that wait for masks, and for
+  // max_scores prompt scores.
+  StepResults(int64_t num_moe_layers, int64_t max_rows, int64_t max_scores);
+  static int64_t device_bytes(int64_t num_moe_layers, int64_t max_rows, int64_t max_scores);
 
   int32_t* distinct_experts() const { return block_.as<int32_t>(); }
   // Sets where rows sampled with the step are written, or (constrained) the rows after them.
   void bind(cuda::SampleParams& params, bool constrained) const;
-  // Makes room for this number of prompt scores and sets where they are written.
-  void bind_scores(cuda::ScoreParams& params);
+  // Sets where prompt scores are written.
+  void bind_scores(cuda::ScoreParams& params) const;
 
   // Starts the copies of results [0, count) of one kind; `tops` includes the best alternatives.
   void fetch(int step_idx, bool constrained, int64_t count, bool tops, StreamHandle stream);
@@ -43,13 +44,13 @@ class StepResults {
 
   const int64_t num_moe_layers_;
   const int64_t max_rows_;
-  const Offsets at_;  // for 2 · max_rows rows
+  const int64_t max_scores_;
+  const Offsets at_;         // for 2 · max_rows rows
+  const Offsets at_scores_;  // for max_scores rows
   DeviceBuffer block_;
   StagingRing host_;
-  DeviceBuffer scores_;  // grows
-  int64_t max_scores_ = 0;
+  DeviceBuffer scores_;
   StagingRing host_scores_;
-  std::vector<int64_t> host_max_scores_;  // max_scores_ when the step's scores were fetched
 };
 
 }  // namespace hadal

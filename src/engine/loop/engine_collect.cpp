@@ -147,14 +147,14 @@ void EngineLoop::take_token(Sequence& sequence, size_t row, int32_t token,
   const std::vector<int32_t>& stop_ids = request.sampling.stop_token_ids;  // sorted
   const bool is_stop = std::find(sequence.eos.begin(), sequence.eos.end(), token) != sequence.eos.end() ||
                        std::binary_search(stop_ids.begin(), stop_ids.end(), token);
-  std::optional<std::string> matched;
+  bool is_stopped = false;
   try {
     if (sequence.mask != nullptr) {
       HADAL_CHECK(sequence.mask->allows(row, token), "the grammar does not allow token {}, which was sampled",
                   token);
     }
     if (request.stop) watchdog_.set_request(sequence.id);
-    if (request.stop && !is_stop) matched = request.stop->on_token(token);
+    if (request.stop && !is_stop) is_stopped = request.stop->on_token(token);
   } catch (const std::bad_alloc&) {
     return finish_aborted(sequence, AbortReason::kMemory, kNoMemory);
   } catch (const std::exception& error) {
@@ -170,8 +170,8 @@ void EngineLoop::take_token(Sequence& sequence, size_t row, int32_t token,
   if (is_stop) {
     sequence.pending.matched_token = token;
     finish(sequence, FinishReason::kStopToken);
-  } else if (matched) {
-    finish(sequence, FinishReason::kStopCondition, std::move(*matched));
+  } else if (is_stopped) {
+    finish(sequence, FinishReason::kStopCondition);
   } else if (sequence.num_generated() >= request.sampling.max_new_tokens) {
     finish(sequence, FinishReason::kLength);
   }

@@ -31,6 +31,7 @@ SchedulerOptions scheduler_options(const EngineOptions& options, const ModelConf
           .enable_radix_cache = options.enable_radix_cache,
           .cache_generated_tokens = options.cache_generated_tokens,
           .prompt_costs = options.max_prefill_ms > 0 ? prompt_costs(config, absorbs) : PromptCosts(),
+          .max_scored_tokens = kMaxScoredRows,
           .max_width = options.speculation_width};
 }
 
@@ -290,12 +291,12 @@ std::optional<StepRecord> EngineLoop::plan_and_launch() {
   return record;
 }
 
-void EngineLoop::finish(Sequence& sequence, FinishReason reason, std::string matched) {
+void EngineLoop::finish(Sequence& sequence, FinishReason reason, std::string abort_text) {
   const auto now = Clock::now();
   const bool started = sequence.started != Clock::time_point{};
   const bool has_first = sequence.first_token != Clock::time_point{};
   sequence.pending.finish_reason = reason;
-  sequence.pending.matched = std::move(matched);
+  sequence.pending.abort_text = std::move(abort_text);
   sequence.pending.timings = {
       .queue_s = seconds_between(sequence.submitted, started ? sequence.started : now),
       .prefill_s = started ? seconds_between(sequence.started, has_first ? sequence.first_token : now) : 0.0,

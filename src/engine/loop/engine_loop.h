@@ -86,7 +86,7 @@ class EngineLoop {
   void fail_step(const StepRecord& record, const std::string& error);
 
   // Ends the request on the engine's side; the caller informs the scheduler.
-  void finish(Sequence& sequence, FinishReason reason, std::string matched = {});
+  void finish(Sequence& sequence, FinishReason reason, std::string abort_text = {});
   void finish_aborted(Sequence& sequence, AbortReason reason, std::string why);
   // Handles a fault of one request, which is removed from the scheduler and ends.
   void fail(Sequence& sequence, const std::string& why, AbortReason reason = AbortReason::kFault);

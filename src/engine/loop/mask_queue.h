@@ -2,9 +2,11 @@
 // least processor time in this lane; clients that have used equally much take turns. Of that client's tasks
 // the one that has used the least comes first, and among equal ones the one that has waited longest. A client
 // that has had no task starts with the time of the client that was chosen last, so that it cannot keep the
-// others waiting for as long as they have worked before.
+// others waiting for as long as they have worked before. This time also advances by half of what each client
+// has used on average, so that ever new clients cannot overtake one that has used more for ever.
 //
-// Each function takes a time that grows with the logarithm of the number of tasks.
+// Each function takes a time that grows with the logarithm of the number of tasks, on average over many
+// calls.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +45,9 @@ class MaskQueue {
   // Says that a task of `client` has ended, after `seconds` of processor time.
   void finish(uint64_t client, double seconds);
 
+  // Returns how many clients are remembered: those with tasks, and some that have used more than the others.
+  int64_t num_clients() const { return std::ssize(clients_); }
+
  private:
   struct Client {
     double used_s = 0.0;  // in this lane, since it last had nothing to do
@@ -50,6 +55,7 @@ class MaskQueue {
     int num_running = 0;
     bool is_ready = false;                                                     // it is in ready_
     std::map<std::pair<double, uint64_t>, std::shared_ptr<MaskTask>> waiting;  // by used_s and number
+    bool is_idle() const { return waiting.empty() && num_running == 0; }
   };
   using Clients = std::unordered_map<uint64_t, Client>;
   using Rank = std::tuple<double, uint64_t, uint64_t>;  // used_s, turn, client
@@ -57,15 +63,18 @@ class MaskQueue {
   static Rank rank_of(const Clients::value_type& client) {
     return {client.second.used_s, client.second.turn, client.first};
   }
-  void forget_if_idle(Clients::iterator client);
+  // Notes that the client may have nothing to do any more.
+  void note_idle(Clients::iterator client);
+  void forget_idle_clients();
 
   int client_limit_ = 1;
   Clients clients_;
   std::set<Rank> ready_;   // clients that have tasks and may begin one
-  double chosen_s_ = 0.0;  // what the client had used that was chosen last
+  double chosen_s_ = 0.0;  // with what a client starts that has had no task
+  int64_t num_kept_ = 0;   // clients after idle ones were last forgotten
   uint64_t num_turns_ = 0;
   uint64_t num_pushed_ = 0;
-  int64_t num_tasks_ = 0;  // that wait or run
+  int64_t num_busy_ = 0;  // clients with tasks that wait or run
 };
 
 }  // namespace hadal

@@ -234,9 +234,9 @@ void DeviceForward::run_layers(const LayerRun& run, const DeviceOutputs& outputs
   residual_ = arena_.array<float>(num_tokens_ * hidden_);
   auto* attention_out = exec_.comm != nullptr ? nullptr : arena_.array<Value16>(num_tokens_ * hidden_);
   const DeviceRows x = allocate_rows(num_tokens_, hidden_, weights_.w8a8(), true);
-  // With NextN this residual always exists, so that measuring counts it together with a last layer of all
-  // rows.
-  auto* last_residual = all_rows && !weights_.nextn ? nullptr : arena_.array<float>(num_logits * hidden_);
+  // Measuring counts this residual together with a last layer of all rows. With NextN it always exists.
+  const bool needs_last = !all_rows || weights_.nextn || exec_.measure_only;
+  auto* last_residual = needs_last ? arena_.array<float>(num_logits * hidden_) : nullptr;
   plan_attention();
 
   first_cache_layer_ = run.first_cache_layer;

@@ -26,7 +26,8 @@ class AuditLog {
   AuditLog(const AuditLog&) = delete;
   AuditLog& operator=(const AuditLog&) = delete;
 
-  // Starts the thread, which continues even when memory runs out. Lines that came before are kept until then.
+  // Starts the thread, which continues even when memory runs out. Lines that were written before are kept
+  // until it runs.
   void start();
   // Appends a line, which has no line break. Lines that cannot be written are lost. The server's log reports
   // the first loss and, when writing works again, how many lines were lost. Any thread may call it; it never

@@ -84,7 +84,7 @@ void make_chat(FieldReader& reader, const OpenAiLimits& limits, ChatInput input,
   auto ids = encode_prompt(*limits.tokenizer, prompt->text, false, limits.prompt, literal);
   if (!ids.ok()) return reader.fail("messages", ids.status());
 
-  // If the contents are plain text for the model, tags in them do not count here either.
+  // If the model reads the contents as plain text, a <think> in them does not open the reasoning either.
   const std::string turns = input.content_as_text ? prompt->without_content() : prompt->text;
   const auto natural = resolve_reasoning_format("auto", *limits.chat_format);
   out.opened_thinking = natural.ok() && starts_in_reasoning(*natural, turns);

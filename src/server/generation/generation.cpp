@@ -182,7 +182,7 @@ class EngineGeneration final : public Generation,
     delta.abort_reason = chunk.abort_reason;
     delta.matched_token = chunk.matched_token;
     delta.matched =
-        chunk.finish_reason == FinishReason::kStopCondition ? text_.matched() : std::move(chunk.matched);
+        chunk.finish_reason == FinishReason::kStopCondition ? text_.matched() : std::move(chunk.abort_text);
     delta.prompt_tokens = chunk.prompt_tokens;
     delta.completion_tokens = chunk.completion_tokens;
     delta.cached_tokens = chunk.cached_tokens;

@@ -59,8 +59,8 @@ void SseStream::write(std::string_view data) {
   });
 }
 
-// Resumes the generations. It allocates nothing, because generations that stayed paused after a failure would
-// never be resumed, and would be held for ever.
+// Resumes the generations. Nothing is allocated before they run again, because generations that stayed paused
+// after a failure would be held for ever. If one of them fails when it runs, the answer ends.
 void SseStream::resume() {
   paused_ = false;
   try {

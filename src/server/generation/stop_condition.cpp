@@ -14,10 +14,7 @@ class TextStop final : public StopCondition {
   TextStop(const Tokenizer& tokenizer, std::shared_ptr<const StopPatterns> patterns, bool skip_special_tokens)
       : detokenizer_(tokenizer, skip_special_tokens), check_(std::move(patterns)) {}
 
-  std::optional<std::string> on_token(int32_t token_id) override {
-    if (!check_.append(detokenizer_.append(token_id))) return std::nullopt;
-    return std::string();
-  }
+  bool on_token(int32_t token_id) override { return check_.append(detokenizer_.append(token_id)); }
 
  private:
   Detokenizer detokenizer_;

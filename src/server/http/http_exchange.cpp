@@ -153,7 +153,8 @@ void Exchange::finish() {
   complete();
 }
 
-// Says in the log and in the tally that the answer is complete.
+// Records in the log and in the tally how the exchange ended: with a complete answer, or because the client
+// left.
 void Exchange::answered(int status, std::string_view note) {
   const double seconds = std::chrono::duration<double>(HttpIoThread::Clock::now() - started_at_).count();
   if (const auto tally = std::exchange(request_.tally, nullptr))

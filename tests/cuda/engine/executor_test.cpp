@@ -105,7 +105,7 @@ class ExecutorTest : public testing::TinyModelTest {
 
   static void expect_sound(const std::vector<Finished>& mix) {
     for (const Finished& finished : mix) {
-      EXPECT_NE(finished.last.finish_reason, FinishReason::kAbort) << finished.last.matched;
+      EXPECT_NE(finished.last.finish_reason, FinishReason::kAbort) << finished.last.abort_text;
       for (const auto* logprobs : {&finished.logprobs, &finished.prompt_logprobs}) {
         for (const TokenLogprob& logprob : *logprobs) {
           EXPECT_TRUE(std::isfinite(logprob.logprob) && logprob.logprob <= 1e-4F) << logprob.logprob;
@@ -167,13 +167,56 @@ TEST_F(ExecutorTest, EveryRequestCompletesWhenPagesRunOut) {
   }
 }
 
+// A step scores at most kMaxScoredRows tokens, also of prompts that are not cut otherwise. The kernels of
+// small and large steps differ, and so do the last bits of their scores.
+TEST_F(ExecutorTest, MoreScoredTokensThanAStepHasRowsForGiveTheScoresOfShortChunks) {
+  constexpr int kNumPrompts = 3;
+  constexpr int64_t kPromptLen = 2 * kMaxScoredRows + 100;
+  EngineOptions options = base_options();
+  options.context_length = 4096;
+  const auto scores_with = [&](int64_t chunk) {
+    options.chunked_prefill_size = chunk;
+    const CheckedEngine engine(Engine::create(*backend_, options).value());
+    const auto sink = std::make_shared<Collector>();
+    std::vector<RequestId> ids;
+    for (int i = 0; i < kNumPrompts; ++i) {
+      GenerateRequest request = greedy_request(random_prompt(kPromptLen, 900 + i), 2);
+      request.logprobs = {.enabled = true, .start = 0, .top_num = i};
+      request.sink = sink;
+      ids.push_back(engine->submit(std::move(request)).value());
+    }
+    sink->wait_finished(kNumPrompts);
+    std::vector<Finished> finished;
+    for (const RequestId id : ids) finished.push_back(sink->result(id));
+    expect_sound(finished);
+    return finished;
+  };
+  const std::vector<Finished> expected = scores_with(96);
+  for (const int64_t chunk : {int64_t{8192}, int64_t{-1}}) {
+    SCOPED_TRACE(chunk);
+    const std::vector<Finished> found = scores_with(chunk);
+    double difference = 0.0;
+    for (int i = 0; i < kNumPrompts; ++i) {
+      ASSERT_EQ(found[i].prompt_logprobs.size(), static_cast<size_t>(kPromptLen - 1));
+      for (size_t at = 0; at < found[i].prompt_logprobs.size(); ++at) {
+        const TokenLogprob& score = found[i].prompt_logprobs[at];
+        const TokenLogprob& other = expected[i].prompt_logprobs[at];
+        ASSERT_EQ(score.token_id, other.token_id) << at;
+        ASSERT_EQ(score.top.size(), static_cast<size_t>(i)) << at;
+        difference += std::abs(score.logprob - other.logprob);
+      }
+    }
+    EXPECT_LT(difference / (kNumPrompts * (kPromptLen - 1)), 0.1);
+  }
+}
+
 TEST_F(ExecutorTest, TooManyBiasesFailOneRequestAlone) {
   const CheckedEngine engine(Engine::create(*backend_, base_options()).value());
   GenerateRequest biased = greedy_request({5, 6, 7}, 4);
   for (int32_t id = 0; id < 1025; ++id) biased.sampling.logit_bias.emplace_back(id, 1.0F);
   const RequestId bad = engine->submit(std::move(biased)).value();
   const RequestId good = engine->submit(greedy_request({5, 6, 7}, 4)).value();
-  EXPECT_NE(testing::drain(*engine, bad).last.matched.find("logit_bias"), std::string::npos);
+  EXPECT_NE(testing::drain(*engine, bad).last.abort_text.find("logit_bias"), std::string::npos);
   EXPECT_EQ(testing::drain(*engine, good).ids.size(), 4U);
 }
 

@@ -91,7 +91,7 @@ class RanksTest : public testing::TinyModelTest, public ::testing::WithParamInte
     std::vector<Finished> out;
     for (const RequestId id : ids) out.push_back(sink->result(id));
     for (const Finished& finished : out)
-      EXPECT_NE(finished.last.finish_reason, FinishReason::kAbort) << finished.last.matched;
+      EXPECT_NE(finished.last.finish_reason, FinishReason::kAbort) << finished.last.abort_text;
     return out;
   }
 

@@ -161,7 +161,7 @@ TEST_F(SpeculationTest, EveryKindOfRequestCompletesUnderEverySchedule) {
         options.schedule_conservativeness = tokens < 16384 ? 0.05 : 1.0;  // admits too many on purpose
         const MixResult mix = testing::run_mix(make_engine(options), 4);
         for (const Finished& finished : mix.finished) {
-          EXPECT_NE(finished.last.finish_reason, FinishReason::kAbort) << finished.last.matched;
+          EXPECT_NE(finished.last.finish_reason, FinishReason::kAbort) << finished.last.abort_text;
           EXPECT_EQ(finished.last.completion_tokens, std::ssize(finished.ids));
           for (const TokenLogprob& logprob : finished.logprobs)
             EXPECT_TRUE(std::isfinite(logprob.logprob) && logprob.logprob <= 1e-4F) << logprob.logprob;

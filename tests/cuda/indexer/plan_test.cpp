@@ -112,7 +112,7 @@ TEST(IndexSelectPlan, UnitsCoverTheKeysOfRowsThatSelect) {
   EXPECT_EQ(cuda::index_units(163840, 2048), 5120);
 }
 
-// A lane has a bank of 16 bytes; eight lanes read at once.
+// A lane reads 16 bytes, which lie in four banks. Eight lanes read at once, from all 32 banks.
 TEST(IndexSelectPlan, EightLanesReadKeysFromDifferentBanks) {
   std::set<uint32_t> offsets;
   for (uint32_t key = 0; key < cuda::kIndexUnitKeys; ++key) {

@@ -53,7 +53,8 @@ inline KeyBlock key_block(const MlaDecodeParams& p, int64_t token, int64_t key) 
   return {p.kv.pool + page * p.kv.layout.page_bytes(), nullptr, num_keys};
 }
 
-// Returns the same block with each record where draft_tree.h says. `slots` [64] has room for their places.
+// Returns the block, too, but takes each record from the place that draft_tree.h gives it. `slots` [64] is
+// memory for the places.
 inline KeyBlock key_block(const MlaDecodeParams& p, int64_t token, int64_t key, int32_t* slots) {
   const KeyBlock block = key_block(p, token, key);
   if (p.ancestors == nullptr || is_causal(p.ancestors[token])) return block;

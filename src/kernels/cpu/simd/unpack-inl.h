@@ -39,7 +39,7 @@ inline constexpr int kBlockWords = 4;
 #endif
 inline constexpr int kBlockBytes = kBlockWords * 4;  // bytes of each row
 
-// Transposes 4 × 4 words of 32 bits within each 128-bit lane, one row per word.
+// In each 128-bit lane, transposes four rows of four 32-bit words: afterwards r[p] has word p of every row.
 HWY_INLINE void transpose_in_lanes(VU32 (&r)[4]) {
   const DU32 du;
   const hn::Repartition<uint64_t, DU32> du64;

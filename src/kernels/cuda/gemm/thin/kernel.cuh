@@ -17,6 +17,7 @@
 
 #include <type_traits>
 
+#include "base/check.h"
 #include "kernels/cuda/common/cp_async.cuh"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/length_gate.cuh"
@@ -329,13 +330,19 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps) thin_kernel(const Th
   }
 }
 
-template <WeightType kType, int kTokens, int kRows, int kWarps, int kDepth, int kBatch>
+template <WeightType kType, Block kBlock>
 void launch_block(const ThinArgs& args, const Launch& launch) {
   const int num_chunks = (args.k_bytes + kChunkBytes - 1) / kChunkBytes;
-  const Layout layout(kType, {kTokens, kRows, kWarps, kDepth, kBatch}, num_chunks);
-  launch_kernel<thin_kernel<kType, kTokens, kRows, kWarps, kDepth, kBatch>>(
-      launch, dim3(static_cast<unsigned>((args.n + kRows - 1) / kRows)), dim3(kWarps * 32),
+  const Layout layout(kType, kBlock, num_chunks);
+  launch_kernel<thin_kernel<kType, kBlock.tokens, kBlock.rows, kBlock.warps, kBlock.depth, kBlock.batch>>(
+      launch, dim3(static_cast<unsigned>((args.n + kBlock.rows - 1) / kBlock.rows)), dim3(kBlock.warps * 32),
       static_cast<size_t>(layout.bytes), args);
+}
+
+// Launches the block if it is one of kBlocks. Returns whether it was.
+template <WeightType kType, Block... kBlocks>
+bool launch_one_of(const Block& block, const ThinArgs& args, const Launch& launch) {
+  return ((block == kBlocks && (launch_block<kType, kBlocks>(args, launch), true)) || ...);
 }
 
 template <WeightType kType>
@@ -361,22 +368,19 @@ void linear_of(const DenseLinearParams& p, const Launch& launch) {
   args.k_bytes = static_cast<int>(kBytes ? round_up(p.w.k, kQuantGroup) : p.w.k * 2);
   const Block block = block_of(kType, tile_of_tokens(p.m), blocks_of_k(kType, p.w.k),
                                (p.w.n + kRows - 1) / kRows, launch.num_sms);
-  const auto is = [&](const Block& one) { return block == one; };
+  constexpr fitted::ThinBlocks kFitted;
+  bool launched = false;
   if constexpr (!kBytes) {
-    if (is({16, 24, 8, 1, 4})) return launch_block<kType, 16, 24, 8, 1, 4>(args, launch);
-    if (is({16, 16, 8, 2, 4})) return launch_block<kType, 16, 16, 8, 2, 4>(args, launch);
-    return launch_block<kType, 8, 16, 8, 4, 4>(args, launch);
+    launched =
+        launch_one_of<kType, kFitted.tokens_16_tall, kFitted.tokens_16, kFitted.others>(block, args, launch);
+  } else if constexpr (Type<kType>::kFp8) {
+    launched = launch_one_of<kType, kFitted.tokens_16_bytes, kFitted.short_fp8_many, kFitted.short_fp8,
+                             kFitted.long_fp8>(block, args, launch);
   } else {
-    if (is({16, 16, 8, 2, 2})) return launch_block<kType, 16, 16, 8, 2, 2>(args, launch);
-    if constexpr (Type<kType>::kFp8) {
-      if (is({8, 16, 4, 0, 4})) return launch_block<kType, 8, 16, 4, 0, 4>(args, launch);
-      if (is({8, 16, 8, 2, 4})) return launch_block<kType, 8, 16, 8, 2, 4>(args, launch);
-      return launch_block<kType, 8, 16, 8, 0, 8>(args, launch);
-    } else {
-      if (is({8, 16, 4, 4, 4})) return launch_block<kType, 8, 16, 4, 4, 4>(args, launch);
-      return launch_block<kType, 8, 16, 8, 4, 4>(args, launch);
-    }
+    launched = launch_one_of<kType, kFitted.tokens_16_bytes, kFitted.short_int8, kFitted.others>(block, args,
+                                                                                                 launch);
   }
+  HADAL_CHECK(launched, "no block of {} tokens and {} rows is compiled", block.tokens, block.rows);
 }
 
 }  // namespace hadal::cuda::thin
