@@ -1,7 +1,6 @@
 #include "engine/cuda/cuda_executor.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -253,30 +252,6 @@ void CudaExecutor::keep_busy() {
   std::byte* const memory = workspace_.allocate(workspace_bytes_);
   const int times = static_cast<int>(std::clamp(kBytes / static_cast<double>(workspace_bytes_), 1.0, 2000.0));
   for (int i = 0; i < times; ++i) fill_device(memory, 0, workspace_bytes_, stream_.handle());
-}
-
-// A copy that touches what an earlier copy has written or read runs after that copy.
-void CudaExecutor::copy_pages(const std::vector<PageCopy>& copies, const cuda::PageCopyEntry* entries) {
-  size_t first = 0;
-  while (first < copies.size()) {
-    std::set<PageId> sources, targets;
-    size_t end = first;
-    for (; end < copies.size(); ++end) {
-      const PageCopy& copy = copies[end];
-      if (targets.count(copy.source) > 0 || targets.count(copy.target) > 0 || sources.count(copy.target) > 0)
-        break;
-      sources.insert(copy.source);
-      targets.insert(copy.target);
-    }
-    cuda::copy_pages({.pools = cache_.device_pools(),
-                      .index_pools = cache_.device_index_pools(),
-                      .copies = entries + first,
-                      .num_layers = static_cast<int>(model_.decoder.num_cache_layers()),
-                      .num_copies = static_cast<int>(end - first),
-                      .layout = cache_.layout()},
-                     launch_);
-    first = end;
-  }
 }
 
 float* CudaExecutor::logits_for(int64_t num_rows) {

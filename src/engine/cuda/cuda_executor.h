@@ -51,6 +51,7 @@ class CudaExecutor final : public StepExecutor {
   void launch(StagedStep step) override;
   void set_masks(int64_t step, std::vector<uint32_t> masks) override;
   StepOutput wait() override;
+  void fill_cache(uint64_t seed) override;
   bool speculates() const override { return speculation_.has_value(); }
   // An H200 reads 4.3 TB/s and reaches about 300 T multiply-adds per second in bf16.
   DeviceRates rates() const override { return {.products_per_byte = 70.0}; }
