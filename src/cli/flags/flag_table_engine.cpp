@@ -318,6 +318,33 @@ void append_engine_rows(std::vector<Flag>& out) {
        .max = kMaxCount,
        .default_text = "1024",
        .text = "number of random prompt tokens per sequence"},
+      {.name = "long-input-len",
+       .kind = kInteger,
+       .commands = kBench,
+       .group = "Batch",
+       .value_name = "N",
+       .min = 1,
+       .max = kMaxCount,
+       .default_text = "none: all prompts have --input-len tokens",
+       .text =
+           "give --long-rows sequences of each batch prompts of N tokens, to measure batches in which few "
+           "contexts are long"},
+      {.name = "long-rows",
+       .kind = kInteger,
+       .commands = kBench,
+       .group = "Batch",
+       .value_name = "N",
+       .min = 1,
+       .max = 65535,
+       .default_text = "1",
+       .text = "number of sequences that get prompts of --long-input-len tokens; the others of --batch-size "
+               "keep --input-len"},
+      {.name = "fill-cache",
+       .commands = kBench,
+       .group = "Batch",
+       .text =
+           "fill the KV cache at random instead of computing prompts, so that decode steps of long contexts "
+           "are cheap to measure; rows say so, and their values about prompts are null"},
       {.name = "output-len",
        .kind = kList,
        .commands = kBench,
