@@ -96,7 +96,7 @@ void CudaExecutor::capture_graphs(bool use_graphs) {
   for (auto shape = shapes_.rbegin(); use_graphs && shape != shapes_.rend(); ++shape) {
     Pending step;  // rows of padding only
     step.view = inputs_.upload({}, {}, shape->rows(), 0, stream_.handle());
-    step.view.step.may_select = shape->selects;
+    set_selects(step.view.step, shape->selects);
     step.logits = logits_.as<float>();
     if (speculation_) speculation_->begin({}, step.view, results_, slots_, 0, *shape, stream_.handle());
     run(step, nullptr);
@@ -172,6 +172,14 @@ bool CudaExecutor::may_select(const StagedStep& step) const {
                      [&](const VerifyItem& item) { return exceeds(item.most_keys); });
 }
 
+// Each size of one row has a graph that selects and one that does not (graph_shapes), and may_select is exact
+// without speculation. So a lone row in a step that may select does select. With speculation the host has
+// only a limit of the row's length.
+void CudaExecutor::set_selects(DeviceStep& step, bool may_select) const {
+  step.may_select = may_select;
+  step.all_select = may_select && !speculation_ && step.num_tokens - step.num_prefill_tokens == 1;
+}
+
 void CudaExecutor::start(StagedStep& step, Pending& pending) {
   const NvtxRange range("launch");
   slots_.start(step.slots, pending.step_idx, launch_);
@@ -187,7 +195,7 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
   const bool selects = may_select(step);
   const GraphShape shape = padded_shape(step, selects);
   pending.view = inputs_.upload(step, score_top, shape.rows(), pending.step_idx, stream_.handle());
-  pending.view.step.may_select = shape.items > 0 ? shape.selects : selects;
+  set_selects(pending.view.step, shape.items > 0 ? shape.selects : selects);
   pending.awaits_masks = pending.view.num_constrained > 0;
   if (speculation_) {
     pending.shape =

@@ -91,6 +91,8 @@ class CudaExecutor final : public StepExecutor {
   void capture_graphs(bool use_graphs);
   // Tells whether a decode row may see more keys than index_topk.
   bool may_select(const StagedStep& step) const;
+  // Sets what the host knows about the selection of a step's decode rows.
+  void set_selects(DeviceStep& step, bool may_select) const;
   // Returns the size to which a decode step is padded. If it has 0 items, the step runs unpadded and without
   // a graph.
   GraphShape padded_shape(const StagedStep& step, bool selects) const;

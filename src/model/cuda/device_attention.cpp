@@ -54,7 +54,9 @@ DeviceForward::DecodePlan DeviceForward::make_plan(const cuda::MlaPlanShape& sha
 
 // This is called once per step, because every layer uses the same plans.
 void DeviceForward::plan_attention() {
-  if (num_decode_ > 0) {
+  if (num_decode_ > 0 && step_.all_select) {
+    plan_ = selecting_plan(num_decode_);
+  } else if (num_decode_ > 0) {
     cuda::MlaPlanShape shape = plan_shape(num_decode_, 1, step_.most_keys);
     shape.in_step = true;
     shape.index_topk = step_.may_select ? static_cast<int>(config_.index_topk) : 0;

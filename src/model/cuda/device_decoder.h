@@ -127,6 +127,9 @@ struct DeviceStep {
   // On the host: true if a decode row may see more keys than index_topk. If false, no kernel looks for such
   // rows, which changes no bits.
   bool may_select = true;
+  // On the host: true if every decode row sees more than index_topk keys. Then the plan and the kernels for
+  // rows that attend to all keys are left out, which changes no bits.
+  bool all_select = false;
   // True if every key of a decode row except the last was in the cache before this step.
   bool decode_settled = false;
   const int32_t* page_table = nullptr;  // [·, page_table_stride]

@@ -98,8 +98,10 @@ cuda::DeviceSelection DeviceForward::select_keys(const DeviceIndexer& indexer, c
                         .workspace = workspace},
                        launch_);
   });
-  return {
-      .slots = slots, .counts = counts, .num_slots = cache_.num_pages() * kPageSize, .all_rows = is_prompt};
+  return {.slots = slots,
+          .counts = counts,
+          .num_slots = cache_.num_pages() * kPageSize,
+          .all_rows = is_prompt || step_.all_select};
 }
 
 DeviceForward::DecodePlan DeviceForward::selecting_plan(int64_t num_rows) const {

@@ -287,6 +287,50 @@ TEST_P(DeviceSparseAttention, TheIndexerRunsOnlyIfARowMaySelectAndChangesNoOther
   EXPECT_EQ(got.logprob->top, expected.logprob->top);
 }
 
+// The runner's steps do not say that their only row selects, so they run both paths.
+TEST_P(DeviceSparseAttention, ALoneRowThatSelectsLeavesOutTheOtherPathAndChangesNoResult) {
+  const auto gpu = load(DeviceType::kCuda);
+  constexpr int64_t kLength = 100;
+  const std::vector<int32_t> ids = random_prompt(kLength + 1, 8);
+  ForwardBatch prefix = empty_batch();
+  add_segment(prefix, 0, ids, 0, kLength);
+  ForwardBatch row = empty_batch();
+  add_decode_row(row, 0, ids, kLength);
+  const auto of_gpu = runner(*gpu);
+  logits_of(*of_gpu, prefix);
+  const std::vector<float> logits = logits_of(*of_gpu, row);
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+
+  for (const bool profile : {true, false}) {
+    SCOPED_TRACE(profile);
+    const auto executor = gpu->make_executor(engine_options(*gpu)).value();
+    StagedStep prompt;
+    prompt.step = 1;
+    prompt.batch = prefix;
+    SlotStart& start = prompt.slots.emplace_back();
+    start.sampling.temperature = 0.0F;
+    start.logprobs = {.enabled = true, .top_num = 5};
+    prompt.batch.logit_rows = {kLength - 1};
+    prompt.samples = {{.position = kLength}};
+    executor->launch(std::move(prompt));
+    EXPECT_EQ(executor->wait().error, "");
+    StagedStep decode;
+    decode.step = 2;
+    decode.batch = row;
+    decode.profile = profile;
+    decode.samples = {{.position = kLength + 1}};
+    executor->launch(std::move(decode));
+    const StepOutput output = executor->wait();
+    ASSERT_EQ(output.error, "");
+    EXPECT_EQ(output.graphed, !profile);
+    for (const OpTiming& op : output.ops) EXPECT_STRNE(op.name.c_str(), "mla_plan");
+    ASSERT_TRUE(output.samples.at(0).logprob.has_value());
+    for (const auto& [token, logprob] : output.samples[0].logprob->top)
+      EXPECT_NEAR(logprob, logits[token] - std::log(sum), 1e-3) << token;
+  }
+}
+
 // The prefix ends inside a page, so its index keys are copied with its records.
 TEST_P(DeviceSparseAttention, APrefixOfTheCacheGivesTheLogprobsOfNoCache) {
   const auto gpu = load(DeviceType::kCuda);
