@@ -242,6 +242,18 @@ void append_engine_rows(std::vector<Flag>& out) {
        .group = "Running",
        .gpu_only = true,
        .text = "GPU: use a graph only for batches of exactly its size"},
+      {.name = "dsa-seq-len-threshold",
+       .kind = kInteger,
+       .commands = kConfig,
+       .group = "Running",
+       .value_name = "N",
+       .min = 0,
+       .max = kMaxCount,
+       .gpu_only = true,
+       .default_text = "the model's index_topk",
+       .text = "GPU, V3.2: prompt tokens that see more than N keys attend in absorbed form. If N is above "
+               "index_topk, tokens between the two attend in the other form, with their selected keys as a "
+               "mask. It affects speed and memory alone"},
       {.name = "disable-fusion",
        .commands = kConfig,
        .group = "Running",

@@ -144,8 +144,10 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
   if (num_prefill_ > 0) {
     // The rows that select come first, because prefill_attention rotates queries in place and quantises all
     // outputs.
-    if (indexed) selecting_attention(weights, pool, index_pool, queries, q, q_stride, heads_out.x);
-    prefill_attention(weights, pool, q, q_stride, heads_out.x, heads_out.x_quantized);
+    const int64_t bits_words = step_.prefill->bits_words;
+    auto* bits = bits_words > 0 ? arena_.array<uint64_t>(num_prefill_ * bits_words) : nullptr;
+    if (indexed) selecting_attention(weights, pool, index_pool, queries, q, q_stride, heads_out.x, bits);
+    prefill_attention(weights, pool, q, q_stride, bits, heads_out.x, heads_out.x_quantized);
   }
   if (num_decode_ > 0) {
     const Value16* decode_q = q + num_prefill_ * q_stride;
@@ -162,7 +164,8 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
 }
 
 void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q,
-                                      int64_t q_stride, Value16* out, const cuda::QuantizedRows& out_fp8) {
+                                      int64_t q_stride, const uint64_t* bits, Value16* out,
+                                      const cuda::QuantizedRows& out_fp8) {
   const DeviceArena::Scope scope(arena_);
   const PrefillPlan& plan = *step_.prefill;
   const int64_t m = num_prefill_;
@@ -263,7 +266,9 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
                             .out = out,
                             .out_stride = heads_width,
                             .lse = lse,
-                            .accumulate = pass.accumulate},
+                            .accumulate = pass.accumulate,
+                            .bits = pass.selects ? bits + pass.first_key / 64 : nullptr,
+                            .bits_stride = plan.bits_words},
                            launch_);
        });
   }

@@ -197,8 +197,8 @@ class DeviceDecoder {
   // Returns the bytes that suffice for any step of up to this many rows, including eager prefill with passes
   // of max_keys keys and absorbed prefill, and NextN over these rows if it is loaded.
   StepBytes step_bytes(int64_t max_tokens, int64_t max_prefill_tokens, int64_t max_keys,
-                       int64_t max_logit_rows, KvLayout layout, cuda::GemmLibrary& gemm, int num_sms,
-                       const cuda::ProductChoices* choices) const;
+                       int64_t max_logit_rows, const PrefillPaths& paths, cuda::GemmLibrary& gemm,
+                       int num_sms, const cuda::ProductChoices* choices) const;
 
   int64_t num_moe_layers() const { return num_moe_layers_; }
 
