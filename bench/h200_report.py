@@ -19,7 +19,8 @@ SERVING = {"max_concurrency": POSITIVE, "output_throughput": POSITIVE, "median_t
 LARGE_SERVING = {**SERVING, "median_itl_ms": NUMBER, "p99_itl_ms": NUMBER}
 ABLATION = {"run_name": NAME, "median_decode_latency": POSITIVE}
 LARGE = {f"large-{name}": title for name, title in NAMES.items()}
-V32_FILES = ("", "-16", "-1", "-short", "-prompts")
+MIXED = {**DECODE, "long_rows": POSITIVE, "long_input_len": POSITIVE}
+V32_FILES = ("", "-mixed", "-16", "-1", "-short", "-prompts")
 PAGE_OF = {"v32": "v32.md", **dict.fromkeys([*NAMES, *LARGE, "ablation"], "decode.md"), "prefill": "prefill.md",
            **dict.fromkeys(["serving", "serving-large"], "server.md"), "start": "startup.md"}
 
@@ -60,18 +61,36 @@ def prefill_table(directory):
     return table(["model", "batch × prompt", "ms", "tok/s", "SGLang tok/s", "ratio"], out) if out else ""
 
 
+def v32_work(row, what):
+    """Says what a row of V3.2's table measures; "filled" means that the cache was filled at random."""
+    if "long_rows" not in row:
+        return f"{what} {row['batch_size']} × {row['input_len']}" + (", filled" if row.get("fill_cache") else "")
+    return (f"{what} {row['batch_size'] - row['long_rows']} × {row['input_len']} and "
+            f"{row['long_rows']} × {row['long_input_len']}")
+
+
 def v32_table(directory):
-    out = []
+    out, plain, mixed = [], {}, []
     for suffix in V32_FILES:
         decodes = suffix not in ("-short", "-prompts")
-        fields = DECODE if decodes else PREFILL
+        fields = MIXED if suffix == "-mixed" else DECODE if decodes else PREFILL
         rows = [rows_of(PROGRAM, directory / f"v32.{name}{suffix}.jsonl", fields,
                         ["median_decode_gpu_latency"] if decodes else []) for name in ("v3", "v32")]
+        field = "median_decode_gpu_latency" if decodes else "prefill_latency"
         for v3, v32 in zip(*rows):
-            field = "median_decode_gpu_latency" if decodes else "prefill_latency"
-            work = f"{'decode' if decodes else 'prompt'} {v3['batch_size']} × {v3['input_len']}"
-            out.append([work, f"{1e3 * v3[field]:.3f}", f"{1e3 * v32[field]:.3f}", f"{v32[field] / v3[field]:.3f}"])
-    return table(["work", "V3 ms", "V3.2 ms", "V3.2 / V3"], out) if out else ""
+            out.append([v32_work(v3, "decode" if decodes else "prompt"), f"{1e3 * v3[field]:.3f}", f"{1e3 * v32[field]:.3f}",
+                        f"{v32[field] / v3[field]:.3f}"])
+            if suffix == "":
+                plain[shape_of(v3)] = v3[field], v32[field]
+            elif suffix == "-mixed":
+                mixed.append((v3, v3[field], v32[field]))
+    text = table(["work", "V3 ms", "V3.2 ms", "V3.2 / V3"], out) if out else ""
+    for row, v3, v32 in mixed:
+        if shape_of(row) in plain:
+            short_v3, short_v32 = plain[shape_of(row)]
+            text += (f"\n\nIf {row['long_rows']} of {row['batch_size']} sequences of {row['input_len']} tokens has {row['long_input_len']} "
+                     f"instead, a step of V3.2 takes {v32 / short_v32:.3f} times as long, and one of V3 {v3 / short_v3:.3f} times.")
+    return text
 
 
 def serving_table(rows):

@@ -74,8 +74,10 @@ for section in "${sections[@]}"; do
         model=("${v3[@]}")
         if [[ $name == v32 ]]; then model=("${v32[@]}"); fi
         one_batch "v32.$name" "${model[@]}" --batch-size 1 16 64 --input-len 1024 --output-len 33
-        one_batch "v32.$name-16" "${model[@]}" --batch-size 16 --input-len 32000 --output-len 17
-        one_batch "v32.$name-1" "${model[@]}" --batch-size 1 --input-len 65000 --output-len 17
+        one_batch "v32.$name-mixed" "${model[@]}" --batch-size 64 --input-len 1024 --long-rows 1 --long-input-len 32768 \
+          --output-len 33
+        one_batch "v32.$name-16" "${model[@]}" --fill-cache --batch-size 16 --input-len 32000 --output-len 17
+        one_batch "v32.$name-1" "${model[@]}" --fill-cache --batch-size 1 --input-len 65000 --output-len 17
         one_batch "v32.$name-short" "${model[@]}" --batch-size 1 --input-len 512 1024 --output-len 1
         one_batch "v32.$name-prompts" "${model[@]}" --batch-size 8 --input-len 2000 --output-len 1
       done ;;

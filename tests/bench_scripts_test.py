@@ -92,9 +92,19 @@ def test_h200_report(work):
               "| 1024 × 1024 | 2.500 | 2.500 | 409,600 | 1.250 | 50% | not measured |  | 6.0 |"]
     prefill = "| V3 cut to six layers, FP8 | 1 × 4096 | 100.0 | 183,818 | 91,909 | 2.00 |"
     server = ["| 1 | 578 | 14 | 1.50 | 289, 45, 3.3 | 2.00 |", "| 512 | 578 | 14 | 1.50 | not measured |  |"]
+    mixed = {"long_rows": 1, "long_input_len": 32768}
+    for name, factor, mixed_s in (("v3", 1.0, 0.009), ("v32", 1.5, 0.0126)):
+        rows = [{**row, "batch_size": 64, "median_decode_gpu_latency": seconds, **fields} for seconds, fields in (
+            (factor * 0.008, {}), (mixed_s, mixed), (factor * 0.002, {"fill_cache": True}))]
+        for suffix, one in zip(("", "-mixed", "-16"), rows):
+            (work / f"v32.{name}{suffix}.jsonl").write_text(json.dumps(one) + "\n")
+    sparse = ["| decode 64 × 1024 | 8.000 | 12.000 | 1.500 |", "| decode 63 × 1024 and 1 × 32768 | 9.000 | 12.600 | 1.400 |",
+              "| decode 64 × 1024, filled | 2.000 | 3.000 | 1.500 |",
+              "If 1 of 64 sequences of 1024 tokens has 32768 instead, a step of V3.2 takes 1.050 times as long, and one of V3 1.125 times."]
     ablation, start = "| --disable-fusion | 400.0 | 2.500 |", ["| V2-Lite, full size | 1.8 | 38 |", "| hadal-tiny | 0.6 |  |"]
     expect("h200_report.py: the report has the figures that were worked out by hand",
-           command, 0, ["Ours on one NVIDIA H200 with driver 580.", *decode, prefill, *server, ablation, *start], on_stdout=True)
+           command, 0, ["Ours on one NVIDIA H200 with driver 580.", *decode, prefill, *server, *sparse, ablation, *start],
+           on_stdout=True)
     pages = copy_of_pages(work)
     expect("h200_report.py: --pages writes the pages", [*command, "--pages", pages], 0, [], on_stdout=True)
     # A section without new results keeps its rows.
@@ -106,6 +116,7 @@ def test_h200_report(work):
     has_parts("prefill.md", pages, [prefill])
     has_parts("server.md", pages, [*server, "| 1024 | 578 | 14 | 1.50 | 13.30 | 77 |"])
     has_parts("startup.md", pages, start)
+    has_parts("v32.md", pages, sparse)
     (pages / "prefill.md").write_text("no markers")
     expect("h200_report.py: a page without markers is an error",
            [*command, "--pages", pages], 1, ["prefill.md has no part 'prefill'"])

@@ -152,6 +152,7 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
     options.nextn_flag = fmt::format("--{}", name);
   }
   options.fusion = !flags.has("disable-fusion");
+  options.seq_len_threshold = flags.integer("dsa-seq-len-threshold").value_or(-1);
   options.kernel_config_dir = flags.text_or("kernel-config-dir", "");
   std::error_code ignored;
   if (flags.has("kernel-config-dir") && !std::filesystem::is_directory(options.kernel_config_dir, ignored)) {

@@ -50,6 +50,7 @@ struct ModelOptions {
   bool load_nextn = false;     // the NextN layer is used
   std::string nextn_flag;      // which flag asks for it
   bool fusion = true;
+  int64_t seq_len_threshold = -1;  // --dsa-seq-len-threshold; −1: not given
   std::string kernel_config_dir;  // empty: not given
   uint64_t random_seed = 42;
 };

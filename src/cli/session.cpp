@@ -132,6 +132,7 @@ Result<void> Session::load_model() {
   BackendOptions options;
   options.kernels = options_.kernels;
   options.fusion = options_.fusion;
+  options.seq_len_threshold = options_.seq_len_threshold;
   options.split = options_.split;
   options.gpus = options_.gpus;
   add_kernel_configs(options);
@@ -154,7 +155,16 @@ Result<void> Session::load_model() {
   log_info("model loaded path={} architecture={} device={} threads={} tp_size={} ep_size={} seconds={:.2f}",
            options_.model_path, to_string(config_.architecture), to_string(options_.device),
            pool_->num_threads(), options_.split.tp, options_.split.ep, load_s_);
+  if (config_.has_indexer()) {
+    log_info("sparse attention index_topk={} index_heads={} seq_len_threshold={}", config_.index_topk,
+             config_.index_n_heads, seq_len_threshold());
+  }
   return {};
+}
+
+int64_t Session::seq_len_threshold() const {
+  const bool given = options_.device == DeviceType::kCuda && options_.seq_len_threshold >= 0;
+  return given ? options_.seq_len_threshold : config_.index_topk;
 }
 
 void Session::add_kernel_configs(BackendOptions& options) const {

@@ -37,6 +37,8 @@ class Session {
   // Returns the layout that follows from --kv-cache-dtype, --kv-cache-scales, the compute type and the
   // device.
   Result<KvLayout> kv_layout() const;
+  // Returns --dsa-seq-len-threshold or, without it and on the CPU, index_topk.
+  int64_t seq_len_threshold() const;
   // Appends the directories of measured kernel choices: the one that comes with the program, and the user's.
   void add_kernel_configs(BackendOptions& options) const;
   // Returns --chat-template, else the format of the tokenizer's template, else that of the architecture.

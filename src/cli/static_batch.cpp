@@ -1,24 +1,39 @@
 #include "cli/static_batch.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "base/check.h"
 
 namespace hadal::cli {
 
+StaticBatch::StaticBatch(std::span<const int64_t> max_tokens) {
+  first_page_.push_back(0);
+  for (const int64_t tokens : max_tokens) {
+    const int64_t pages = (tokens + kPageSize - 1) / kPageSize;
+    first_page_.push_back(first_page_.back() + pages);
+    page_table_stride_ = std::max(page_table_stride_, pages);
+  }
+}
+
 StaticBatch::StaticBatch(int64_t num_sequences, int64_t max_tokens)
-    : num_sequences_(num_sequences), pages_per_sequence_((max_tokens + kPageSize - 1) / kPageSize) {}
+    : StaticBatch(std::vector<int64_t>(static_cast<size_t>(num_sequences), max_tokens)) {}
 
 void StaticBatch::start() {
   batch_.clear();
-  batch_.page_table_stride = pages_per_sequence_;
-  for (int64_t page = 0; page < num_pages(); ++page) batch_.page_table.push_back(static_cast<int32_t>(page));
+  batch_.page_table_stride = page_table_stride_;
+  batch_.page_table.assign(static_cast<size_t>(num_sequences() * page_table_stride_), -1);
+  for (int64_t sequence = 0; sequence < num_sequences(); ++sequence) {
+    const auto first = batch_.page_table.begin() + sequence * page_table_stride_;
+    std::iota(first, first + pages_of(sequence), static_cast<int32_t>(first_page_[sequence]));
+  }
 }
 
 void StaticBatch::add_row(int64_t sequence, int32_t id, int64_t position) {
-  HADAL_CHECK_LT(position, pages_per_sequence_ * kPageSize);
+  HADAL_CHECK_LT(position, pages_of(sequence) * kPageSize);
   batch_.token_ids.push_back(id);
   batch_.positions.push_back(static_cast<int32_t>(position));
-  batch_.slots.push_back(sequence * pages_per_sequence_ * kPageSize +
-                         position);  // because its pages are consecutive
+  batch_.slots.push_back(first_page_[sequence] * kPageSize + position);  // because its pages are consecutive
 }
 
 const ForwardBatch& StaticBatch::prefill(std::span<const int32_t> ids, int64_t begin, bool all_logits,
@@ -41,15 +56,19 @@ const ForwardBatch& StaticBatch::prefill(std::span<const int32_t> ids, int64_t b
   return batch_;
 }
 
-const ForwardBatch& StaticBatch::decode(std::span<const int32_t> ids, int64_t position) {
+const ForwardBatch& StaticBatch::decode(std::span<const int32_t> ids, std::span<const int64_t> positions) {
   start();
-  for (int64_t sequence = 0; sequence < num_sequences_; ++sequence) {
-    add_row(sequence, ids[sequence], position);
+  for (int64_t sequence = 0; sequence < num_sequences(); ++sequence) {
+    add_row(sequence, ids[sequence], positions[sequence]);
     batch_.decode_seq_idx.push_back(static_cast<int32_t>(sequence));
-    batch_.decode_kv_len.push_back(static_cast<int32_t>(position + 1));
+    batch_.decode_kv_len.push_back(static_cast<int32_t>(positions[sequence] + 1));
     batch_.logit_rows.push_back(static_cast<int32_t>(sequence));
   }
   return batch_;
+}
+
+const ForwardBatch& StaticBatch::decode(std::span<const int32_t> ids, int64_t position) {
+  return decode(ids, std::vector<int64_t>(static_cast<size_t>(num_sequences()), position));
 }
 
 const ForwardBatch& StaticBatch::pages_only() {

@@ -78,6 +78,9 @@ struct BackendOptions {
   ModelSplit split;    // has been checked (check_split)
   GpuRanks gpus;       // has been checked (check_ranks)
   bool fusion = true;  // GPU: false launches one kernel per elementary operation
+  // GPU, models with an indexer: tokens of prompts that see more keys than this attend absorbed; −1: than
+  // index_topk (PrefillPaths).
+  int64_t seq_len_threshold = -1;
   // Folders of kernel choices measured on a GPU (tune/kernel_config.h); later ones take precedence over
   // earlier ones.
   std::vector<std::filesystem::path> kernel_config_dirs;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "model/random_cache.h"
 
 namespace hadal {
 
@@ -101,6 +102,10 @@ void CpuRunner::copy_pages(std::span<const PageCopy> copies) {
 
 void CpuRunner::move_records(std::span<const RecordMove> moves) {
   hadal::move_records(cache_, num_cache_layers(model_), moves);
+}
+
+void CpuRunner::fill_cache(uint64_t seed) {
+  fill_at_random(cache_, num_cache_layers(model_), seed, pool_);
 }
 
 }  // namespace hadal

@@ -49,6 +49,8 @@ class HostRunner : public ModelRunner {
   virtual void copy_pages(std::span<const PageCopy> copies) = 0;
   // Moves records inside the pools of all layers, in order.
   virtual void move_records(std::span<const RecordMove> moves) = 0;
+  // Does what StepExecutor::fill_cache does.
+  virtual void fill_cache(uint64_t seed) = 0;
   // Returns statistics of the latest forward pass.
   virtual const ExpertStats& expert_stats() const = 0;
 };
@@ -73,6 +75,7 @@ class CpuRunner final : public HostRunner {
   const ModelConfig& config() const override { return model_.config(); }
   void copy_pages(std::span<const PageCopy> copies) override;
   void move_records(std::span<const RecordMove> moves) override;
+  void fill_cache(uint64_t seed) override;
   const ExpertStats& expert_stats() const override { return model_.expert_stats(); }
 
  private:

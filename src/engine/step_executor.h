@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
 #include "kernels/params/draft_tree.h"
@@ -178,6 +179,10 @@ class StepExecutor {
   // Waits for the oldest step in flight and returns its output. If memory runs out, launch and set_masks
   // throw std::bad_alloc and change nothing; wait reports it as the step's error.
   virtual StepOutput wait() = 0;
+
+  // Fills the whole KV cache with random records (kernels/params/random_record.h), so that a benchmark can
+  // measure long contexts without computing them. No step may be in flight. It throws hadal::Error.
+  virtual void fill_cache(uint64_t /*seed*/) { throw Error("this executor has no KV cache to fill"); }
 
   // Tells whether it verifies drafts (StagedStep::verifies).
   virtual bool speculates() const { return false; }

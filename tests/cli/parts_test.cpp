@@ -348,6 +348,20 @@ TEST(StaticBatch, GivesEverySequencePagesOfItsOwn) {
   EXPECT_THROW(batch.decode(std::vector<int32_t>{7, 8}, 128), Error);
 }
 
+TEST(StaticBatch, SequencesOfOtherLengthsHaveTheirOwnPagesAndPositions) {
+  StaticBatch batch(std::vector<int64_t>{10, 130, 64});  // one, three and one pages
+  EXPECT_EQ(batch.num_sequences(), 3);
+  EXPECT_EQ(batch.num_pages(), 5);
+  const ForwardBatch& next = batch.decode(std::vector<int32_t>{7, 8, 9}, std::vector<int64_t>{5, 129, 63});
+  EXPECT_EQ(next.page_table_stride, 3);
+  EXPECT_THAT(next.page_table, ElementsAre(0, -1, -1, 1, 2, 3, 4, -1, -1));
+  EXPECT_THAT(next.slots, ElementsAre(5, 64 + 129, 256 + 63));
+  EXPECT_THAT(next.positions, ElementsAre(5, 129, 63));
+  EXPECT_THAT(next.decode_kv_len, ElementsAre(6, 130, 64));
+  // A sequence has no place behind its own pages, even if others have more.
+  EXPECT_THROW(batch.decode(std::vector<int32_t>{7, 8, 9}, std::vector<int64_t>{64, 0, 0}), Error);
+}
+
 TEST(WeightTraffic, CountsOnlyTheExpertsThatWereHit) {
   ModelConfig config;
   config.n_routed_experts = 16;

@@ -118,6 +118,43 @@ def speculates_in_one_batch(work):
                  "--speculative-num-steps", "2")
 
 
+def fills_caches_and_mixes_lengths(work):
+    """Rows of batches whose prompts were not computed, or have two lengths, say so."""
+    path = work / "filled.jsonl"
+    base = ("bench", "one-batch", "--model", TINY, "--load-format", "dummy", "--result-filename", path)
+    rc, out, err = run(*base, "--fill-cache", "--batch-size", "3", "--input-len", "1000", "--output-len", "4", "--long-input-len", "3000",
+                       timeout=300)
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if rc == 0 else []
+    filled = [(r["fill_cache"], r["prefill_latency"], r["prefill_throughput"], r["total_latency"], r["overall_throughput"],
+               r["input_len"], r["long_rows"], r["long_input_len"]) for r in rows]
+    check("bench one-batch fills caches", filled == [(True, None, None, None, None, 1000, 1, 3000)], (rows, err))
+    check("it decodes over them", rows and rows[0]["median_decode_latency"] > 0 and rows[0]["bandwidth_gb_s"] > 0, rows)
+    check("it says that it has filled them", "filled at random" in out and "1 has an input of 3000 tokens" in out, out)
+    path.unlink(missing_ok=True)
+    rc, out, err = run(*base, "--batch-size", "4", "--input-len", "10", "--output-len", "2", "--long-input-len", "50", "--long-rows", "3",
+                       timeout=300)
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if rc == 0 else []
+    mixed = [(r["long_rows"], r["long_input_len"], "fill_cache" in r, round(r["prefill_throughput"] * r["prefill_latency"]),
+              round(r["overall_throughput"] * r["total_latency"])) for r in rows]
+    check("bench one-batch counts the tokens of prompts of two lengths", mixed == [(3, 50, False, 160, 168)], (rows, err))
+    path.unlink(missing_ok=True)
+    rc, out, err = run(*base, "--fill-cache", "--batch-size", "2", "--input-len", "100", "--output-len", "4", "--speculative-algorithm",
+                       "NEXTN", "--speculative-num-steps", "2", "--speculative-simulate-acceptance", "1,1", timeout=300)
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if rc == 0 else []
+    check("bench one-batch speculates behind caches that it has filled", [(r["fill_cache"], r["accept_length"]) for r in rows] == [(True, 3.0)],
+          (rows, err))
+    for name, words, flags in (
+            ("a filled cache without a decode step", ["--output-len 1", "at least 2", "--fill-cache"], ["--fill-cache", "--output-len", "1"]),
+            ("long rows without a length", ["--long-rows 2", "--long-input-len"], ["--long-rows", "2"]),
+            ("more long rows than rows", ["--long-rows 4", "--batch-size 4"],
+             ["--batch-size", "4", "--long-rows", "4", "--long-input-len", "2000"]),
+            ("long rows that are not longer", ["--long-input-len 5", "--input-len 7"],
+             ["--batch-size", "4", "--input-len", "7", "--long-input-len", "5"]),
+            ("long rows beyond the context", ["--long-input-len 4090", "max_position_embeddings"],
+             ["--batch-size", "4", "--input-len", "7", "--long-input-len", "4090"])):
+        expect_error(f"bench one-batch refuses {name}", 2, words, *base, *flags)
+
+
 def test_bench(model, work):
     rows_path = work / "rows.jsonl"
     rc, out, err = run("bench", "one-batch", "--model-path", model, "--load-format", "dummy", "--batch-size", "1", "8",
@@ -131,6 +168,7 @@ def test_bench(model, work):
     check("bench one-batch writes a row per batch size", [r["batch_size"] for r in rows] == [1, 8] and all(keys <= set(r) for r in rows), rows)
     check("bench one-batch counts distinct experts", rows[0]["distinct_experts"] == 4 and 8 <= rows[1]["distinct_experts"] <= 16, rows)
     speculates_in_one_batch(work)
+    fills_caches_and_mixes_lengths(work)
     expect_error("bench one-batch refuses --profile on the CPU", 2, ["--profile"], "bench", "one-batch", "--model", model, "--profile")
     expect_error("bench one-batch refuses more tokens than the context", 2, ["max_position_embeddings"], "bench", "one-batch", "--model", model,
                  "--load-format", "dummy", "--input-len", "600")

@@ -117,7 +117,9 @@ def refusals(_work, model):
                      json.dumps({field: value}))
     code, _, err = run(*base, "--max-new-tokens", 1, "--nsa-seq-len-threshold", 4096, "--nsa-prefill", "flashmla_sparse",
                        "--log-level", "info")
-    check("SGLang's flags of sparse attention are accepted", code == 0 and "any other token attends to its selected keys" in err, err)
+    check("SGLang's flags of sparse attention are accepted", code == 0 and 'flags not used flags="--dsa-seq-len-threshold"' in err, err)
+    check("the log names index_topk", "sparse attention index_topk=64 index_heads=16 seq_len_threshold=64" in err, err)
+    expect_error("a threshold below 0", 2, ["--dsa-seq-len-threshold -1", "[0, "], *base, "--nsa-seq-len-threshold", -1)
 
 
 def claims(work, _model):

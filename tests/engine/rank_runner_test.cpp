@@ -126,6 +126,32 @@ TEST_P(RankEngine, RanksGiveTheTokensOfOneRank) {
   }
 }
 
+// Every rank has a cache of its own, and all of them must hold the same records.
+TEST_P(RankEngine, RanksFillTheirCachesAsOneRankDoes) {
+  const std::unique_ptr<Model> whole = testing::make_small_model(GetParam().model, pool_);
+  const KvLayout layout = cache_layout(whole->config(), KvFormat::kBF16).value();
+  CpuRunner one(*whole, pool_, 4, layout);
+  RankRunner split(ranks(), {.num_pages = 4, .layout = layout, .num_threads = 2});
+  ForwardBatch batch;
+  batch.token_ids = {5};
+  batch.positions = {200};
+  batch.slots = {200};
+  batch.decode_seq_idx = {0};
+  batch.decode_kv_len = {201};
+  batch.page_table = {0, 1, 2, 3};
+  batch.page_table_stride = 4;
+  batch.logit_rows = {0};
+  const auto logits_behind = [&](HostRunner& runner, uint64_t seed) {
+    runner.fill_cache(seed);
+    const std::span<const float> logits = runner.forward(batch);
+    return std::vector<float>(logits.begin(), logits.end());
+  };
+  const std::vector<float> expected = logits_behind(one, 1);
+  EXPECT_EQ(logits_behind(one, 1), expected);
+  EXPECT_THAT(logits_behind(split, 1), ::testing::Pointwise(::testing::FloatNear(1e-3F), expected));
+  EXPECT_NE(logits_behind(one, 2), expected);
+}
+
 TEST_P(RankEngine, BitsDependOnNeitherLoopNorNeighbours) {
   const CheckedEngine overlapped(make_engine(ranks(), {}));
   const std::vector<Finished> together = answers(*overlapped);

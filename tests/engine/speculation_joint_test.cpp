@@ -59,6 +59,7 @@ class TableRunner final : public HostRunner {
   void move_records(std::span<const RecordMove> moves) override {
     for (const RecordMove& move : moves) cache_[move.target] = cache_[move.source];
   }
+  void fill_cache(uint64_t /*seed*/) override { FAIL() << "this test computes its records"; }
   const ExpertStats& expert_stats() const override { return stats_; }
   std::span<const float> forward(const ForwardBatch& batch) override {
     return forward_with_hidden(batch).logits;

@@ -313,6 +313,37 @@ TEST_F(SpeculationTest, SimulatedAcceptanceLeavesGrammarsAlone) {
   testing::expect_same(run({}), run({1.0, 1.0, 1.0}));
 }
 
+// The indexer selects 48 keys. Prompts of 30 and 41 tokens cross this limit in decode, and most steps there
+// have rows on both sides of it.
+TEST_F(SpeculationTest, StepsThatCrossTheLimitOfAnIndexerGiveTheSameBits) {
+  GuessableModel sparse(testing::make_small_model("v3.2+nextn", pool_));
+  const auto answers = [&](int64_t width, KvFormat format) {
+    EngineOptions options{.max_total_tokens = 4096, .context_length = 1024, .speculation_width = width};
+    options.decode_log_interval = 0;
+    options.speculation_adapts = false;
+    options.kv_layout = cache_layout(sparse.config(), format).value();
+    const CheckedEngine engine(Engine::create(sparse, pool_, options).value());
+    std::vector<Finished> finished;
+    for (const int64_t length : {30, 41, 47, 90}) {
+      GenerateRequest request = greedy_request(random_prompt(length, length), 40);
+      request.logprobs = {.enabled = true, .top_num = 2};
+      finished.push_back(testing::run(*engine, std::move(request)));
+    }
+    return finished;
+  };
+  for (const KvFormat format : {KvFormat::kBF16, KvFormat::kF32}) {
+    const std::vector<Finished> expected = answers(0, format);
+    for (const int64_t width : {2, 4, 7}) {
+      SCOPED_TRACE(width);
+      const std::vector<Finished> got = answers(width, format);
+      for (size_t i = 0; i < got.size(); ++i) {
+        testing::expect_same(got[i], expected[i]);
+        EXPECT_GT(got[i].last.speculation.accepted, 0);
+      }
+    }
+  }
+}
+
 TEST_F(SpeculationTest, RanksGiveTheSameBitsWithAndWithoutIt) {
   for (const std::string kind : {"v3+nextn", "v3.2+nextn"}) {
     SCOPED_TRACE(kind);

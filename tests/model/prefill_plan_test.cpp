@@ -283,6 +283,73 @@ TEST(PrefillPlan, TokensThatSeeMoreThanTheLimitSelectAndTheOthersDoNot) {
   EXPECT_TRUE(plan.selecting_kv_len.empty());
 }
 
+// Describes how a row of q attends in a plan.
+struct RowPath {
+  int to_all = 0;     // un-absorbed passes over all keys in which the row begins
+  int masked = 0;     // the same with bits
+  int absorbed = 0;   // groups that have the row
+  int slots = 0;      // selecting passes that attend absorbed
+  int with_bits = 0;  // selecting passes that write bits
+  bool operator==(const RowPath&) const = default;
+};
+std::map<int32_t, RowPath> paths_of_rows(const PrefillPlan& plan) {
+  std::map<int32_t, RowPath> paths;
+  for (const PrefillPass& pass : plan.passes) {
+    for (int32_t r = 0; r < pass.num_segment_runs; ++r) {
+      const cuda::PrefillSegmentRun& run = plan.segment_runs[pass.first_segment_run + r];
+      EXPECT_EQ(run.k_pos, pass.first_key);
+      for (int32_t i = 0; i < run.q_len && !pass.accumulate; ++i)
+        ++(pass.selects ? paths[run.q_begin + i].masked : paths[run.q_begin + i].to_all);
+    }
+  }
+  for (const int32_t row : plan.absorbed_rows) {
+    if (row >= 0) ++paths[row].absorbed;
+  }
+  for (const SelectingPass& pass : plan.selecting_passes) {
+    EXPECT_LE(pass.num_rows, kMaxAbsorbedRows);
+    for (int32_t i = 0; i < pass.num_rows; ++i)
+      ++(pass.as_bits ? paths[pass.first_row + i].with_bits : paths[pass.first_row + i].slots);
+  }
+  return paths;
+}
+
+TEST(PrefillPlan, ThePathOfARowDependsOnTheKeysThatItSees) {
+  constexpr int64_t kTopk = 64;
+  const std::vector<PrefillSegment> segments = {{.seq_idx = 3, .q_begin = 0, .q_len = 700, .kv_len = 700},
+                                                {.seq_idx = 1, .q_begin = 700, .q_len = 64, .kv_len = 64},
+                                                {.seq_idx = 0, .q_begin = 764, .q_len = 10, .kv_len = 500},
+                                                {.seq_idx = 2, .q_begin = 774, .q_len = 1, .kv_len = 65}};
+  for (const int64_t threshold : {-1, 0, 30, 64, 65, 400, 495, 5000}) {
+    for (const int64_t max_keys : {128, 1024}) {
+      SCOPED_TRACE(::testing::Message() << "threshold " << threshold << " max_keys " << max_keys);
+      const PrefillPaths paths{.num_heads = 128, .index_topk = kTopk, .seq_len_threshold = threshold};
+      PrefillPlan plan;
+      plan_prefill(segments, max_keys, paths, plan);
+      const std::map<int32_t, RowPath> found = paths_of_rows(plan);
+      EXPECT_EQ(found.size(), 775U);
+      int64_t most_masked = 0;
+      for (const PrefillSegment& segment : segments) {
+        for (int32_t i = 0; i < segment.q_len; ++i) {
+          const int64_t sees = segment.kv_len - segment.q_len + i + 1;
+          RowPath want;
+          if (sees <= kTopk) {
+            // No segment here has so long a prefix that few tokens after it attend absorbed.
+            ++(threshold >= 0 && sees > threshold ? want.absorbed : want.to_all);
+          } else if (sees <= threshold) {
+            want.masked = want.with_bits = 1;
+            most_masked = std::max(most_masked, sees);
+          } else {
+            want.slots = 1;
+          }
+          EXPECT_TRUE(found.at(segment.q_begin + i) == want) << "row " << segment.q_begin + i;
+        }
+      }
+      EXPECT_EQ(plan.bits_words, (most_masked + 63) / 64);
+      EXPECT_EQ(paths.masks(), threshold > kTopk);
+    }
+  }
+}
+
 TEST(PrefillPlan, RefusesImpossibleInput) {
   PrefillPlan plan;
   const std::vector<PrefillSegment> fine = {{0, 0, 1, 1}};

@@ -258,6 +258,7 @@ std::string json_text(const Report& report, const ExpertPlans& experts, const Se
       {"kv_bytes_per_token", model.kv_bytes_per_token},
       {"index_bytes_per_token", model.index_bytes_per_token},
       {"index_topk", config.index_topk},
+      {"seq_len_threshold", session.seq_len_threshold()},
       {"max_total_num_tokens", report.max_tokens},
       {"context_length", report.context_length},
       {"device", to_string(session.options().device)},
@@ -311,8 +312,13 @@ std::string plain_text(const Report& report, const Session& session) {
                      : fmt::format("{} routed, {} per token, {} shared", config.n_routed_experts,
                                    config.num_experts_per_tok, config.n_shared_experts));
   if (config.has_indexer())
-    row("sparse attention", fmt::format("a token attends to at most {} keys, which {} heads select",
-                                        config.index_topk, config.index_n_heads));
+    row("sparse attention",
+        fmt::format("a token attends to at most {} keys, which {} heads select{}", config.index_topk,
+                    config.index_n_heads,
+                    session.seq_len_threshold() == config.index_topk
+                        ? ""
+                        : fmt::format("; prompts attend absorbed from {} keys on",
+                                      session.seq_len_threshold() + 1)));
   row("vocabulary", fmt::format("{}", config.vocab_size));
   row("parameters", fmt::format("{} ({} used by each token)", readable_count(model.num_parameters),
                                 readable_count(model.num_active_parameters)));

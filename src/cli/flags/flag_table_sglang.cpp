@@ -36,10 +36,6 @@ constexpr Entry kEntries[] = {
      "flashinfer-autotune-skip-ops=* flashinfer-mxfp4-moe-precision= triton-attention-num-kv-splits= "
      "triton-attention-split-tile-size= enable-fused-qk-norm-rope disable-shared-experts-fusion "
      "model-impl=:auto|sglang model-config-parser=:auto"},
-    {kAlready,
-     "a V3.2 token with at most index_topk keys attends to all of them and computes no index scores; any "
-     "other token attends to its selected keys",
-     "dsa-seq-len-threshold="},
     {kAlready, "attention always sums in float32", "triton-attention-reduce-in-fp32"},
     {kAlready, "logits are always computed in float32", "enable-fp32-lm-head"},
     {kAlready,
@@ -53,7 +49,7 @@ constexpr Entry kEntries[] = {
     {kAlready, "this command keeps no prefixes in a cache", "disable-radix-cache"},
     {kAlready, "cached prefixes are read where they are, without copies", "disable-chunked-prefix-cache"},
     {kAlready, "this command runs no model",
-     "enable-deterministic-inference tp-size=:1 ep-size=:1 base-gpu-id= gpu-id-step= "
+     "enable-deterministic-inference tp-size=:1 ep-size=:1 base-gpu-id= gpu-id-step= dsa-seq-len-threshold= "
      "disable-custom-all-reduce"},
     {kAlready, "a page always holds 64 tokens", "page-size=:64"},
     {kAlready, "requests are served first come, first served", "schedule-policy=:fcfs"},

@@ -96,6 +96,13 @@ StepOutput CpuExecutor::wait() {
   return output;
 }
 
+// The worker sleeps, because no step is in flight.
+void CpuExecutor::fill_cache(uint64_t seed) {
+  const std::lock_guard lock(mutex_);
+  HADAL_CHECK_EQ(num_launched_, num_taken_);
+  runner_->fill_cache(seed);
+}
+
 std::vector<uint32_t> CpuExecutor::wait_masks(int64_t step) {
   std::unique_lock lock(mutex_);
   to_worker_.wait(lock, [&] { return stop_ || masks_.count(step) > 0; });

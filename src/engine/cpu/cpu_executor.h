@@ -32,6 +32,7 @@ class CpuExecutor final : public StepExecutor {
   std::vector<std::vector<DraftNode>> wait_drafts(int64_t step) override;
   void set_masks(int64_t step, std::vector<uint32_t> masks) override;
   StepOutput wait() override;
+  void fill_cache(uint64_t seed) override;
   bool takes_absorbed_prompts() const override { return true; }
   bool speculates() const override { return speculation_.has_value(); }
   // On two cores the bundled model reads 23 GB/s and reaches about 45 G multiply-adds per second.

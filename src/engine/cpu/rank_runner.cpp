@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "model/random_cache.h"
 
 namespace hadal {
 
@@ -129,6 +130,13 @@ void RankRunner::move_records(std::span<const RecordMove> moves) {
   threads_.check_usable();
   for (const auto& rank : state_->ranks)
     hadal::move_records(rank->cache, num_cache_layers(*rank->model), moves);
+}
+
+void RankRunner::fill_cache(uint64_t seed) {
+  threads_.run([state = state_.get(), seed](int rank_idx, Communicator& /*comm*/) {
+    State::Rank& rank = *state->ranks[rank_idx];
+    fill_at_random(rank.cache, num_cache_layers(*rank.model), seed, rank.pool);
+  });
 }
 
 const ExpertStats& RankRunner::expert_stats() const {

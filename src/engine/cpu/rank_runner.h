@@ -39,6 +39,8 @@ class RankRunner final : public HostRunner {
   const ModelConfig& config() const override;
   void copy_pages(std::span<const PageCopy> copies) override;
   void move_records(std::span<const RecordMove> moves) override;
+  // All ranks get the same records.
+  void fill_cache(uint64_t seed) override;
   // Every rank routes all tokens, so any rank's statistics are those of the step.
   const ExpertStats& expert_stats() const override;
 

@@ -229,7 +229,7 @@ class CudaBackend final : public Backend {
   static DeviceDecoder::StepBytes step_bytes(CudaModel& rank, const EngineOptions& options) {
     const ExecutorSizes sizes = ExecutorSizes::of(options);
     return rank.decoder.step_bytes(sizes.max_tokens, sizes.max_prefill, kMaxPrefillKeys, sizes.max_logits,
-                                   options.kv_layout, rank.gemm, rank.device.num_sms,
+                                   rank.prefill_paths(options.kv_layout), rank.gemm, rank.device.num_sms,
                                    rank.measured_choices());
   }
 
@@ -341,6 +341,7 @@ Result<std::unique_ptr<Backend>> load_cuda_backend(const std::filesystem::path& 
       auto model = std::make_shared<CudaModel>(config, std::move(weights[rank]), devices[rank]);
       model->reference = options.kernels == KernelSet::kReference;
       model->fusion = options.fusion;
+      model->seq_len_threshold = options.seq_len_threshold;
       model->choices = choices;
       ranks.push_back(std::move(model));
     }

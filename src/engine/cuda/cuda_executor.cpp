@@ -1,7 +1,6 @@
 #include "engine/cuda/cuda_executor.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -104,7 +103,7 @@ void CudaExecutor::capture_graphs(bool use_graphs) {
   for (auto shape = shapes_.rbegin(); use_graphs && shape != shapes_.rend(); ++shape) {
     Pending step;  // rows of padding only
     step.view = inputs_.upload({}, {}, shape->rows(), 0, stream_.handle());
-    step.view.step.may_select = shape->selects;
+    set_selects(step.view.step, shape->selects);
     if (speculation_) speculation_->begin({}, step.view, results_, slots_, 0, *shape, stream_.handle());
     run(step, nullptr);
     stream_.synchronize();
@@ -179,6 +178,14 @@ bool CudaExecutor::may_select(const StagedStep& step) const {
                      [&](const VerifyItem& item) { return exceeds(item.most_keys); });
 }
 
+// Each size of one row has a graph that selects and one that does not (graph_shapes), and may_select is exact
+// without speculation. So a lone row in a step that may select does select. With speculation the host has
+// only a limit of the row's length.
+void CudaExecutor::set_selects(DeviceStep& step, bool may_select) const {
+  step.may_select = may_select;
+  step.all_select = may_select && !speculation_ && step.num_tokens - step.num_prefill_tokens == 1;
+}
+
 void CudaExecutor::start(StagedStep& step, Pending& pending) {
   const NvtxRange range("launch");
   slots_.start(step.slots, pending.step_idx, launch_);
@@ -194,7 +201,7 @@ void CudaExecutor::start(StagedStep& step, Pending& pending) {
   const bool selects = may_select(step);
   const GraphShape shape = padded_shape(step, selects);
   pending.view = inputs_.upload(step, score_top, shape.rows(), pending.step_idx, stream_.handle());
-  pending.view.step.may_select = shape.items > 0 ? shape.selects : selects;
+  set_selects(pending.view.step, shape.items > 0 ? shape.selects : selects);
   pending.awaits_masks = pending.view.num_constrained > 0;
   if (speculation_) {
     pending.shape =
@@ -257,31 +264,6 @@ void CudaExecutor::keep_busy() {
   std::byte* const memory = workspace_.allocate(workspace_bytes_);
   const int times = static_cast<int>(std::clamp(kBytes / static_cast<double>(workspace_bytes_), 1.0, 2000.0));
   for (int i = 0; i < times; ++i) fill_device(memory, 0, workspace_bytes_, stream_.handle());
-}
-
-// The copies of one launch run in any order. So a copy begins a new launch if it touches a page that an
-// earlier copy of the launch writes, or writes a page that one of them reads.
-void CudaExecutor::copy_pages(const std::vector<PageCopy>& copies, const cuda::PageCopyEntry* entries) {
-  size_t first = 0;
-  while (first < copies.size()) {
-    std::set<PageId> sources, targets;
-    size_t end = first;
-    for (; end < copies.size(); ++end) {
-      const PageCopy& copy = copies[end];
-      if (targets.count(copy.source) > 0 || targets.count(copy.target) > 0 || sources.count(copy.target) > 0)
-        break;
-      sources.insert(copy.source);
-      targets.insert(copy.target);
-    }
-    cuda::copy_pages({.pools = cache_.device_pools(),
-                      .index_pools = cache_.device_index_pools(),
-                      .copies = entries + first,
-                      .num_layers = static_cast<int>(model_.decoder.num_cache_layers()),
-                      .num_copies = static_cast<int>(end - first),
-                      .layout = cache_.layout()},
-                     launch_);
-    first = end;
-  }
 }
 
 void CudaExecutor::begin_exchanges() {

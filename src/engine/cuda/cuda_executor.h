@@ -53,6 +53,7 @@ class CudaExecutor final : public StepExecutor {
   void launch(StagedStep step) override;
   void set_masks(int64_t step, std::vector<uint32_t> masks) override;
   StepOutput wait() override;
+  void fill_cache(uint64_t seed) override;
   bool speculates() const override { return speculation_.has_value(); }
   // An H200 reads 4.3 TB/s and reaches about 300 T multiply-adds per second in bf16.
   DeviceRates rates() const override { return {.products_per_byte = 70.0}; }
@@ -91,6 +92,8 @@ class CudaExecutor final : public StepExecutor {
   void capture_graphs(bool use_graphs);
   // Tells whether a decode row may see more keys than index_topk.
   bool may_select(const StagedStep& step) const;
+  // Sets what the host knows about the selection of a step's decode rows.
+  void set_selects(DeviceStep& step, bool may_select) const;
   // Returns the size to which a decode step is padded. If it has 0 items, the step runs unpadded and without
   // a graph.
   GraphShape padded_shape(const StagedStep& step, bool selects) const;

@@ -27,6 +27,7 @@ struct CudaModel {
   cuda::ProductChoices choices;  // the measured choices; empty if there are none
   bool reference = false;
   bool fusion = true;
+  int64_t seq_len_threshold = -1;  // PrefillPaths::seq_len_threshold
 
   const cuda::ProductChoices* measured_choices() const { return choices.empty() ? nullptr : &choices; }
 
@@ -34,7 +35,8 @@ struct CudaModel {
     return {.num_heads = static_cast<int>(weights.num_heads()),
             .layout = layout,
             .fp8_weights = weights.layers.front().attention.kv_b.type == WeightType::kFp8Block,
-            .index_topk = config.index_topk};
+            .index_topk = config.index_topk,
+            .seq_len_threshold = seq_len_threshold};
   }
 
   cuda::Launch launch(StreamHandle stream) const {

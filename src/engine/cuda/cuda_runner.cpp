@@ -7,8 +7,9 @@
 namespace hadal {
 // The sizes allow any mix of prompt and decode rows.
 DeviceDecoder::StepBytes CudaRunner::step_bytes(CudaModel& model, int64_t max_tokens, KvLayout layout) {
-  return model.decoder.step_bytes(2 * max_tokens, max_tokens, kMaxPrefillKeys, 2 * max_tokens, layout,
-                                  model.gemm, model.device.num_sms, model.measured_choices());
+  return model.decoder.step_bytes(2 * max_tokens, max_tokens, kMaxPrefillKeys, 2 * max_tokens,
+                                  model.prefill_paths(layout), model.gemm, model.device.num_sms,
+                                  model.measured_choices());
 }
 
 CudaRunner::CudaRunner(CudaModel& model, int64_t num_pages, int64_t max_tokens, KvLayout layout,

@@ -13,7 +13,8 @@ namespace {
 // sequences of keys are split into passes.
 StepSizes most(const DeviceInputLimits& limits) {
   const int64_t keys = limits.pages_per_sequence * kPageSize;
-  const int64_t runs = limits.max_seqs * (keys / kMaxPrefillKeys + 2) + 2;
+  const int64_t parts = limits.paths.masks() ? 2 : 1;  // of a segment, which attend in passes of their own
+  const int64_t runs = parts * (limits.max_seqs * (keys / kMaxPrefillKeys + 2) + 2);
   return {.tokens = limits.max_tokens,
           .decode_rows = limits.max_tokens,
           .logit_rows = limits.max_tokens,

@@ -124,6 +124,11 @@ void RankGroupExecutor::set_masks(int64_t step, std::vector<uint32_t> masks) {
   });
 }
 
+void RankGroupExecutor::fill_cache(uint64_t seed) {
+  HADAL_CHECK(in_flight_.empty(), "the cache is filled while a step is in flight");
+  group_.run([seed](int /*rank*/, StepExecutor& executor) { executor.fill_cache(seed); });
+}
+
 StepOutput RankGroupExecutor::wait() {
   HADAL_CHECK(!in_flight_.empty(), "no step is in flight");
   Pending pending = std::move(in_flight_.front());

@@ -31,6 +31,7 @@ class RankGroupExecutor final : public StepExecutor {
   void set_masks(int64_t step, std::vector<uint32_t> masks) override;
   // Also fails the step if ranks disagree about a sampled token.
   StepOutput wait() override;
+  void fill_cache(uint64_t seed) override;
   // These two return rank 0's values, which equal those of every other rank.
   bool speculates() const override { return exchange_->speculates; }
   DeviceRates rates() const override { return exchange_->rates; }

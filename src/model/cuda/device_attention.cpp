@@ -54,7 +54,9 @@ DeviceForward::DecodePlan DeviceForward::make_plan(const cuda::MlaPlanShape& sha
 
 // This is called once per step, because every layer uses the same plans.
 void DeviceForward::plan_attention() {
-  if (num_decode_ > 0) {
+  if (num_decode_ > 0 && step_.all_select) {
+    plan_ = selecting_plan(num_decode_);
+  } else if (num_decode_ > 0) {
     cuda::MlaPlanShape shape = plan_shape(num_decode_, 1, step_.most_keys);
     shape.in_step = true;
     shape.index_topk = step_.may_select ? static_cast<int>(config_.index_topk) : 0;
@@ -142,8 +144,10 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
   if (num_prefill_ > 0) {
     // The rows that select come first, because prefill_attention rotates queries in place and quantises all
     // outputs.
-    if (indexed) selecting_attention(weights, pool, index_pool, queries, q, q_stride, heads_out.x);
-    prefill_attention(weights, pool, q, q_stride, heads_out.x, heads_out.x_quantized);
+    const int64_t bits_words = step_.prefill->bits_words;
+    auto* bits = bits_words > 0 ? arena_.array<uint64_t>(num_prefill_ * bits_words) : nullptr;
+    if (indexed) selecting_attention(weights, pool, index_pool, queries, q, q_stride, heads_out.x, bits);
+    prefill_attention(weights, pool, q, q_stride, bits, heads_out.x, heads_out.x_quantized);
   }
   if (num_decode_ > 0) {
     const Value16* decode_q = q + num_prefill_ * q_stride;
@@ -160,7 +164,8 @@ void DeviceForward::attention(const DeviceAttention& weights, int64_t layer_idx,
 }
 
 void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q,
-                                      int64_t q_stride, Value16* out, const cuda::QuantizedRows& out_fp8) {
+                                      int64_t q_stride, const uint64_t* bits, Value16* out,
+                                      const cuda::QuantizedRows& out_fp8) {
   const DeviceArena::Scope scope(arena_);
   const PrefillPlan& plan = *step_.prefill;
   const int64_t m = num_prefill_;
@@ -261,7 +266,9 @@ void DeviceForward::prefill_attention(const DeviceAttention& weights, std::byte*
                             .out = out,
                             .out_stride = heads_width,
                             .lse = lse,
-                            .accumulate = pass.accumulate},
+                            .accumulate = pass.accumulate,
+                            .bits = pass.selects ? bits + pass.first_key / 64 : nullptr,
+                            .bits_stride = plan.bits_words},
                            launch_);
        });
   }

@@ -85,9 +85,9 @@ void DeviceDecoder::forward_nextn(const DeviceStep& step, const NextnInput& inpu
 }
 
 DeviceDecoder::StepBytes DeviceDecoder::step_bytes(int64_t max_tokens, int64_t max_prefill_tokens,
-                                                   int64_t max_keys, int64_t max_logit_rows, KvLayout layout,
-                                                   cuda::GemmLibrary& gemm, int num_sms,
-                                                   const cuda::ProductChoices* choices) const {
+                                                   int64_t max_keys, int64_t max_logit_rows,
+                                                   const PrefillPaths& paths, cuda::GemmLibrary& gemm,
+                                                   int num_sms, const cuda::ProductChoices* choices) const {
   DeviceArena arena = DeviceArena::measuring();
   const ModelSplit split = weights_.split;
   LoneCommunicator comm =
@@ -98,7 +98,7 @@ DeviceDecoder::StepBytes DeviceDecoder::step_bytes(int64_t max_tokens, int64_t m
                   .choices = choices,
                   .comm = split.is_whole() ? nullptr : &comm,
                   .measure_only = true};
-  const DeviceKvCache no_cache(0, 0, layout);
+  const DeviceKvCache no_cache(0, 0, paths.layout);
   const auto measure = [&](int64_t num_tokens, int64_t num_prefill) {
     PrefillPlan plan;
     if (num_prefill > 0) {
@@ -109,9 +109,13 @@ DeviceDecoder::StepBytes DeviceDecoder::step_bytes(int64_t max_tokens, int64_t m
       for (int64_t first = 0; first < num_prefill; first += groups_a_pass)
         plan.absorbed_passes.push_back({static_cast<int32_t>(first),
                                         static_cast<int32_t>(std::min(groups_a_pass, num_prefill - first))});
-      if (config_.has_indexer())
-        plan.selecting_passes.push_back(
-            {.num_rows = static_cast<int32_t>(std::min(kMaxAbsorbedRows, num_prefill))});
+      const auto selecting = static_cast<int32_t>(std::min(kMaxAbsorbedRows, num_prefill));
+      if (config_.has_indexer()) plan.selecting_passes.push_back({.num_rows = selecting});
+      if (paths.masks()) {
+        plan.bits_words = (std::min(paths.threshold(), weights_.max_positions) + 63) / 64;
+        plan.selecting_passes.push_back({.num_rows = selecting, .as_bits = true});
+        plan.passes.back().selects = true;
+      }
     }
     const DeviceStep step{.num_tokens = num_tokens,
                           .num_prefill_tokens = num_prefill,

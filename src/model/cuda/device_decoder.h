@@ -127,6 +127,9 @@ struct DeviceStep {
   // On the host: true if a decode row may see more keys than index_topk. If false, no kernel looks for such
   // rows, which changes no bits.
   bool may_select = true;
+  // On the host: true if every decode row sees more than index_topk keys. Then the plan and the kernels for
+  // rows that attend to all keys are left out, which changes no bits.
+  bool all_select = false;
   // True if every key of a decode row except the last was in the cache before this step.
   bool decode_settled = false;
   const int32_t* page_table = nullptr;  // [·, page_table_stride]
@@ -194,8 +197,8 @@ class DeviceDecoder {
   // Returns the bytes that suffice for any step of up to this many rows, including eager prefill with passes
   // of max_keys keys and absorbed prefill, and NextN over these rows if it is loaded.
   StepBytes step_bytes(int64_t max_tokens, int64_t max_prefill_tokens, int64_t max_keys,
-                       int64_t max_logit_rows, KvLayout layout, cuda::GemmLibrary& gemm, int num_sms,
-                       const cuda::ProductChoices* choices) const;
+                       int64_t max_logit_rows, const PrefillPaths& paths, cuda::GemmLibrary& gemm,
+                       int num_sms, const cuda::ProductChoices* choices) const;
 
   int64_t num_moe_layers() const { return num_moe_layers_; }
 

@@ -116,7 +116,7 @@ class DeviceForward {
   // The indexer (V3.2). index_queries computes the inputs of its queries and weights, for all rows; it
   // returns nothing without an indexer, or in a step whose rows cannot select. select_keys selects for `m`
   // rows from row `first_row` of the step on; seq_idx and kv_len are [m]. The memory of both results lives
-  // until the caller's Scope ends.
+  // until the caller's Scope ends. run_selection writes slots and counts, or bits.
   struct IndexQueries {
     const Value16* q = nullptr;  // [num_tokens, heads · 128]
     const float* w = nullptr;    // [num_tokens, heads]
@@ -129,15 +129,27 @@ class DeviceForward {
   cuda::DeviceSelection select_keys(const DeviceIndexer& indexer, const std::byte* index_pool,
                                     const IndexQueries& queries, int64_t first_row, int64_t m,
                                     const int32_t* seq_idx, const int32_t* kv_len, bool is_prompt);
-  // Computes the attention of prompt rows that select; y is [num_prefill, heads · 128].
+  struct SelectionOutput {
+    int32_t* slots = nullptr;   // [m, index_topk]
+    int32_t* counts = nullptr;  // [m]
+    uint64_t* bits = nullptr;   // [m, bits_words]
+    int64_t bits_words = 0;
+  };
+  void run_selection(const DeviceIndexer& indexer, const std::byte* index_pool, const IndexQueries& queries,
+                     int64_t first_row, int64_t m, const int32_t* seq_idx, const int32_t* kv_len,
+                     bool is_prompt, const SelectionOutput& out);
+  // Computes the attention of prompt rows that attend absorbed to a selection; y is [num_prefill, heads ·
+  // 128]. For rows that attend un-absorbed to a selection it writes the bits, [num_prefill, bits_words].
   void selecting_attention(const DeviceAttention& weights, std::byte* pool, const std::byte* index_pool,
-                           const IndexQueries& queries, const Value16* q, int64_t q_stride, Value16* y);
+                           const IndexQueries& queries, const Value16* q, int64_t q_stride, Value16* y,
+                           uint64_t* bits);
   DecodePlan selecting_plan(int64_t num_rows) const;
 
   // Computes the attention of x [num_tokens, hidden] into out, which has the same shape.
   void attention(const DeviceAttention& weights, int64_t layer_idx, const DeviceRows& x, Value16* out);
+  // `bits` are those of selecting_attention; null if the plan has none.
   void prefill_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q, int64_t q_stride,
-                         Value16* out, const cuda::QuantizedRows& out_fp8);
+                         const uint64_t* bits, Value16* out, const cuda::QuantizedRows& out_fp8);
   void decode_attention(const DeviceAttention& weights, std::byte* pool, const Value16* q, int64_t q_stride,
                         const cuda::DeviceSelection& selection, Value16* out,
                         const cuda::QuantizedRows& out_fp8);

@@ -54,19 +54,33 @@ cuda::DeviceSelection DeviceForward::select_keys(const DeviceIndexer& indexer, c
                                                  const IndexQueries& queries, int64_t first_row, int64_t m,
                                                  const int32_t* seq_idx, const int32_t* kv_len,
                                                  bool is_prompt) {
-  const auto topk = static_cast<int>(config_.index_topk);
-  auto* slots = arena_.array<int32_t>(m * topk);
+  auto* slots = arena_.array<int32_t>(m * config_.index_topk);
   auto* counts = arena_.array<int32_t>(m);
+  run_selection(indexer, index_pool, queries, first_row, m, seq_idx, kv_len, is_prompt,
+                {.slots = slots, .counts = counts});
+  return {.slots = slots,
+          .counts = counts,
+          .num_slots = cache_.num_pages() * kPageSize,
+          .all_rows = is_prompt || step_.all_select};
+}
+
+void DeviceForward::run_selection(const DeviceIndexer& indexer, const std::byte* index_pool,
+                                  const IndexQueries& queries, int64_t first_row, int64_t m,
+                                  const int32_t* seq_idx, const int32_t* kv_len, bool is_prompt,
+                                  const SelectionOutput& out) {
+  const auto topk = static_cast<int>(config_.index_topk);
   const DeviceArena::Scope scope(arena_);
   auto* codes = arena_.array<fp8_e4m3>(m * indexer.wq_b.n);
   auto* weights = arena_.array<float>(m * indexer.num_heads);
   // The table of positions has a row for every position, so no row of the step sees more keys than it has
-  // rows. The shape does not depend on the step, which a graph requires.
-  const cuda::IndexSelectShape shape{.num_rows = m,
-                                     .num_heads = indexer.num_heads,
-                                     .topk = topk,
-                                     .most_keys = weights_.max_positions,
-                                     .rows_share_keys = is_prompt};
+  // rows. The shape does not depend on the step, which a graph requires. Bits are for prompts alone, whose
+  // rows have at most the keys for which there are bits.
+  const cuda::IndexSelectShape shape{
+      .num_rows = m,
+      .num_heads = indexer.num_heads,
+      .topk = topk,
+      .most_keys = out.bits_words > 0 ? out.bits_words * 64 : weights_.max_positions,
+      .rows_share_keys = is_prompt};
   std::byte* const workspace = arena_.allocate(cuda::index_select_workspace_bytes(shape));
   const double row_bytes = static_cast<double>(m * indexer.wq_b.n);
   op("index_query", row_bytes * 3.0, 0.0, [&] {
@@ -93,13 +107,13 @@ cuda::DeviceSelection DeviceForward::select_keys(const DeviceIndexer& indexer, c
                         .page_table_stride = step_.page_table_stride,
                         .seq_idx = seq_idx,
                         .kv_len = kv_len,
-                        .slots = slots,
-                        .counts = counts,
+                        .slots = out.slots,
+                        .counts = out.counts,
+                        .bits = out.bits,
+                        .bits_stride = out.bits_words,
                         .workspace = workspace},
                        launch_);
   });
-  return {
-      .slots = slots, .counts = counts, .num_slots = cache_.num_pages() * kPageSize, .all_rows = is_prompt};
 }
 
 DeviceForward::DecodePlan DeviceForward::selecting_plan(int64_t num_rows) const {
@@ -113,13 +127,19 @@ DeviceForward::DecodePlan DeviceForward::selecting_plan(int64_t num_rows) const 
 
 void DeviceForward::selecting_attention(const DeviceAttention& weights, std::byte* pool,
                                         const std::byte* index_pool, const IndexQueries& queries,
-                                        const Value16* q, int64_t q_stride, Value16* y) {
+                                        const Value16* q, int64_t q_stride, Value16* y, uint64_t* bits) {
+  const int64_t bits_words = step_.prefill->bits_words;
   const int64_t heads_width = heads_ * kVHeadDim;
   for (const SelectingPass& pass : step_.prefill->selecting_passes) {
     const DeviceArena::Scope scope(arena_);
     const int64_t m = pass.num_rows;
     const int32_t* const seq_idx = step_.selecting_seq_idx + pass.first;
     const int32_t* const kv_len = step_.selecting_kv_len + pass.first;
+    if (pass.as_bits) {
+      run_selection(weights.indexer, index_pool, queries, pass.first_row, m, seq_idx, kv_len, true,
+                    {.bits = bits + pass.first_row * bits_words, .bits_words = bits_words});
+      continue;
+    }
     const DecodePlan plan = selecting_plan(m);
     const cuda::DeviceSelection selection =
         select_keys(weights.indexer, index_pool, queries, pass.first_row, m, seq_idx, kv_len, true);

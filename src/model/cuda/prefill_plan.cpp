@@ -50,25 +50,74 @@ void add_groups(const PrefillSegment& segment, PrefillPlan& plan) {
   }
 }
 
-// Adds the tokens of a segment that see more than `topk` keys to the plan, and returns the segment without
-// them.
-PrefillSegment cut_selecting(PrefillSegment segment, int64_t topk, PrefillPlan& plan) {
-  const int32_t prior = segment.kv_len - segment.q_len;
-  const auto to_all = static_cast<int32_t>(std::clamp<int64_t>(topk - prior, 0, segment.q_len));
+// Returns tokens [begin, end) of a segment.
+PrefillSegment part_of(const PrefillSegment& segment, int32_t begin, int32_t end) {
+  return {.seq_idx = segment.seq_idx,
+          .q_begin = segment.q_begin + begin,
+          .q_len = end - begin,
+          .kv_len = segment.kv_len - segment.q_len + end};
+}
+
+// Adds passes that select keys for all tokens of a segment.
+void add_selecting(const PrefillSegment& segment, bool as_bits, PrefillPlan& plan) {
   const auto most = static_cast<int32_t>(kMaxAbsorbedRows);
-  for (int32_t begin = to_all; begin < segment.q_len; begin += most) {
-    const int32_t end = std::min(begin + most, segment.q_len);
-    plan.selecting_passes.push_back({.first_row = segment.q_begin + begin,
-                                     .num_rows = end - begin,
-                                     .first = static_cast<int32_t>(plan.selecting_kv_len.size())});
-    for (int32_t i = begin; i < end; ++i) {
-      plan.selecting_seq_idx.push_back(segment.seq_idx);
-      plan.selecting_kv_len.push_back(prior + i + 1);
+  for (int32_t begin = 0; begin < segment.q_len; begin += most) {
+    const PrefillSegment part = part_of(segment, begin, std::min(begin + most, segment.q_len));
+    plan.selecting_passes.push_back({.first_row = part.q_begin,
+                                     .num_rows = part.q_len,
+                                     .first = static_cast<int32_t>(plan.selecting_kv_len.size()),
+                                     .as_bits = as_bits});
+    for (int32_t i = 0; i < part.q_len; ++i) {
+      plan.selecting_seq_idx.push_back(part.seq_idx);
+      plan.selecting_kv_len.push_back(part.kv_len - part.q_len + i + 1);
     }
   }
-  segment.q_len = to_all;
-  segment.kv_len = prior + to_all;
-  return segment;
+  if (as_bits && segment.q_len > 0)
+    plan.bits_words = std::max(plan.bits_words, (int64_t{segment.kv_len} + 63) / 64);
+}
+
+// Adds the un-absorbed passes of segments.
+void add_passes(std::span<const PrefillSegment> segments, int64_t max_keys, bool selects, PrefillPlan& plan) {
+  const auto open = [&](bool accumulate, int32_t first_key) -> PrefillPass& {
+    PrefillPass& pass = open_pass(plan, accumulate);
+    pass.selects = selects;
+    pass.first_key = first_key;
+    return pass;
+  };
+  // Segments that fit are placed longest first, each in the first pass with room for it. The passes are
+  // filled one after the other, because their runs are adjacent in the arrays.
+  std::vector<int32_t> waiting;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const PrefillSegment& segment = segments[i];
+    HADAL_CHECK(segment.q_len >= 0 && segment.q_len <= segment.kv_len,
+                "segment {} has {} new tokens and {} keys; it must have at most as many new tokens as keys",
+                i, segment.q_len, segment.kv_len);
+    if (segment.q_len > 0 && segment.kv_len <= max_keys) waiting.push_back(static_cast<int32_t>(i));
+  }
+  std::stable_sort(waiting.begin(), waiting.end(),
+                   [&](int32_t a, int32_t b) { return segments[a].kv_len > segments[b].kv_len; });
+  while (!waiting.empty()) {
+    PrefillPass& pass = open(false, 0);
+    std::erase_if(waiting, [&](int32_t i) {
+      if (pass.num_keys + segments[i].kv_len > max_keys) return false;
+      add_keys(segments[i], 0, segments[i].kv_len, pass, plan);
+      return true;
+    });
+  }
+
+  // Longer segments are cut into as few pieces as possible, of about equal sizes.
+  const int64_t largest = max_keys / kPageSize * kPageSize;
+  for (const PrefillSegment& segment : segments) {
+    if (segment.q_len == 0 || segment.kv_len <= max_keys) continue;
+    const int64_t num_pieces = (segment.kv_len + largest - 1) / largest;
+    const int64_t even = (segment.kv_len + num_pieces - 1) / num_pieces;
+    const int64_t piece = (even + kPageSize - 1) / kPageSize * kPageSize;
+    for (int64_t begin = 0; begin < segment.kv_len; begin += piece) {
+      const int64_t end = std::min<int64_t>(begin + piece, segment.kv_len);
+      add_keys(segment, static_cast<int32_t>(begin), static_cast<int32_t>(end),
+               open(begin > 0, static_cast<int32_t>(begin)), plan);
+    }
+  }
 }
 
 }  // namespace
@@ -86,6 +135,7 @@ void PrefillPlan::clear() {
   selecting_seq_idx.clear();
   selecting_kv_len.clear();
   selecting_passes.clear();
+  bits_words = 0;
 }
 
 // Compares the times of both paths by the numbers of kernels/cuda/mla/prefill/fitted.h.
@@ -115,55 +165,35 @@ void plan_prefill(std::span<const PrefillSegment> all_segments, int64_t max_keys
   HADAL_CHECK(max_keys >= kPageSize, "max_keys is {}; must be at least {}", max_keys, kPageSize);
   plan.clear();
   if (paths.num_heads > 0) plan.group_rows = absorbed_group_rows(paths.num_heads);
-  std::vector<PrefillSegment> segments;  // those that attend un-absorbed
+  std::vector<PrefillSegment> segments;  // those that attend un-absorbed to all keys
+  std::vector<PrefillSegment> masked;    // those that attend un-absorbed to a selection
   for (const PrefillSegment& whole : all_segments) {
-    const PrefillSegment segment =
-        paths.index_topk > 0 ? cut_selecting(whole, paths.index_topk, plan) : whole;
-    if (prefill_absorbed(segment.q_len, segment.kv_len, paths)) {
-      add_groups(segment, plan);
+    const int32_t prior = whole.kv_len - whole.q_len;
+    // Returns the number of tokens that see at most `keys` keys.
+    const auto up_to = [&](int64_t keys) {
+      return static_cast<int32_t>(std::clamp<int64_t>(keys - prior, 0, std::max(whole.q_len, 0)));
+    };
+    const bool indexed = paths.index_topk > 0;
+    const int32_t to_all = indexed ? up_to(paths.index_topk) : whole.q_len;
+    const int32_t unabsorbed = indexed ? std::min(to_all, up_to(paths.threshold())) : whole.q_len;
+    const int32_t to_masked = std::max(to_all, indexed ? up_to(paths.threshold()) : to_all);
+    if (prefill_absorbed(unabsorbed, prior + unabsorbed, paths)) {
+      add_groups(part_of(whole, 0, to_all), plan);
     } else {
-      segments.push_back(segment);
+      segments.push_back(part_of(whole, 0, unabsorbed));
+      if (unabsorbed < to_all) add_groups(part_of(whole, unabsorbed, to_all), plan);
     }
+    if (!indexed) continue;
+    masked.push_back(part_of(whole, to_all, to_masked));
+    add_selecting(masked.back(), /*as_bits=*/true, plan);
+    add_selecting(part_of(whole, to_masked, whole.q_len), /*as_bits=*/false, plan);
   }
   const auto num_groups = static_cast<int32_t>(plan.absorbed_kv_len.size());
   const auto groups_a_pass = static_cast<int32_t>(kMaxAbsorbedRows / plan.group_rows);
   for (int32_t first = 0; first < num_groups; first += groups_a_pass)
     plan.absorbed_passes.push_back({first, std::min(groups_a_pass, num_groups - first)});
-
-  // Segments that fit are placed longest first, each in the first pass with room for it. The passes are
-  // filled one after the other, because their runs are adjacent in the arrays.
-  std::vector<int32_t> waiting;
-  for (size_t i = 0; i < segments.size(); ++i) {
-    const PrefillSegment& segment = segments[i];
-    HADAL_CHECK(segment.q_len >= 0 && segment.q_len <= segment.kv_len,
-                "segment {} has {} new tokens and {} keys; it must have at most as many new tokens as keys",
-                i, segment.q_len, segment.kv_len);
-    if (segment.q_len > 0 && segment.kv_len <= max_keys) waiting.push_back(static_cast<int32_t>(i));
-  }
-  std::stable_sort(waiting.begin(), waiting.end(),
-                   [&](int32_t a, int32_t b) { return segments[a].kv_len > segments[b].kv_len; });
-  while (!waiting.empty()) {
-    PrefillPass& pass = open_pass(plan, false);
-    std::erase_if(waiting, [&](int32_t i) {
-      if (pass.num_keys + segments[i].kv_len > max_keys) return false;
-      add_keys(segments[i], 0, segments[i].kv_len, pass, plan);
-      return true;
-    });
-  }
-
-  // Longer segments are cut into as few pieces as possible, of about equal sizes.
-  const int64_t largest = max_keys / kPageSize * kPageSize;
-  for (const PrefillSegment& segment : segments) {
-    if (segment.q_len == 0 || segment.kv_len <= max_keys) continue;
-    const int64_t num_pieces = (segment.kv_len + largest - 1) / largest;
-    const int64_t even = (segment.kv_len + num_pieces - 1) / num_pieces;
-    const int64_t piece = (even + kPageSize - 1) / kPageSize * kPageSize;
-    for (int64_t begin = 0; begin < segment.kv_len; begin += piece) {
-      const int64_t end = std::min<int64_t>(begin + piece, segment.kv_len);
-      add_keys(segment, static_cast<int32_t>(begin), static_cast<int32_t>(end), open_pass(plan, begin > 0),
-               plan);
-    }
-  }
+  add_passes(segments, max_keys, /*selects=*/false, plan);
+  add_passes(masked, max_keys, /*selects=*/true, plan);
 }
 
 }  // namespace hadal

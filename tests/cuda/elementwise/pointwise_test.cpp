@@ -1,4 +1,7 @@
 // Tests embedding, fed tokens, quantisation, SwiGLU, RoPE of q and page copies.
+#include <cstring>
+
+#include "kernels/params/random_record.h"
 #include "tests/cuda/elementwise/fixture.h"
 
 namespace hadal::testing {
@@ -219,6 +222,68 @@ TEST_P(Pointwise, CopyPagesCopiesIndexKeysWithTheirScales) {
   copy(0, 2, 33);
   copy(1, 3, 64);
   EXPECT_TRUE(keys.download() == host);
+}
+
+// The expected bytes are those of the formulas of random_record.h in host code.
+TEST_P(Pointwise, FilledPagesHaveTheBytesThatTheCpuStores) {
+  constexpr int64_t kLayers = 2;
+  constexpr int64_t kPages = 3;
+  constexpr uint64_t kSeed = 11;
+  for (const KvLayout layout :
+       {KvLayout{KvFormat::kF16}, KvLayout{KvFormat::kBF16}, KvLayout{KvFormat::kFp8E5M2},
+        KvLayout{KvFormat::kFp8E4M3}, KvLayout{.format = KvFormat::kFp8E4M3, .index = KvIndex::kE4M3}}) {
+    SCOPED_TRACE(layout.token_bytes());
+    std::vector<DeviceArray<std::byte>> pools, index_pools;
+    std::vector<std::byte*> addresses, index_addresses;
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      pools.emplace_back(std::vector<std::byte>(kPages * layout.page_bytes()));
+      addresses.push_back(pools.back().data());
+      index_pools.emplace_back(
+          std::vector<std::byte>(std::max<int64_t>(kPages * layout.index_page_bytes(), 1)));
+      index_addresses.push_back(index_pools.back().data());
+    }
+    const DeviceArray<std::byte*> device_addresses(addresses);
+    const DeviceArray<std::byte*> device_index(index_addresses);
+    fill_pages({.pools = device_addresses.data(),
+                .index_pools = device_index.data(),
+                .num_layers = kLayers,
+                .num_pages = kPages,
+                .layout = layout,
+                .seed = kSeed},
+               launch());
+    const auto store = [](std::byte* to, auto value) { std::memcpy(to, &value, sizeof(value)); };
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      std::vector<std::byte> records(kPages * layout.page_bytes());
+      std::vector<std::byte> keys(std::max<int64_t>(kPages * layout.index_page_bytes(), 1));
+      for (int64_t slot = 0; slot < kPages * kPageSize; ++slot) {
+        std::byte* const record = &records[slot * layout.row_bytes()];
+        const uint64_t key = random_record_key(kSeed, layer, slot, RandomPart::kRecord);
+        for (int i = 0; i < kKvRowDim; ++i) {
+          const float value = random_record_value(key, i);
+          if (layout.format == KvFormat::kF16) store(record + 2 * i, to_f16(value));
+          if (layout.format == KvFormat::kBF16) store(record + 2 * i, to_bf16(value));
+          if (layout.format == KvFormat::kFp8E5M2) store(record + i, to_fp8_e5m2(value));
+          if (layout.format != KvFormat::kFp8E4M3) continue;
+          if (i < kKvLatentDim) {
+            store(record + i, to_fp8_e4m3(value / kRandomScale));
+          } else {
+            store(record + kKvFp8RopeOffset + 2 * (i - kKvLatentDim), to_bf16(value));
+          }
+          if (i < kKvNumScales) store(record + kKvFp8ScaleOffset + 4 * i, kRandomScale);
+        }
+        if (layout.index == KvIndex::kNone) continue;
+        std::byte* const page = &keys[slot / kPageSize * layout.index_page_bytes()];
+        const uint64_t index_key = random_record_key(kSeed, layer, slot, RandomPart::kIndexKey);
+        for (int i = 0; i < kKvIndexDim; ++i) {
+          store(page + slot % kPageSize * kKvIndexDim + i,
+                to_fp8_e4m3(random_record_value(index_key, i) / kRandomScale));
+        }
+        store(page + kKvIndexScalesOffset + 4 * (slot % kPageSize), kRandomScale);
+      }
+      ASSERT_TRUE(pools[layer].download() == records) << "layer " << layer;
+      ASSERT_TRUE(index_pools[layer].download() == keys) << "index keys of layer " << layer;
+    }
+  }
 }
 
 // Runs every kernel of this file on a few ragged rows, for memory and race checkers.

@@ -113,12 +113,13 @@ struct Case {
 
 class DeviceSparseAttention : public ::testing::TestWithParam<Case> {
  protected:
-  std::unique_ptr<Backend> load(DeviceType device, int64_t topk = kTopk) {
+  std::unique_ptr<Backend> load(DeviceType device, int64_t topk = kTopk, int64_t seq_len_threshold = -1) {
     BackendOptions options;
     options.load = {.format = LoadFormat::kDummy, .quantization = GetParam().quantization, .seed = 3};
     options.load.load_nextn = false;
     options.kernels = device == DeviceType::kCuda ? GetParam().kernels : KernelSet::kOptimised;
     options.fusion = GetParam().fusion;
+    options.seq_len_threshold = seq_len_threshold;
     return load_backend(device, {}, small_config(topk), options, pool_).value();
   }
   static std::unique_ptr<ModelRunner> runner(Backend& backend) {
@@ -160,6 +161,47 @@ TEST_P(DeviceSparseAttention, PromptsAroundTheLimitAgreeWithTheCpu) {
   std::printf("%s: to the CPU %.2e, to attention to all keys %.2e\n", GetParam().name, to_cpu, to_all);
   EXPECT_LE(to_cpu, 5e-2);
   EXPECT_GT(to_all, to_cpu) << "the selection makes no difference";
+}
+
+// With a threshold above the limit some rows that select attend un-absorbed, with bits as a mask; with one
+// below it rows that attend to all keys do so absorbed.
+TEST_P(DeviceSparseAttention, AThresholdOfThePathsChangesResultsByRoundingOnly) {
+  ForwardBatch batch = empty_batch();
+  const int64_t lengths[] = {1, 64, 65, 130, 190, 400};
+  for (int64_t i = 0; i < 6; ++i) add_segment(batch, i, random_prompt(lengths[i], 200 + i), 0, lengths[i]);
+  const auto gpu = load(DeviceType::kCuda);
+  const auto all = load(DeviceType::kCuda, 2048);
+  const std::vector<float> want = logits_of(*runner(*gpu), batch);
+  // The last prompt's rows have at least 65 keys, and the last 200 of them more than 200.
+  const auto last_rows = [&](const std::vector<float>& logits) {
+    return std::vector<float>(logits.end() - 336 * gpu->config().vocab_size, logits.end());
+  };
+  const double to_all = difference(last_rows(want), last_rows(logits_of(*runner(*all), batch)));
+  for (const int64_t threshold : {0, 20, 64, 65, 150, 200, 2000}) {
+    SCOPED_TRACE(threshold);
+    const auto other = load(DeviceType::kCuda, kTopk, threshold);
+    const auto of_other = runner(*other);
+    const std::vector<float> got = logits_of(*of_other, batch);
+    EXPECT_EQ(got, logits_of(*of_other, batch)) << "other bits the second time";
+    const double to_default = difference(last_rows(got), last_rows(want));
+    std::printf("threshold %d: to the default %.2e, to attention to all keys %.2e\n",
+                static_cast<int>(threshold), to_default, to_all);
+    EXPECT_LE(difference(got, want), 5e-2);
+    EXPECT_LE(to_default, 5e-2);
+    EXPECT_GT(to_all, to_default);
+
+    // The same prompt in chunks, whose borders are on all sides of limit and threshold.
+    std::vector<float> chunked;
+    int64_t begin = 0;
+    for (const int64_t end : {10, 70, 140, 160, 400}) {
+      ForwardBatch chunk = empty_batch();
+      add_segment(chunk, 7, random_prompt(400, 205), begin, end);
+      const std::vector<float> some = logits_of(*of_other, chunk);
+      chunked.insert(chunked.end(), some.begin(), some.end());
+      begin = end;
+    }
+    EXPECT_LE(difference(last_rows(chunked), last_rows(want)), 5e-2) << "in chunks";
+  }
 }
 
 // Every layer selects anew, so what a row computes alone, in chunks and as a decode row differs by rounding.
@@ -285,6 +327,50 @@ TEST_P(DeviceSparseAttention, TheIndexerRunsOnlyIfARowMaySelectAndChangesNoOther
   ASSERT_TRUE(expected.logprob && got.logprob);
   EXPECT_EQ(got.logprob->logprob, expected.logprob->logprob);
   EXPECT_EQ(got.logprob->top, expected.logprob->top);
+}
+
+// The runner's steps do not say that their only row selects, so they run both paths.
+TEST_P(DeviceSparseAttention, ALoneRowThatSelectsLeavesOutTheOtherPathAndChangesNoResult) {
+  const auto gpu = load(DeviceType::kCuda);
+  constexpr int64_t kLength = 100;
+  const std::vector<int32_t> ids = random_prompt(kLength + 1, 8);
+  ForwardBatch prefix = empty_batch();
+  add_segment(prefix, 0, ids, 0, kLength);
+  ForwardBatch row = empty_batch();
+  add_decode_row(row, 0, ids, kLength);
+  const auto of_gpu = runner(*gpu);
+  logits_of(*of_gpu, prefix);
+  const std::vector<float> logits = logits_of(*of_gpu, row);
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+
+  for (const bool profile : {true, false}) {
+    SCOPED_TRACE(profile);
+    const auto executor = gpu->make_executor(engine_options(*gpu)).value();
+    StagedStep prompt;
+    prompt.step = 1;
+    prompt.batch = prefix;
+    SlotStart& start = prompt.slots.emplace_back();
+    start.sampling.temperature = 0.0F;
+    start.logprobs = {.enabled = true, .top_num = 5};
+    prompt.batch.logit_rows = {kLength - 1};
+    prompt.samples = {{.position = kLength}};
+    executor->launch(std::move(prompt));
+    EXPECT_EQ(executor->wait().error, "");
+    StagedStep decode;
+    decode.step = 2;
+    decode.batch = row;
+    decode.profile = profile;
+    decode.samples = {{.position = kLength + 1}};
+    executor->launch(std::move(decode));
+    const StepOutput output = executor->wait();
+    ASSERT_EQ(output.error, "");
+    EXPECT_EQ(output.graphed, !profile);
+    for (const OpTiming& op : output.ops) EXPECT_STRNE(op.name.c_str(), "mla_plan");
+    ASSERT_TRUE(output.samples.at(0).logprob.has_value());
+    for (const auto& [token, logprob] : output.samples[0].logprob->top)
+      EXPECT_NEAR(logprob, logits[token] - std::log(sum), 1e-3) << token;
+  }
 }
 
 // The prefix ends inside a page, so its index keys are copied with its records.

@@ -182,5 +182,27 @@ TEST(IndexSelectPlan, SlicesCoverARowInWholeWordsOfBits) {
   }
 }
 
+TEST(IndexSelectPlan, BlocksKeepTheScoresForWhichThereIsMemory) {
+  // A row of 65,000 positions has 8,125 to 8,128 in each of eight slices.
+  EXPECT_EQ(cuda::index_kept_scores(65024, 1, 8, 132), 4 * cuda::kIndexKeptTile);
+  EXPECT_EQ(cuda::index_kept_scores(64, 1, 8, 132), cuda::kIndexKeptTile);
+  // With four blocks on a multiprocessor there is no memory beside a block that scores.
+  EXPECT_EQ(cuda::index_kept_scores(163840, 64, 8, 132), 0);
+  for (const int64_t stride : {64, 4096, 163840, 1 << 20}) {
+    for (const int rows : {1, 16, 17, 40, 66, 512}) {
+      for (const int cluster : {1, 2, 8}) {
+        const int kept = cuda::index_kept_scores(stride, rows, cluster, 132);
+        EXPECT_EQ(kept % cuda::kIndexKeptTile, 0);
+        EXPECT_LT(kept, cuda::slice_begin(stride, 1, cluster) + cuda::kIndexKeptTile);
+        const int blocks = (rows * cluster + 131) / 132;
+        if (kept > 0) {
+          EXPECT_LE(blocks * (kept * 4 + cuda::kIndexChooseBytes + 1024) + cuda::kIndexScoreBytes,
+                    cuda::kIndexSharedBytes);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hadal::testing

@@ -67,11 +67,31 @@ class Problem {
     std::copy(ropes.begin(), ropes.end(), rope.begin() + begin * 64);
   }
 
-  float value(uint16_t bits) const { return from_16_bit(bits, shape.is_f16); }
+  // Lets queries attend only to selected keys, of runs of up to max_keys keys: about a third of all, but none
+  // of the first `none_before` ones. Rows that no run names select all.
+  void select_keys(int64_t max_keys, int64_t none_before) {
+    bits_stride = (max_keys + 63) / 64;
+    bits.assign(m * bits_stride, ~uint64_t{0});
+    std::mt19937_64 generator(seed_++);
+    for (int64_t row = 0; row < m; ++row) {
+      for (int64_t key = 0; key < bits_stride * 64; ++key) {
+        if (key < none_before || generator() % 3 != 0)
+          bits[row * bits_stride + key / 64] &= ~(uint64_t{1} << (key % 64));
+      }
+    }
+  }
+  // `key` is counted from the first key of the row's run.
+  bool counts(int64_t row, int64_t key) const {
+    return bits.empty() || (bits[row * bits_stride + key / 64] >> (key % 64) & 1) != 0;
+  }
+
+  float value(uint16_t bits_of_value) const { return from_16_bit(bits_of_value, shape.is_f16); }
 
   Shape shape;
   int64_t m, num_keys, q_head_stride, q_row_stride, out_stride;
+  int64_t bits_stride = 0;
   std::vector<uint16_t> q, kv, rope;
+  std::vector<uint64_t> bits;  // empty: all keys count
 
  private:
   std::vector<uint16_t> random(size_t count, float sigma = 1.0F) {
@@ -88,10 +108,18 @@ struct Output {
 
 struct Device {
   explicit Device(const Problem& p)
-      : problem(p), q(p.q), kv(p.kv), rope(p.rope), out(p.m * p.out_stride), lse(p.m * p.shape.heads) {}
+      : problem(p),
+        q(p.q),
+        kv(p.kv),
+        rope(p.rope),
+        bits(p.bits),
+        out(p.m * p.out_stride),
+        lse(p.m * p.shape.heads) {}
 
   void run(const std::vector<cuda::PrefillSegmentRun>& runs, bool accumulate, const cuda::Launch& launch,
            bool with_lse = true) {
+    // With selected keys, all runs of a call begin at the same position, a multiple of 64.
+    const int32_t first_key = problem.bits.empty() || runs.empty() ? 0 : runs.front().k_pos;
     const DeviceArray<cuda::PrefillSegmentRun> device_runs(runs);
     cuda::mla_prefill({.f16 = problem.shape.is_f16,
                        .q = q.data(),
@@ -109,7 +137,9 @@ struct Device {
                        .out = out.data(),
                        .out_stride = problem.out_stride,
                        .lse = with_lse ? lse.data() : nullptr,
-                       .accumulate = accumulate},
+                       .accumulate = accumulate,
+                       .bits = problem.bits.empty() ? nullptr : bits.data() + first_key / 64,
+                       .bits_stride = problem.bits_stride},
                       launch);
     test_stream().synchronize();
   }
@@ -120,11 +150,14 @@ struct Device {
   }
 
   const Problem& problem;
-  DeviceArray<uint16_t> q, kv, rope, out;
+  DeviceArray<uint16_t> q, kv, rope;
+  DeviceArray<uint64_t> bits;
+  DeviceArray<uint16_t> out;
   DeviceArray<float> lse;
 };
 
-// Computes the exact result of one (row of q, head) over the keys [k_begin, k_begin + visible) of the pool.
+// Computes the exact result of one (row of q, head) over those of the keys [k_begin, k_begin + visible) of
+// the pool that count.
 inline void attend(const Problem& p, int64_t row, int head, int64_t k_begin, int64_t visible,
                    double (&out)[kValue], double& lse) {
   std::fill_n(out, kValue, 0.0);
@@ -132,8 +165,9 @@ inline void attend(const Problem& p, int64_t row, int head, int64_t k_begin, int
   if (visible <= 0) return;
   float query[kQk];
   for (int d = 0; d < kQk; ++d) query[d] = p.value(p.q[row * p.q_row_stride + head * p.q_head_stride + d]);
-  std::vector<double> scores(visible);
+  std::vector<double> scores(visible, -kInfinity);
   for (int64_t k = 0; k < visible; ++k) {
+    if (!p.counts(row, k)) continue;
     const uint16_t* nope = &p.kv[((k_begin + k) * p.shape.heads + head) * 256];
     const uint16_t* rope = &p.rope[(k_begin + k) * 64];
     double dot = 0.0;
@@ -142,8 +176,10 @@ inline void attend(const Problem& p, int64_t row, int head, int64_t k_begin, int
     scores[k] = dot * kScale;
   }
   const double maximum = *std::max_element(scores.begin(), scores.end());
+  if (maximum == -kInfinity) return;
   double sum = 0.0;
   for (int64_t k = 0; k < visible; ++k) {
+    if (!p.counts(row, k)) continue;
     const double weight = std::exp(scores[k] - maximum);
     sum += weight;
     const uint16_t* value = &p.kv[((k_begin + k) * p.shape.heads + head) * 256 + kNope];

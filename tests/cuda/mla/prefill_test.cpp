@@ -52,11 +52,15 @@ Problem make_problem(const Layout& layout, const Shape& shape) {
   return problem;
 }
 
-// Checks the tuned and the plain kernel.
+// Checks the tuned and the plain kernel. With none_before ≥ 0, queries attend to selected keys, which are not
+// among the first none_before ones.
 void check(const std::vector<Segment>& segments, const Shape& shape, int32_t gap = 5,
-           double tolerance = kTolerance) {
+           double tolerance = kTolerance, int64_t none_before = -1) {
   const Layout layout = lay_out(segments, gap);
-  const Problem problem = make_problem(layout, shape);
+  Problem problem = make_problem(layout, shape);
+  int64_t most_keys = 0;
+  for (const cuda::PrefillSegmentRun& run : layout.runs) most_keys = std::max<int64_t>(most_keys, run.k_len);
+  if (none_before >= 0) problem.select_keys(most_keys, none_before);
   Device device(problem);
   Output plain;
   for (const bool reference : {true, false}) {
@@ -141,9 +145,10 @@ TEST(MlaPrefill, WithoutLseMatchesDoublePrecision) {
 
 // Checks passes over [0, 192), [192, 320), [320, end) of each sequence's keys; later passes hold keys that
 // are not visible to early queries.
-void check_passes(bool is_f16, double tolerance) {
+void check_passes(bool is_f16, double tolerance, bool selects = false) {
   const Layout layout = lay_out({{600, 0}, {130, 400}, {1, 330}, {250, 100}}, 4);
-  const Problem problem = make_problem(layout, {.heads = 4, .is_f16 = is_f16});
+  Problem problem = make_problem(layout, {.heads = 4, .is_f16 = is_f16});
+  if (selects) problem.select_keys(600, 250);  // the first pass has none of them
   const std::vector<int32_t> cuts = {0, 192, 320, 1000};
   for (const bool reference : {true, false}) {
     SCOPED_TRACE(reference ? "plain kernel" : "tuned kernel");
@@ -164,6 +169,17 @@ void check_passes(bool is_f16, double tolerance) {
 }
 TEST(MlaPrefill, PassesTogetherGiveTheResultOfOne) {
   check_passes(false, kTolerance);
+}
+
+TEST(MlaPrefill, SelectedKeysMatchDoublePrecision) {
+  check({{64, 64}}, {.heads = 1, .q_padding = 0, .out_padding = 0}, 0, kTolerance, 0);
+  check({{128, 300}, {1, 511}, {65, 63}, {200, 0}}, {.heads = 3}, 5, kTolerance, 0);
+  // Many rows of the last two segments have no selected key, and give zeros.
+  check({{300, 700}, {130, 130}, {190, 0}}, {.heads = 2}, 3, kTolerance, 200);
+}
+
+TEST(MlaPrefill, PassesOverSelectedKeysGiveTheResultOfOne) {
+  check_passes(false, kTolerance, true);
 }
 
 TEST(MlaPrefill, QueriesThatSeeNothingGiveZeros) {

@@ -172,4 +172,16 @@ struct CopyPagesParams {
 };
 void copy_pages(const CopyPagesParams& params, const Launch& launch);
 
+// Fills all pages of all layers with random records and index keys (kernels/params/random_record.h), the
+// bytes that the CPU stores. Index keys are KvIndex::kE4M3.
+struct FillPagesParams {
+  std::byte* const* pools = nullptr;        // [num_layers] device pointers, in device memory
+  std::byte* const* index_pools = nullptr;  // likewise, where layout.index is not kNone
+  int num_layers = 0;
+  int64_t num_pages = 0;
+  KvLayout layout;
+  uint64_t seed = 0;
+};
+void fill_pages(const FillPagesParams& params, const Launch& launch);
+
 }  // namespace hadal::cuda

@@ -1,11 +1,14 @@
 // Chooses the topk best of a row's scores.
 //
 // Grid: it has a cluster of 1 to 8 blocks of 512 threads per row. Each block has a slice of the row's
-// positions, whose scores it reads four times from the L2. The first three passes count digits (11, 11 and 10
-// bits of the sortable score) among the scores that share the border's higher digits; the fourth writes the
-// chosen keys. After each count every block reads the histograms of all blocks and derives the border's next
-// digit. Before the last pass every block reads how many better and equal scores the lower blocks have, which
-// gives the place of its own output. Blocks of rows without a selection end at once.
+// positions, whose scores it reads four times: first from the L2, and then from shared memory, where each
+// thread keeps the scores that it has read. The scores of a slice that is longer than this memory are read
+// from the L2 again. The first three passes count digits (11, 11 and 10 bits of the sortable score) among the
+// scores that share the border's higher digits; the fourth writes the chosen keys. After each count every
+// block reads the histograms of all blocks and derives the border's next digit. Before the last pass every
+// block reads how many better and equal scores the lower blocks have, which gives the place of its own
+// output. Blocks of rows without a selection end at once. The next kernel may begin to wait as soon as the
+// scores are complete.
 //
 // | barrier          | orders                                                                             |
 // |------------------|------------------------------------------------------------------------------------|
@@ -26,7 +29,8 @@ namespace {
 constexpr int kThreads = kIndexSelectThreads;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBinsEach = kScoreBins / kThreads;
-constexpr int kTile = 4 * kThreads;  // positions that the block reads at once
+constexpr int kTile = kIndexKeptTile;  // positions that the block reads at once
+static_assert(kTile == 4 * kThreads);
 constexpr unsigned kAll = 0xffffffffU;
 static_assert(kBinsEach == 4, "a thread's bins are one load of 16 bytes");
 
@@ -38,22 +42,50 @@ struct Shared {
   uint32_t wanted;
 };
 
+static_assert(sizeof(Shared) <= kIndexChooseBytes);
+
 __device__ __forceinline__ int thread() {
   return static_cast<int>(threadIdx.x);
 }
 
-// Calls body(score bits) for each position from `begin` to `end` − 1.
-template <typename Body>
-__device__ __forceinline__ void for_each_score(const float* scores, int64_t begin, int64_t end, Body body) {
-#pragma unroll 4
-  for (int64_t position = begin + 4 * thread(); position < end; position += kTile) {
-    const uint4 four = *reinterpret_cast<const uint4*>(scores + position);
-    body(four.x);
-    if (position + 1 < end) body(four.y);
-    if (position + 2 < end) body(four.z);
-    if (position + 3 < end) body(four.w);
+// Holds the scores of a block's slice. Each thread keeps those of its own positions, so no barrier is needed.
+struct Slice {
+  const float* scores;  // of the row
+  int64_t begin;
+  int64_t end;   // of positions that have a score
+  uint4* kept;   // shared memory
+  int num_kept;  // positions from `begin` on, a multiple of kTile
+
+  // Reads the scores of four positions from `position` on.
+  template <bool kFirst>
+  __device__ __forceinline__ uint4 read(int64_t position) const {
+    const int64_t offset = position - begin;
+    if (!kFirst && offset < num_kept) return kept[offset / 4];
+    return *reinterpret_cast<const uint4*>(scores + position);
   }
-}
+
+  // Calls body(score bits) for each position. The scores of several tiles are read before the first is used.
+  template <bool kFirst, typename Body>
+  __device__ __forceinline__ void for_each(Body body) const {
+    constexpr int kTilesAtOnce = 4;
+    for (int64_t tile = begin + 4 * thread(); tile < end; tile += kTilesAtOnce * kTile) {
+      uint4 four[kTilesAtOnce];
+#pragma unroll
+      for (int i = 0; i < kTilesAtOnce; ++i) {
+        if (tile + i * kTile < end) four[i] = read<kFirst>(tile + i * kTile);
+      }
+#pragma unroll
+      for (int i = 0; i < kTilesAtOnce; ++i) {
+        const int64_t position = tile + i * kTile;
+        if (kFirst && position < end && position - begin < num_kept) kept[(position - begin) / 4] = four[i];
+        if (position < end) body(four[i].x);
+        if (position + 1 < end) body(four[i].y);
+        if (position + 2 < end) body(four[i].z);
+        if (position + 3 < end) body(four[i].w);
+      }
+    }
+  }
+};
 
 // Returns the sum over the threads before this one, and stores the sum over all threads in `all`. `sums` may
 // be used again after one call with other `sums`, whose barrier shows that all threads have read these.
@@ -79,21 +111,25 @@ __device__ __forceinline__ uint32_t scan(uint32_t value, uint32_t* sums, uint32_
 }
 
 template <bool kBits>
-__global__ void __launch_bounds__(kThreads) index_choose_kernel(const IndexChooseArgs args, int cluster) {
+__global__ void __launch_bounds__(kThreads)
+    index_choose_kernel(const IndexChooseArgs args, int cluster, int num_kept) {
   __shared__ Shared shared;
+  extern __shared__ __align__(16) uint4 kept[];  // num_kept scores
+  for (int i = thread(); i < kScoreDigits * kScoreBins; i += kThreads) (&shared.histograms[0][0])[i] = 0;
   pdl_wait();
+  pdl_launch_dependents();
   const auto rank = static_cast<int>(cluster_rank());
   const int64_t row = blockIdx.x / cluster;
   const int32_t num_keys = args.kv_len[row];
   if (!selects_keys(num_keys, args.topk)) return;  // all blocks of the cluster return
-  for (int i = thread(); i < kScoreDigits * kScoreBins; i += kThreads) (&shared.histograms[0][0])[i] = 0;
-  __syncthreads();
+  __syncthreads();                                 // the histograms are zeros
 
   const float* scores = args.scores + row * args.score_stride;
   const int64_t extent = kBits ? args.bits_stride * kPageSize : num_keys;
   const int64_t begin = slice_begin(extent, rank, cluster);
   const int64_t end = slice_begin(extent, rank + 1, cluster);
   const int64_t end_of_keys = min(end, int64_t{num_keys});
+  const Slice slice{scores, begin, end_of_keys, kept, num_kept};
 
   uint32_t border = 0;
   uint32_t wanted = args.topk;  // keys still to choose among the scores that share the border's known digits
@@ -101,10 +137,15 @@ __global__ void __launch_bounds__(kThreads) index_choose_kernel(const IndexChoos
   uint32_t parity = 0;
   for (int digit = 0; digit < kScoreDigits; ++digit) {
     uint32_t* histogram = shared.histograms[digit];
-    for_each_score(scores, begin, end_of_keys, [&](uint32_t bits) {
+    const auto count = [&](uint32_t bits) {
       const uint32_t score = sortable_score(bits);
       if (above_digits_equal(score, border, digit)) atomicAdd(&histogram[score_digit(score, digit)], 1U);
-    });
+    };
+    if (digit == 0) {
+      slice.for_each<true>(count);
+    } else {
+      slice.for_each<false>(count);
+    }
     __syncwarp();  // lanes leave the loop at different times
     cluster_sync();
     uint32_t totals[kBinsEach] = {};
@@ -159,7 +200,7 @@ __global__ void __launch_bounds__(kThreads) index_choose_kernel(const IndexChoos
     const int64_t position = tile + 4 * thread();
     uint32_t chosen = 0, equal = 0;  // bit i belongs to position + i
     if (position < end_of_keys) {
-      const uint4 four = *reinterpret_cast<const uint4*>(scores + position);
+      const uint4 four = slice.read<false>(position);
       const uint32_t bits[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -199,7 +240,6 @@ __global__ void __launch_bounds__(kThreads) index_choose_kernel(const IndexChoos
     equal_before += all >> 16;
   }
   if (!kBits && rank == 0 && thread() == 0) args.counts[row] = args.topk;
-  pdl_launch_dependents();
   __syncwarp();
   cluster_wait();
 }
@@ -208,10 +248,15 @@ __global__ void __launch_bounds__(kThreads) index_choose_kernel(const IndexChoos
 
 void index_choose(const IndexChooseArgs& args, int cluster, const Launch& launch) {
   const dim3 grid(static_cast<unsigned>(args.num_rows * cluster));
-  if (args.bits != nullptr)
-    return launch_clusters<index_choose_kernel<true>>(launch, cluster, grid, dim3(kThreads), 0, args,
-                                                      cluster);
-  launch_clusters<index_choose_kernel<false>>(launch, cluster, grid, dim3(kThreads), 0, args, cluster);
+  const int num_kept = index_kept_scores(args.score_stride, args.num_rows, cluster, launch.num_sms);
+  const auto run = [&]<bool kBits>() {
+    constexpr auto kKernel = index_choose_kernel<kBits>;
+    const size_t bytes = static_cast<size_t>(num_kept) * sizeof(float);
+    allow_shared_memory<kKernel>(bytes);  // with the static memory, also fewer bytes may exceed the default
+    launch_clusters<kKernel>(launch, cluster, grid, dim3(kThreads), bytes, args, cluster, num_kept);
+  };
+  if (args.bits != nullptr) return run.template operator()<true>();
+  run.template operator()<false>();
 }
 
 }  // namespace hadal::cuda

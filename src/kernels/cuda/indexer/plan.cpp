@@ -36,6 +36,15 @@ IndexSelectPlan index_select_plan(const IndexSelectShape& shape, int num_sms) {
   return plan;
 }
 
+int index_kept_scores(int64_t score_stride, int num_rows, int cluster, int num_sms) {
+  const int blocks = (num_rows * cluster + num_sms - 1) / num_sms;  // of a multiprocessor
+  const int held = (kIndexSharedBytes - kIndexScoreBytes) / std::max(blocks, 1) - kIndexChooseBytes - 1024;
+  const int64_t slice = slice_begin(score_stride, 1, cluster);
+  const int64_t tiles = std::min<int64_t>((slice + kIndexKeptTile - 1) / kIndexKeptTile,
+                                          std::max(held, 0) / (kIndexKeptTile * int64_t{sizeof(float)}));
+  return static_cast<int>(tiles) * kIndexKeptTile;
+}
+
 size_t index_select_workspace_bytes(const IndexSelectShape& shape) {
   return index_select_plan(shape, 1).workspace_bytes;
 }

@@ -42,6 +42,15 @@ struct IndexSelectPlan {
 IndexSelectPlan index_select_plan(const IndexSelectShape& shape, int num_sms);
 size_t index_select_workspace_bytes(const IndexSelectShape& shape);
 
+// The blocks that choose keep scores in shared memory, in tiles of this many. They begin beside the blocks
+// that score, so both must fit on a multiprocessor.
+inline constexpr int kIndexKeptTile = 4 * kIndexSelectThreads;
+inline constexpr int kIndexChooseBytes = 25 * 1024;   // shared memory of a block that chooses, without scores
+inline constexpr int kIndexScoreBytes = 138 * 1024;   // shared memory of a block that scores
+inline constexpr int kIndexSharedBytes = 227 * 1024;  // of a multiprocessor, apart from 1 KB for each block
+// Returns how many scores of its slice a block keeps: as many as the slice may have, if there is memory.
+int index_kept_scores(int64_t score_stride, int num_rows, int cluster, int num_sms);
+
 // Returns true if a row that sees num_keys keys attends to a selection of them.
 constexpr bool selects_keys(int32_t num_keys, int topk) {
   return num_keys > topk;

@@ -35,6 +35,7 @@ constexpr int kStages = 4;
 constexpr int kUnitBytes = kIndexUnitKeys * kIndexHeadDim;
 constexpr int kStageBytes = kUnitBytes + kIndexUnitKeys * 4;  // codes, then scales
 constexpr int kSharedBytes = kIndexScoreWarps * kStages * kStageBytes;
+static_assert(kSharedBytes + kMaxIndexGroups * 4 + kIndexScoreWarps * 4 + 1024 <= kIndexScoreBytes);
 constexpr unsigned kAll = 0xffffffffU;
 
 // Returns four codes as float16, without rounding: the first two in x, the last two in y.
@@ -206,6 +207,7 @@ __global__ void __launch_bounds__(kThreads, 1) index_score_kernel(const IndexSco
   __shared__ int ends[kMaxIndexGroups];
   __shared__ int warp_sums[kIndexScoreWarps];
   pdl_wait();
+  pdl_launch_dependents();  // the blocks that choose fit beside these
   const int num_units = sum_units<kGroupRows>(args, ends, warp_sums);
   const int block = static_cast<int>(blockIdx.x), num_blocks = static_cast<int>(gridDim.x);
   int unit = share_begin(num_units, block, num_blocks);
@@ -242,7 +244,6 @@ __global__ void __launch_bounds__(kThreads, 1) index_score_kernel(const IndexSco
     unit = group_end;
     ++group;
   }
-  pdl_launch_dependents();
 }
 
 template <int kGroupRows>

@@ -33,7 +33,36 @@ struct KernelParams {
   int64_t out_stride = 0;
   float* lse = nullptr;
   bool accumulate = false;
+  const uint64_t* bits = nullptr;
+  int64_t bits_stride = 0;
 };
+
+// Holds the bits of a tile's keys for a thread's two rows, so shifted that bit 0 belongs to the thread's
+// first column.
+struct TileBits {
+  uint64_t words[2][kKeyTile / 64];
+};
+// `rows` has the first words of the rows, or null for a row that does not exist, which selects nothing.
+__device__ __forceinline__ TileBits load_bits(const uint64_t* const (&rows)[2], int tile, int num_keys) {
+  const int shift = 2 * (static_cast<int>(threadIdx.x) % 4);
+  TileBits bits;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+#pragma unroll
+    for (int i = 0; i < kKeyTile / 64; ++i) {
+      const int word = tile * (kKeyTile / 64) + i;
+      bits.words[h][i] = rows[h] != nullptr && word * 64 < num_keys ? rows[h][word] >> shift : 0;
+    }
+  }
+  return bits;
+}
+__device__ __forceinline__ void mask_by_bits(float (&s)[kScores], const TileBits& bits) {
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) {
+    const int column = i / 4 * 8 + i % 2;
+    if ((bits.words[i / 2 % 2][column / 64] >> (column % 64) & 1) == 0) s[i] = -INFINITY;
+  }
+}
 
 // Holds the softmax state of a thread's two rows, h = 0 and 1. The scores of a row lie in the four threads of
 // a quad.

@@ -50,7 +50,10 @@ __global__ void __launch_bounds__(kThreads) mla_prefill_kernel(DevicePrefillPara
     const int count = min(kThreads, visible - begin);
     const int64_t first_key = int64_t{run.k_begin} + begin;
     float score = -INFINITY;
-    if (t < count) {
+    const bool counts =
+        t < count && (p.bits == nullptr ||
+                      (p.bits[row * p.bits_stride + (begin + t) / 64] >> ((begin + t) % 64) & 1) != 0);
+    if (counts) {
       const int64_t nope = ((first_key + t) * p.num_heads + head) * kPrefillKvRow;
       const int64_t rope = (first_key + t) * kPrefillRope;
       score = 0.0F;
@@ -61,8 +64,9 @@ __global__ void __launch_bounds__(kThreads) mla_prefill_kernel(DevicePrefillPara
     }
     const float new_maximum =
         fmaxf(maximum, block_reduce(score, scratch, [](float a, float b) { return fmaxf(a, b); }));
+    if (p.bits != nullptr && new_maximum == -INFINITY) continue;  // no key has counted so far
     const float rescale = expf(maximum - new_maximum);
-    const float probability = t < count ? expf(score - new_maximum) : 0.0F;
+    const float probability = counts ? expf(score - new_maximum) : 0.0F;
     probabilities[t] = probability;
     sum = sum * rescale + block_reduce(probability, scratch, [](float a, float b) { return a + b; });
     value *= rescale;
@@ -75,8 +79,9 @@ __global__ void __launch_bounds__(kThreads) mla_prefill_kernel(DevicePrefillPara
 
   const int64_t out = row * p.out_stride + int64_t{head} * kPrefillValue + t;
   float* lse = p.lse != nullptr ? p.lse + row * p.num_heads + head : nullptr;
+  const bool attends = p.bits == nullptr ? visible > 0 : sum != 0.0F;
   if (p.accumulate) {
-    if (visible == 0) return;
+    if (!attends) return;
     const float old_lse = *lse;
     const float new_lse = maximum + logf(sum);
     const float top = fmaxf(old_lse, new_lse);
@@ -88,8 +93,8 @@ __global__ void __launch_bounds__(kThreads) mla_prefill_kernel(DevicePrefillPara
     __syncthreads();  // all threads have read the old log-sum-exp
     if (t == 0) *lse = top + logf(total);
   } else {
-    store_16_bit(p.out, out, visible == 0 ? 0.0F : value / sum, p.f16);
-    if (lse != nullptr && t == 0) *lse = visible == 0 ? -INFINITY : maximum + logf(sum);
+    store_16_bit(p.out, out, attends ? value / sum : 0.0F, p.f16);
+    if (lse != nullptr && t == 0) *lse = attends ? maximum + logf(sum) : -INFINITY;
   }
 }
 

@@ -13,6 +13,10 @@
 // Overlap: a consumer issues S of the next tile and P·V of this one together, and two named barriers let the
 // consumers issue in turn, so that the softmax of one runs during the products of the other.
 //
+// With kSelects, only keys whose bit is set count. The bits are read while S is computed, and every tile is
+// masked. No tile is skipped: 128 queries that select 2,048 of a few thousand keys hardly ever leave out all
+// of 128 neighbouring keys.
+//
 // Barriers (mbarrier): k_full/k_empty and v_full/v_empty exist for each of two stages, q_full/q_empty for
 // each consumer warpgroup. A `full` barrier completes with the bytes of the copies, an `empty` barrier with
 // one arrival of each consumer warp. Values past the run's end belong to another run and may be NaN, and
@@ -135,7 +139,7 @@ __device__ void produce(const KernelParams& p, SharedStorage& shared, const CUte
   }
 }
 
-template <typename T>
+template <typename T, bool kSelects>
 __device__ void consume(const KernelParams& p, SharedStorage& shared) {
   const int thread = static_cast<int>(threadIdx.x) - 128;
   const int group = warp_uniform(thread / 128);
@@ -162,7 +166,15 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
     const int sees[2] = {min(item.k_len, item.first_limit + first_row) - 2 * (lane % 4),
                          min(item.k_len, item.first_limit + first_row + 8) - 2 * (lane % 4)};
     // All rows of the warpgroup see all keys of the tiles below this one.
-    const int whole_tiles = max(0, min(item.k_len, item.first_limit + group * 64)) / kKeyTile;
+    const int whole_tiles = kSelects ? 0 : max(0, min(item.k_len, item.first_limit + group * 64)) / kKeyTile;
+    const uint64_t* bit_rows[2] = {};
+    if constexpr (kSelects) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = first_row + 8 * h;
+        if (row < item.num_queries) bit_rows[h] = p.bits + (int64_t{item.q_row} + row) * p.bits_stride;
+      }
+    }
 
     float s[kScores];
     float o[kOutputs];
@@ -173,6 +185,8 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
     for (int i = 0; i < kOutputs; ++i) o[i] = 0.0F;
 
     int tile = item.num_key_tiles - 1;
+    TileBits bits;
+    if constexpr (kSelects) bits = load_bits(bit_rows, tile, item.k_len);
     mbarrier_wait(&shared.q_full[group], q_phase);
     q_phase ^= 1U;
     mbarrier_wait(&shared.k_full[k_ring.slot], k_ring.parity());
@@ -198,6 +212,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
     }
     arrive_warp(&shared.k_empty[k_ring.slot]);
     k_ring.advance();
+    if constexpr (kSelects) mask_by_bits(s, bits);
     {
       const int limit[2] = {sees[0] - tile * kKeyTile, sees[1] - tile * kKeyTile};
       softmax_tile<true>(s, rows, rescale, p.scale_log2, limit);
@@ -206,6 +221,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
 
     // Computes S of `tile` together with P·V of the tile above it.
     const auto step = [&](auto masked) {
+      if constexpr (kSelects) bits = load_bits(bit_rows, tile, item.k_len);
       mbarrier_wait(&shared.k_full[k_ring.slot], k_ring.parity());
       named_barrier_sync(own_turn, kConsumerThreads);
       wgmma_pin(s);
@@ -222,6 +238,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
       wgmma_pin(s);
       arrive_warp(&shared.k_empty[k_ring.slot]);
       k_ring.advance();
+      if constexpr (kSelects) mask_by_bits(s, bits);
       const int limit[2] = {sees[0] - tile * kKeyTile, sees[1] - tile * kKeyTile};
       softmax_tile<decltype(masked)::value>(s, rows, rescale, p.scale_log2, limit);
       wgmma_wait<0>();
@@ -236,7 +253,9 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
       }
     };
     for (--tile; tile >= whole_tiles; --tile) step(std::true_type{});
-    for (; tile >= 0; --tile) step(std::false_type{});
+    if constexpr (!kSelects) {
+      for (; tile >= 0; --tile) step(std::false_type{});
+    }
     arrive_warp(&shared.q_empty[group]);
 
     mbarrier_wait(&shared.v_full[v_ring.slot], v_ring.parity());
@@ -253,7 +272,7 @@ __device__ void consume(const KernelParams& p, SharedStorage& shared) {
   if (group == 0) named_barrier_sync(own_turn, kConsumerThreads);  // consumes the arrival that is left over
 }
 
-template <typename T>  // bf16 or f16
+template <typename T, bool kSelects>  // bf16 or f16
 __global__ void __launch_bounds__(kThreads, 1)
     mla_prefill_kernel(const __grid_constant__ KernelParams p, const __grid_constant__ CUtensorMap q_map,
                        const __grid_constant__ CUtensorMap kv_map,
@@ -285,7 +304,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x < 32) produce(p, shared, &q_map, &kv_map, &rope_map);
   } else {
     set_max_registers_up<232>();
-    consume<T>(p, shared);
+    consume<T, kSelects>(p, shared);
     pdl_launch_dependents();
   }
 }
@@ -302,7 +321,7 @@ bool prefill_sm90_supports(const DevicePrefillParams& p) {
 
 namespace {
 
-template <typename T>
+template <typename T, bool kSelects>
 void run(const DevicePrefillParams& p, const Launch& launch) {
   KernelParams params;
   params.num_keys = static_cast<int>(p.num_keys);
@@ -311,6 +330,8 @@ void run(const DevicePrefillParams& p, const Launch& launch) {
   params.out_stride = p.out_stride;
   params.lse = p.lse;
   params.accumulate = p.accumulate;
+  params.bits = p.bits;
+  params.bits_stride = p.bits_stride;
   params.schedule = prefill_schedule(p, launch.num_sms);
   const CUtensorMap q_map =
       make_tensor_map<3>(static_cast<const T*>(p.q), {kPrefillQk, p.num_heads, p.m},
@@ -321,15 +342,16 @@ void run(const DevicePrefillParams& p, const Launch& launch) {
   const CUtensorMap rope_map = make_tensor_map<2>(static_cast<const T*>(p.k_rope), {kPrefillRope, p.num_keys},
                                                   {kPrefillRope}, {kBoxColumns, kKeyTile});
   const int blocks = std::min(params.schedule.num_units, launch.num_sms);
-  launch_kernel<mla_prefill_kernel<T>>(launch, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-                                       kSharedBytes, params, q_map, kv_map, rope_map);
+  launch_kernel<mla_prefill_kernel<T, kSelects>>(launch, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+                                                 kSharedBytes, params, q_map, kv_map, rope_map);
 }
 
 }  // namespace
 
 void prefill_sm90(const DevicePrefillParams& p, const Launch& launch) {
-  if (p.f16) return run<f16>(p, launch);
-  run<bf16>(p, launch);
+  if (p.bits != nullptr) return run<bf16, true>(p, launch);
+  if (p.f16) return run<f16, false>(p, launch);
+  run<bf16, false>(p, launch);
 }
 
 }  // namespace hadal::cuda
