@@ -16,11 +16,6 @@
 #include "comm/wait.h"
 
 namespace hadal {
-namespace {
-
-constexpr std::chrono::milliseconds kMaxDeadline = std::chrono::hours(24);
-
-}  // namespace
 
 // A call has up to two gates, which are barriers of all ranks. Whether a call succeeds is decided when the
 // last rank arrives at the first gate: a failure or the deadline can only close a gate that some rank has not
@@ -109,8 +104,7 @@ class LoopbackGroup::End : public Communicator {
 LoopbackGroup::Shared::Shared(int ranks, std::chrono::milliseconds limit)
     : num_ranks(ranks), deadline(limit), spins(spin_limit(ranks)) {
   HADAL_CHECK(ranks >= 1, "a group has {} ranks, and must have at least 1", ranks);
-  HADAL_CHECK(limit.count() > 0 && limit <= kMaxDeadline,
-              "the deadline of a group is {} ms, allowed is 1 to {} ms", limit.count(), kMaxDeadline.count());
+  check_deadline(limit);
   calls.resize(ranks);
   seen.resize(ranks);
   ends.reserve(ranks);

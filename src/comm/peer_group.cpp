@@ -12,14 +12,13 @@
 #include "base/check.h"
 #include "comm/communicator.h"
 #include "comm/reason.h"
+#include "comm/wait.h"
 #include "kernels/cuda/comm/comm.h"
 #include "kernels/cuda/comm/symmetric_memory.h"
 #include "tensor/cuda.h"
 
 namespace hadal {
 namespace {
-
-constexpr std::chrono::milliseconds kMaxDeadline = std::chrono::hours(24);
 
 // A rank's memory begins with its flags, which occupy this many bytes. The memory for lines and two places
 // follows.
@@ -125,9 +124,7 @@ PeerGroup::PeerGroup(std::span<const int> devices, int64_t place_bytes, std::chr
   const int num_ranks = static_cast<int>(devices.size());
   HADAL_CHECK(num_ranks >= 1 && num_ranks <= cuda::kMaxRanks, "{} ranks, allowed are 1 to {}", num_ranks,
               cuda::kMaxRanks);
-  HADAL_CHECK(deadline.count() > 0 && deadline <= kMaxDeadline,
-              "the deadline of a group is {} ms, allowed is 1 to {} ms", deadline.count(),
-              kMaxDeadline.count());
+  check_deadline(deadline);
   HADAL_CHECK(place_bytes > 0, "a place of {} bytes", place_bytes);
   cuda::check_peer_access(devices);
   shared_->devices.assign(devices.begin(), devices.end());

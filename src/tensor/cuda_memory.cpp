@@ -7,13 +7,6 @@
 #include "tensor/cuda_status.h"
 
 namespace hadal {
-namespace {
-
-cudaStream_t to_cuda(StreamHandle stream) {
-  return static_cast<cudaStream_t>(stream.native);
-}
-
-}  // namespace
 
 OutOfDeviceMemory::OutOfDeviceMemory(size_t wanted, size_t free)
     : Error(fmt::format("out of device memory: {:.2f} GiB wanted, {:.2f} GiB free",

@@ -8,10 +8,6 @@
 namespace hadal {
 namespace {
 
-cudaStream_t to_cuda(StreamHandle stream) {
-  return static_cast<cudaStream_t>(stream.native);
-}
-
 cudaEvent_t to_event(void* native) {
   return static_cast<cudaEvent_t>(native);
 }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kAlignment = 256;
 
-double matrix_bytes(const MatrixWeight& w) {
+double traffic_of(const MatrixWeight& w) {
   return static_cast<double>(w.n) * static_cast<double>(w.k) *
          static_cast<double>(weight_element_bytes(w.type));
 }
@@ -376,7 +376,7 @@ void DeviceForward::linear(const char* name, const DeviceRows& x, int64_t x_stri
                            Value16* y, float* y_f32, int64_t m, const cuda::Choice* planned,
                            const cuda::LengthGate& gate) {
   const double activations = static_cast<double>(m) * static_cast<double>(w.k + w.n) * 2.0;
-  op(name, matrix_bytes(w) + activations, 2.0 * static_cast<double>(m * w.n) * static_cast<double>(w.k), [&] {
+  op(name, traffic_of(w) + activations, 2.0 * static_cast<double>(m * w.n) * static_cast<double>(w.k), [&] {
     const cuda::DenseLinearParams params{
         .x = x.x,
         .x_stride = x_stride,
