@@ -29,7 +29,7 @@ constexpr int64_t kAnswer = 60;  // the prompts have 17 to 30 tokens
 
 // Writes the bundled model with random indexers to a directory, and returns its config.
 ModelConfig write_sparse_model(const fs::path& dir) {
-  const fs::path source = fs::path(testing::source_dir()) / "models/hadal-tiny";
+  const fs::path source = fs::path(source_dir()) / "models/hadal-tiny";
   for (const fs::directory_entry& file : fs::directory_iterator(source)) {
     const std::string name = file.path().filename().string();
     if (name.ends_with(".safetensors")) fs::create_symlink(file.path(), dir / name);
