@@ -51,7 +51,7 @@ struct ModelOptions {
   std::string nextn_flag;      // which flag asks for it
   bool fusion = true;
   int64_t seq_len_threshold = -1;  // --dsa-seq-len-threshold; −1: not given
-  std::string kernel_config_dir;  // empty: not given
+  std::string kernel_config_dir;   // empty: not given
   uint64_t random_seed = 42;
 };
 

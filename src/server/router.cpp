@@ -49,13 +49,14 @@ bool matches(std::string_view pattern, std::string_view path) {
   return takes_rest || path.substr(0, path.size() - tail.size()).find('/', brace) == std::string_view::npos;
 }
 
-// Tells whether a browser sent the request for a page of another site. A page of this server has the origin
-// "scheme://<Host>". Only browsers send these headers.
+// Tells whether a browser sent the request for a page of another site, or may have done so. A page of this
+// server has the origin "scheme://<Host>". Only browsers send these headers. For an image or a link that
+// leads to another machine by plain HTTP, they send neither of the two.
 bool from_another_site(const HttpRequest& request) {
   const std::string_view site = request.header("sec-fetch-site").value_or("");
-  if (site == "cross-site" || site == "same-site") return true;
+  if (!site.empty() && site != "same-origin" && site != "none") return true;
   const auto origin = request.header("origin");
-  if (!origin) return false;
+  if (!origin) return site.empty() && request.header("user-agent").value_or("").starts_with("Mozilla/");
   const size_t scheme = origin->find("://");
   if (scheme == std::string_view::npos) return true;  // "null"
   return !equal_ignoring_case(origin->substr(scheme + 3), request.header("host").value_or(""));

@@ -129,7 +129,8 @@ def browsers():
         check("no browser, any host", status(server, "GET", "/model_info", {"Host": "evil.example"}) == 200)
         own = {"Host": "box.example:1", "Origin": "http://box.example:1"}
         check("allowed host", status(server, "POST", "/flush_cache", own) == 200)
-        for site, expected in (("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)):
+        for site, expected in (("cross-site", 403), ("same-site", 403), ("unknown", 403), ("same-origin", 200),
+                               ("none", 200)):
             check(site, status(server, "POST", "/flush_cache", {"Sec-Fetch-Site": site}) == expected)
         check("GET changes nothing", status(server, "GET", "/flush_cache") == 405)
         code, _, answer = server.request("POST", "/generate", {"k" * 8_000_000: 1})
@@ -138,6 +139,10 @@ def browsers():
         check("echo of a long path is cut", code == 404 and len(answer) < 4000, (code, len(answer)))
     with Server("--allow-get-admin") as server:
         check("GET where it is allowed", status(server, "GET", "/flush_cache") == 200)
+        image = {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64)", "Referer": "http://elsewhere.example/"}
+        check("an image on a page flushes nothing", status(server, "GET", "/flush_cache", image) == 403)
+        own = {**image, "Sec-Fetch-Site": "none"}
+        check("a browser's address bar may", status(server, "GET", "/flush_cache", own) == 200)
 
 
 def duplicates(server):

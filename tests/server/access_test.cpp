@@ -123,6 +123,12 @@ TEST(Health, AnyNumberOfProbesCostsOneToken) {
   EXPECT_EQ(server.engine().stats().generation_tokens, 1);
 }
 
+TEST(Health, ProbesOneAfterTheOtherShareATokenForHalfASecond) {
+  TestServer server;
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(server.call("GET", "/health_generate", "").status, 200);
+  EXPECT_LT(server.engine().stats().generation_tokens, 20);
+}
+
 TEST(Errors, RepeatAtMostSixtyFourCharacters) {
   TestServer server;
   const std::string big(1'000'000, 'x');

@@ -312,13 +312,12 @@ std::string plain_text(const Report& report, const Session& session) {
                      : fmt::format("{} routed, {} per token, {} shared", config.n_routed_experts,
                                    config.num_experts_per_tok, config.n_shared_experts));
   if (config.has_indexer())
-    row("sparse attention",
-        fmt::format("a token attends to at most {} keys, which {} heads select{}", config.index_topk,
-                    config.index_n_heads,
-                    session.seq_len_threshold() == config.index_topk
-                        ? ""
-                        : fmt::format("; prompts attend absorbed from {} keys on",
-                                      session.seq_len_threshold() + 1)));
+    row("sparse attention", fmt::format("a token attends to at most {} keys, which {} heads select{}",
+                                        config.index_topk, config.index_n_heads,
+                                        session.seq_len_threshold() == config.index_topk
+                                            ? ""
+                                            : fmt::format("; prompts attend absorbed from {} keys on",
+                                                          session.seq_len_threshold() + 1)));
   row("vocabulary", fmt::format("{}", config.vocab_size));
   row("parameters", fmt::format("{} ({} used by each token)", readable_count(model.num_parameters),
                                 readable_count(model.num_active_parameters)));

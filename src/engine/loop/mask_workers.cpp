@@ -112,8 +112,10 @@ void MaskWorkers::stop() {
     quick_.queue.clear();
     slow_.queue.clear();
   }
-  quick_.to_workers.notify_all();
-  slow_.to_workers.notify_all();
+  for (size_t i = 0; i < threads_.size(); ++i) {
+    quick_.to_workers.post();
+    slow_.to_workers.post();
+  }
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -158,7 +160,7 @@ void MaskWorkers::enqueue(const std::shared_ptr<MaskTask>& task, bool for_drafts
   task->state_ = MaskTask::State::kQueued;
   task->is_for_drafts_ = for_drafts;
   task->is_awaitable_ = task->num_masks_ == 0 || !is_slow;
-  lane(is_slow).to_workers.notify_one();
+  lane(is_slow).to_workers.post();
 }
 
 void MaskWorkers::drop(const std::shared_ptr<MaskTask>& task) {
@@ -219,9 +221,14 @@ void MaskWorkers::work(bool slow_lane) {
   Lane& its_lane = lane(slow_lane);
   std::unique_lock lock(mutex_);
   while (true) {
-    std::shared_ptr<MaskTask> task;
-    its_lane.to_workers.wait(lock, [&] { return stop_ || (task = its_lane.queue.pop()) != nullptr; });
     if (stop_) return;
+    std::shared_ptr<MaskTask> task = its_lane.queue.pop();
+    if (task == nullptr) {
+      lock.unlock();
+      its_lane.to_workers.wait();
+      lock.lock();
+      continue;
+    }
     task->state_ = MaskTask::State::kRunning;
     const double used_before_s = task->used_s_;
     lock.unlock();

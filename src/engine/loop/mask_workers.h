@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "base/mask_limits.h"
+#include "base/semaphore.h"
 #include "base/thread_seconds.h"
 #include "engine/engine.h"
 #include "engine/loop/mask_queue.h"
@@ -154,7 +155,7 @@ class MaskWorkers {
   void work(bool slow_lane);
 
   struct Lane {
-    std::condition_variable to_workers;
+    Semaphore to_workers;  // the engine's thread is more urgent than they are
     MaskQueue queue;
   };
   Lane& lane(bool slow_lane) { return slow_lane ? slow_ : quick_; }

@@ -33,7 +33,7 @@ uint64_t BackgroundPool::post(std::function<void()> task, const std::string& cli
     ++num_queued_;
     give_turn(*entry);
   }
-  wake_.notify_one();
+  wake_.post();
   return number;
 }
 
@@ -85,7 +85,7 @@ void BackgroundPool::stop() {
     num_queued_ = 0;
     turns_.clear();
   }
-  wake_.notify_all();
+  for (size_t i = 0; i < threads_.size(); ++i) wake_.post();
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
@@ -95,10 +95,14 @@ void BackgroundPool::work() {
   const MemoryReserve::Scope reserve;
   if (options_.low_priority) lower_thread_priority();
   std::unique_lock lock(mutex_);
-  for (;;) {
-    wake_.wait(lock, [this] { return stopped_ || !turns_.empty(); });
-    if (stopped_) return;
-    run_next(lock);
+  while (!stopped_) {
+    if (!turns_.empty()) {
+      run_next(lock);
+      continue;
+    }
+    lock.unlock();
+    wake_.wait();
+    lock.lock();
   }
 }
 

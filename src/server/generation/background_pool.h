@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/semaphore.h"
+
 namespace hadal::server {
 
 class BackgroundPool {
@@ -74,7 +76,7 @@ class BackgroundPool {
 
   const Options options_;
   std::mutex mutex_;
-  std::condition_variable wake_;
+  Semaphore wake_;                // threads that post are more urgent than those of the pool
   std::condition_variable idle_;  // clients_ may have become empty
   Clients clients_;               // clients with a task that waits or runs
   std::deque<Clients::value_type*> turns_;

@@ -32,6 +32,8 @@ using ExchangePtr = std::shared_ptr<HttpExchange>;
 
 constexpr std::chrono::seconds kHealthTimeout{20};
 constexpr std::chrono::milliseconds kHealthPoll{50};
+// For so long a token shows that the engine works. Anybody may ask, so each answer must not cost a step.
+constexpr std::chrono::milliseconds kProbeHolds{500};
 constexpr std::chrono::milliseconds kProfilePoll{100};
 constexpr size_t kAdminBody = kInlineBodyBytes;  // it is parsed on the I/O thread
 
@@ -84,8 +86,8 @@ void health(ServerContext& context, const ExchangePtr& exchange) {
 }
 
 // HealthProbe generates one token with the whole pipeline, for one probe at a time. Requests that arrive
-// while it runs get its answer, so that any number of them costs no more than one. A busy engine may take
-// long to reach the probe; then it is enough if the number of steps grows.
+// while it runs, or soon after it has succeeded, get its answer, so that any number of them costs no more
+// than one. A busy engine may take long to reach the probe; then it is enough if the number of steps grows.
 class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
  public:
   explicit HealthProbe(ServerContext& context) : context_(context) {}
@@ -94,7 +96,11 @@ class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
     const ServerPhase phase = context_.status.phase();
     if (phase != ServerPhase::kReady) return exchange->respond(unhealthy(phase));
     {
-      const std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
+      if (Clock::now() < answers_until_) {
+        lock.unlock();
+        return exchange->respond(plain_text(200, ""));
+      }
       waiting_.push_back(exchange);
       if (waiting_.size() > 1) return;  // the probe of an earlier request is running
     }
@@ -171,6 +177,7 @@ class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
     {
       const std::lock_guard lock(mutex_);
       waiting.swap(waiting_);
+      if (response.status == 200) answers_until_ = Clock::now() + kProbeHolds;
     }
     for (ExchangePtr& exchange : waiting) {
       IoThread& io = exchange->io();
@@ -181,6 +188,7 @@ class HealthProbe : public std::enable_shared_from_this<HealthProbe> {
   ServerContext& context_;
   std::mutex mutex_;
   std::vector<ExchangePtr> waiting_;  // guarded by mutex_; not empty: a probe is running
+  Clock::time_point answers_until_;   // guarded by mutex_; until then the last probe's success is the answer
 };
 
 void flush_cache(ServerContext& context, const ExchangePtr& exchange) {

@@ -142,9 +142,9 @@ struct DevicePrefillParams {
   float* lse = nullptr;  // [m, heads]; needed with several passes
   bool accumulate =
       false;  // merge with what `out` and `lse` hold (an earlier pass over other keys), by log-sum-exp
-  // If it is not null, queries attend to selected keys (V3.2's indexer): of the keys that row r of q sees, key
-  // j of its run counts only if bit j mod 64 of word j / 64 of row r is set. A row has at least ⌈k_len / 64⌉
-  // words. bf16 only.
+  // If it is not null, queries attend to selected keys (V3.2's indexer): of the keys that row r of q sees,
+  // key j of its run counts only if bit j mod 64 of word j / 64 of row r is set. A row has at least ⌈k_len /
+  // 64⌉ words. bf16 only.
   const uint64_t* bits = nullptr;  // [m, bits_stride]
   int64_t bits_stride = 0;
 };
