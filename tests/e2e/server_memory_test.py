@@ -100,6 +100,39 @@ def check_limit():
         check("exit code", server.stop() == 0, server.text()[-2000:])
 
 
+def check_clients():
+    """Checks that one client's requests leave memory to another client, however many there are."""
+    with tempfile.TemporaryDirectory() as folder:
+        keys = os.path.join(folder, "keys")
+        with open(keys, "w", encoding="utf-8") as file:
+            file.write("greedy greedy-key\nmodest modest-key\n")
+        os.chmod(keys, 0o600)
+        with Server("--max-request-memory", LIMIT_MIB, "--api-key-file", keys) as server:
+            stop, refused = threading.Event(), threading.Event()
+
+            def occupy():
+                while not stop.is_set():
+                    body = hungry("/generate")
+                    for n in (16, 4, 1):  # smaller ones fill what is left
+                        body["sampling_params"]["n"] = n
+                        status, _, answer = server.request("POST", "/generate", body, {"Authorization": "Bearer greedy-key"})
+                        if status == 503 and b"this client's requests" in answer:
+                            refused.set()
+
+            threads = [threading.Thread(target=occupy) for _ in range(24)]
+            for thread in threads:
+                thread.start()
+            check("the client's own requests are refused", refused.wait(120))
+            small = {"text": "Once", "return_logprob": True, "sampling_params": {"max_new_tokens": 4}}
+            statuses = [server.request("POST", "/generate", small, {"Authorization": "Bearer modest-key"})[0]
+                        for _ in range(20)]
+            stop.set()
+            for thread in threads:
+                thread.join()
+            check("another client is served", statuses == [200] * 20, statuses)
+            check("the memory's client ends well", server.stop() == 0, server.text()[-2000:])
+
+
 def check_address_space():
     """Checks that requests for which there is no memory end with an error, and that the server lives."""
     with Server("--max-request-memory", 1 << 20, "--max-total-tokens", 4096, "--tokenizer-worker-num", 1,
@@ -164,6 +197,7 @@ def check_tls():
 
 def main():
     check_limit()
+    check_clients()
     check_tls()
     check_address_space()
     return finish()

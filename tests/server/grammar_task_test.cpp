@@ -21,6 +21,12 @@
 namespace hadal::server {
 namespace {
 
+HttpRequest from_test() {
+  HttpRequest request;
+  request.client = "peer:test";
+  return request;
+}
+
 // Returns a schema that takes seconds to compile: its properties may come in an enormous number of orders.
 std::string slow_schema() {
   std::string properties;
@@ -67,7 +73,7 @@ class GrammarTask : public ::testing::Test {
   }
   Result<CompiledGrammars> compile(GrammarSpecs specs) {
     std::optional<Result<CompiledGrammars>> out;
-    compile_grammars(*context_, server_.io(), "peer:test", std::move(specs),
+    compile_grammars(*context_, server_.io(), from_test(), std::move(specs),
                      [&](Result<CompiledGrammars> compiled) { out = std::move(compiled); });
     EXPECT_TRUE(server_.io().run_until([&] { return out.has_value(); }));
     return std::move(*out);
@@ -113,7 +119,7 @@ TEST_F(GrammarTask, ARequestThatIsLeftWhileItWaitsIsDroppedAtOnce) {
   const std::shared_future<void> opened = gate.get_future().share();
   context_->background.post([opened] { opened.wait(); }, "peer:test");
   const auto owned = std::make_shared<int>();
-  const auto leave = compile_grammars(*context_, server_.io(), "peer:test", {regex("a+")},
+  const auto leave = compile_grammars(*context_, server_.io(), from_test(), {regex("a+")},
                                       [owned](const Result<CompiledGrammars>&) { ADD_FAILURE(); });
   EXPECT_EQ(owned.use_count(), 2);
   leave();
@@ -126,7 +132,7 @@ TEST_F(GrammarTask, ARequestThatIsLeftWhileItWaitsIsDroppedAtOnce) {
 
 TEST_F(GrammarTask, ARequestThatIsLeftBetweenItsGrammarsIsNotAnswered) {
   const auto owned = std::make_shared<int>();
-  const auto leave = compile_grammars(*context_, server_.io(), "peer:test", {regex("a+"), regex("b+")},
+  const auto leave = compile_grammars(*context_, server_.io(), from_test(), {regex("a+"), regex("b+")},
                                       [owned](const Result<CompiledGrammars>&) { ADD_FAILURE(); });
   // The pool may have begun the first grammar, may wait for the second, or may have compiled both. In each
   // case done() would be called on this thread, which has run no task.
@@ -265,7 +271,7 @@ TEST_F(GrammarTask, ADrainCancelsTheCompileThatRuns) {
   const auto slow = std::make_shared<const GrammarSpec>(
       GrammarSpec{.kind = GrammarKind::kJsonSchema, .text = slow_schema(), .field = "json_schema"});
   std::optional<Result<CompiledGrammars>> out;
-  compile_grammars(*context_, server_.io(), "peer:test", {slow},
+  compile_grammars(*context_, server_.io(), from_test(), {slow},
                    [&](Result<CompiledGrammars> compiled) { out = std::move(compiled); });
   server_.server().drain(std::chrono::milliseconds(0));
   EXPECT_TRUE(server_.io().run_until([&] { return out.has_value(); }));

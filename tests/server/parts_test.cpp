@@ -135,7 +135,7 @@ TEST(ChunkRouter, AReceiverThatMergesGetsWaitingChunksAsOne) {
       chunks[1].completion_tokens = 3;
       chunks[1].finish_reason = FinishReason::kAbort;
       chunks[1].abort_reason = AbortReason::kMemory;
-      chunks[1].matched = "no memory";
+      chunks[1].abort_text = "no memory";
       chunks[1].timings.decode_s = 0.25;
     }
     sink->on_chunks(chunks);
@@ -152,7 +152,7 @@ TEST(ChunkRouter, AReceiverThatMergesGetsWaitingChunksAsOne) {
   EXPECT_EQ(merged.completion_tokens, 3);
   EXPECT_EQ(merged.finish_reason, FinishReason::kAbort);
   EXPECT_EQ(merged.abort_reason, AbortReason::kMemory);
-  EXPECT_EQ(merged.matched, "no memory");
+  EXPECT_EQ(merged.abort_text, "no memory");
   EXPECT_EQ(merged.timings.decode_s, 0.25);
   EXPECT_EQ(merging.use_count(), 1) << "its last chunk has been delivered";
   // A reader that is not behind gets each token by itself.

@@ -139,10 +139,11 @@ void append_http_rows(std::vector<Flag>& out) {
           "rate-limit", kServe, kGroup, "N,N", "no limit",
           "requests per second and tokens per minute, of prompts and answers, that each key may use (without "
           "named keys: each address), as in 5,60000; 0: no limit; beyond them requests get status 429"),
-      count_row("max-request-memory", kServe, kGroup, 1, 1e9, "an eighth of the machine's memory",
-                "memory in MiB that all requests together may hold (connections, headers, "
-                "bodies, prompts, answers, log-probabilities, grammars); requests beyond it are refused with "
-                "status 503"),
+      count_row(
+          "max-request-memory", kServe, kGroup, 1, 1e9, "an eighth of the machine's memory",
+          "memory in MiB that all requests together may hold (connections, headers, "
+          "bodies, prompts, answers, log-probabilities, grammars), and of which those of one client may "
+          "hold 7/8; requests beyond it are refused with status 503"),
       count_row("max-response-store", kServe, kGroup, 0, 1e9, "64",
                 "memory in MiB, in addition to --max-request-memory, for the responses of /v1/responses that "
                 "clients may continue or read again; when it is full, the oldest responses of the client "

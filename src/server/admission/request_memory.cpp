@@ -27,6 +27,21 @@ bool RequestMemory::take(MemoryKind kind, size_t bytes) noexcept {
 
 RequestMemory::Taken RequestMemory::take_within(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept {
   if (bytes == 0) return Taken::kTaken;
+  if (server_ == nullptr) {
+    const Taken taken = take_here(kind, bytes, kind_limit);
+    if (taken == Taken::kReached) count_refusal(kind);
+    return taken;
+  }
+  if (take_here(kind, bytes, std::numeric_limits<size_t>::max()) != Taken::kTaken) {
+    count_refusal(kind);
+    return Taken::kReached;
+  }
+  const Taken taken = server_->take_within(kind, bytes, kind_limit);
+  if (taken != Taken::kTaken) give_back_here(kind, bytes);
+  return taken;
+}
+
+RequestMemory::Taken RequestMemory::take_here(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept {
   // Neither sum exceeds its limit even for a moment, because other threads would read bytes that are not
   // held.
   const auto fits = [bytes](size_t sum, size_t limit) { return bytes <= limit && sum <= limit - bytes; };
@@ -39,21 +54,24 @@ RequestMemory::Taken RequestMemory::take_within(MemoryKind kind, size_t bytes, s
   };
   std::atomic<size_t>& of_kind = bytes_[index(kind)];
   if (!fits(of_kind.load(std::memory_order_relaxed), kind_limit)) return Taken::kKindReached;
-  if (!add(total_, limit_)) {
-    refused_[index(kind)].fetch_add(1, std::memory_order_relaxed);
-    return Taken::kReached;
-  }
+  if (!add(total_, limit_)) return Taken::kReached;
   if (add(of_kind, kind_limit)) return Taken::kTaken;
   total_.fetch_sub(bytes, std::memory_order_relaxed);
   return Taken::kKindReached;
 }
 
 void RequestMemory::take_always(MemoryKind kind, size_t bytes) noexcept {
+  if (server_ != nullptr) server_->take_always(kind, bytes);
   total_.fetch_add(bytes, std::memory_order_relaxed);
   bytes_[index(kind)].fetch_add(bytes, std::memory_order_relaxed);
 }
 
 void RequestMemory::give_back(MemoryKind kind, size_t bytes) noexcept {
+  give_back_here(kind, bytes);
+  if (server_ != nullptr) server_->give_back(kind, bytes);
+}
+
+void RequestMemory::give_back_here(MemoryKind kind, size_t bytes) noexcept {
   bytes_[index(kind)].fetch_sub(bytes, std::memory_order_relaxed);
   total_.fetch_sub(bytes, std::memory_order_relaxed);
 }
@@ -61,7 +79,18 @@ void RequestMemory::give_back(MemoryKind kind, size_t bytes) noexcept {
 bool RequestMemory::hold_shared(MemoryKind kind, const void* part, size_t bytes) {
   const std::lock_guard lock(shared_mutex_);
   const auto [at, is_new] = shared_.try_emplace(part, SharedPart{kind, bytes});
-  if (is_new && !take(kind, bytes)) {
+  // A client's ledger holds the part in the server's as one holder, however many requests of it do.
+  const auto hold = [&] {
+    if (server_ == nullptr) return take(kind, bytes);
+    if (take_here(kind, bytes, std::numeric_limits<size_t>::max()) != Taken::kTaken) {
+      count_refusal(kind);
+      return false;
+    }
+    if (server_->hold_shared(kind, part, bytes)) return true;
+    give_back_here(kind, bytes);
+    return false;
+  };
+  if (is_new && !hold()) {
     shared_.erase(at);
     return false;
   }
@@ -73,7 +102,8 @@ void RequestMemory::release_shared(const void* part) noexcept {
   const std::lock_guard lock(shared_mutex_);
   const auto at = shared_.find(part);
   if (--at->second.num_holders > 0) return;
-  give_back(at->second.kind, at->second.bytes);
+  give_back_here(at->second.kind, at->second.bytes);
+  if (server_ != nullptr) server_->release_shared(part);
   shared_.erase(at);
 }
 
@@ -138,13 +168,13 @@ void MemoryCharge::clear() noexcept {
 }
 
 Status memory_exhausted(const RequestMemory& memory, MemoryKind kind, size_t bytes) {
-  const size_t free = memory.limit() - std::min(memory.limit(), memory.total());
-  return make_status(
-      StatusCode::kResourceExhausted,
-      "the memory for all requests is in use (max-request-memory): this one needs {} for {}, {} "
-      "of {} are free; try again later",
-      shown_bytes(bytes), kTexts.at(static_cast<size_t>(kind)), shown_bytes(free),
-      shown_bytes(memory.limit()));
+  return make_status(StatusCode::kResourceExhausted,
+                     "the memory for {} is in use ({}max-request-memory): this one needs {} for {}, {} "
+                     "of {} are free; try again later",
+                     memory.is_client_full() ? "this client's requests" : "all requests",
+                     memory.is_client_full() ? "7/8 of " : "", shown_bytes(bytes),
+                     kTexts.at(static_cast<size_t>(kind)), shown_bytes(memory.free()),
+                     shown_bytes(memory.is_client_full() ? memory.limit() : memory.full_limit()));
 }
 
 }  // namespace hadal::server

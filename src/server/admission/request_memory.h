@@ -4,8 +4,12 @@
 // it will hold is added before it is allocated, by the estimates of server/admission/memory_costs.h. Whatever
 // has not been given back before is given back when the charge is destroyed. So the ledger of a server
 // without connections contains zeros.
+//
+// Each client has a ledger of its own, which is a part of the server's: what it counts, the server's counts,
+// too. Its limit is 7/8 of the server's, so that one client's requests leave memory to others.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -35,10 +39,13 @@ enum class MemoryKind {
 inline constexpr size_t kNumMemoryKinds = 9;
 std::string_view to_string(MemoryKind kind);  // "connection", "header", …
 
-// This is the ledger of one server. Any thread may call; the counters are exact.
+// This is the ledger of one server, or of one client. Any thread may call; the counters are exact.
 class RequestMemory {
  public:
   explicit RequestMemory(size_t limit) : limit_(limit) {}
+  // Makes the ledger of a client of `server`.
+  explicit RequestMemory(std::shared_ptr<RequestMemory> server)
+      : limit_(server->limit() - server->limit() / 8), server_(std::move(server)) {}
   RequestMemory(const RequestMemory&) = delete;
   RequestMemory& operator=(const RequestMemory&) = delete;
 
@@ -50,6 +57,7 @@ class RequestMemory {
   Taken take_within(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept;
   // Counts a refusal by a limit that is not this ledger's.
   void count_refusal(MemoryKind kind) noexcept {
+    if (server_ != nullptr) return server_->count_refusal(kind);
     refused_[index(kind)].fetch_add(1, std::memory_order_relaxed);
   }
   // Counts bytes whatever the limit says, because they exist already.
@@ -63,17 +71,29 @@ class RequestMemory {
   void release_shared(const void* part) noexcept;
 
   // Says whether the limit would allow `bytes` more now.
-  bool has_room(size_t bytes) const { return total() <= limit_ && bytes <= limit_ - total(); }
+  bool has_room(size_t bytes) const { return bytes <= free(); }
+  // Returns how many more bytes the limit allows.
+  size_t free() const {
+    const size_t here = limit_ - std::min(limit_, total());
+    return server_ == nullptr ? here : std::min(here, server_->free());
+  }
+  // Returns true if this ledger's own limit, not the server's, allows the fewest bytes.
+  bool is_client_full() const { return server_ != nullptr && free() < server_->free(); }
 
   size_t limit() const { return limit_; }
+  size_t full_limit() const { return server_ == nullptr ? limit_ : server_->limit(); }  // of the server
   size_t total() const { return total_.load(std::memory_order_relaxed); }
   size_t bytes(MemoryKind kind) const { return bytes_[index(kind)].load(std::memory_order_relaxed); }
   int64_t refused(MemoryKind kind) const { return refused_[index(kind)].load(std::memory_order_relaxed); }
 
  private:
   static size_t index(MemoryKind kind) { return static_cast<size_t>(kind); }
+  // Count in this ledger alone.
+  Taken take_here(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept;
+  void give_back_here(MemoryKind kind, size_t bytes) noexcept;
 
   const size_t limit_;
+  const std::shared_ptr<RequestMemory> server_;  // null: this is the server's
   std::atomic<size_t> total_{0};
   std::array<std::atomic<size_t>, kNumMemoryKinds> bytes_{};
   std::array<std::atomic<int64_t>, kNumMemoryKinds> refused_{};

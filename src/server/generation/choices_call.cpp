@@ -31,9 +31,9 @@ void ChoicesCall::run() {
     specs.push_back(std::move(one.grammar));
     rids.push_back(std::move(one.request.rid));
   }
-  const std::string& client = stream_->exchange().request().client;
-  waiting_.emplace(context_.requests, std::string(key_name_of(client)), std::move(rids));
-  stream_->on_cancel(compile_grammars(context_, io_, client, specs,
+  const HttpRequest& from = stream_->exchange().request();
+  waiting_.emplace(context_.requests, std::string(key_name_of(from.client)), std::move(rids));
+  stream_->on_cancel(compile_grammars(context_, io_, from, specs,
                                       [self = shared_from_this()](Result<CompiledGrammars> grammars) {
                                         self->guarded([&] { self->on_grammars(std::move(grammars)); });
                                       }));

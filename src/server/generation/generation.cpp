@@ -83,7 +83,7 @@ class EngineGeneration final : public Generation,
         on_delta_(std::move(on_delta)),
         text_(context.tokenizer, std::move(stops),
               {.skip_special_tokens = request.skip_special_tokens, .no_stop_trim = request.no_stop_trim}),
-        charge_(context.memory),
+        charge_(request.memory != nullptr ? request.memory : context.memory),
         logprobs_(request.logprobs),
         max_new_tokens_(request.sampling.max_new_tokens),
         block_(std::max(kTokenBlock, request.stream ? context.options.stream_interval : 0)),
@@ -376,6 +376,10 @@ class EngineGeneration final : public Generation,
 
 }  // namespace
 
+std::shared_ptr<RequestMemory> ledger_for(const ServerContext& context, const HttpRequest& from) {
+  return from.memory != nullptr ? from.memory : context.memory;
+}
+
 uint64_t engine_client(const HttpRequest& from) {
   const uint64_t number = std::hash<std::string>{}(from.client) >> 1;  // below 2^63
   return std::max<uint64_t>(number, 1);                                // 0: unknown client
@@ -384,6 +388,7 @@ uint64_t engine_client(const HttpRequest& from) {
 void set_origin(GenerationRequest& request, const ServerContext& context, const HttpRequest& from) {
   request.tally = from.tally;
   request.client = engine_client(from);
+  request.memory = from.memory;
   request.key_name = key_name_of(from.client);
   if (context.options.isolate_cache_by_key)
     request.cache_salt = salt_of_key(request.key_name, request.cache_salt);

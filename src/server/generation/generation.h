@@ -35,11 +35,12 @@ struct GenerationRequest {
   std::shared_ptr<const CompiledGrammar> grammar;  // may be null
   std::optional<int32_t> grammar_after_token;      // the grammar begins after this token (</think>)
   int32_t priority = 0;
-  CacheSalt cache_salt;                 // the client's field; set_origin() adds the client's key
-  uint64_t client = 0;                  // set_origin()
-  std::shared_ptr<RequestTally> tally;  // set_origin(); null: nothing is counted
-  bool further_choice = false;          // an earlier choice has the same prompt, which counts once
-  bool stream = false;                  // false: only the last delta is delivered, and it contains everything
+  CacheSalt cache_salt;                   // the client's field; set_origin() adds the client's key
+  uint64_t client = 0;                    // set_origin()
+  std::shared_ptr<RequestMemory> memory;  // set_origin(): the client's ledger; null: the context's
+  std::shared_ptr<RequestTally> tally;    // set_origin(); null: nothing is counted
+  bool further_choice = false;            // an earlier choice has the same prompt, which counts once
+  bool stream = false;  // false: only the last delta is delivered, and it contains everything
   // True if the delivered data is kept until the request ends: the request is not a stream, or is one in
   // which every event, or the last event, repeats everything.
   bool keeps_answer = true;
@@ -72,6 +73,8 @@ struct GenerationDelta {
   bool has_more = false;          // this is a piece, but not the last one
 };
 
+// Returns the ledger of a request's client, or the server's if the transport has none for it.
+std::shared_ptr<RequestMemory> ledger_for(const ServerContext& context, const HttpRequest& from);
 // Returns the number of a client (HttpRequest::client) in the engine, which is never 0.
 uint64_t engine_client(const HttpRequest& from);
 

@@ -34,12 +34,13 @@ class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
  public:
   using Done = std::function<void(Result<CompiledGrammars>)>;
 
-  GrammarJob(ServerContext& context, IoThread& io, std::string client, const GrammarSpecs& specs, Done done)
+  GrammarJob(ServerContext& context, IoThread& io, const HttpRequest& from, const GrammarSpecs& specs,
+             Done done)
       : context_(context),
         io_(io),
-        client_(std::move(client)),
+        client_(from.client),
         done_(std::move(done)),
-        memory_(context.memory) {
+        memory_(ledger_for(context, from)) {
     std::map<const GrammarSpec*, size_t> known;
     for (const auto& spec : specs) {
       size_t index = kNoGrammar;
@@ -148,7 +149,7 @@ class GrammarJob : public std::enable_shared_from_this<GrammarJob> {
 
 }  // namespace
 
-std::function<void()> compile_grammars(ServerContext& context, IoThread& io, const std::string& client,
+std::function<void()> compile_grammars(ServerContext& context, IoThread& io, const HttpRequest& from,
                                        const GrammarSpecs& specs,
                                        std::function<void(Result<CompiledGrammars>)> done) {
   const auto first =
@@ -166,7 +167,7 @@ std::function<void()> compile_grammars(ServerContext& context, IoThread& io, con
                                               : "it was built without xgrammar"));
     return [] {};
   }
-  const auto job = std::make_shared<GrammarJob>(context, io, client, specs, std::move(done));
+  const auto job = std::make_shared<GrammarJob>(context, io, from, specs, std::move(done));
   job->start();
   return [weak = std::weak_ptr(job)] {
     if (const auto left = weak.lock()) left->leave();

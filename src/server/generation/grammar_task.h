@@ -36,7 +36,7 @@ struct CompiledGrammars {
 // Memory is counted from the beginning: for each grammar that waits an estimate from its text, during its
 // compilation also GrammarMemoryLimits::compile_bytes, and then its size. A vocabulary is counted before it
 // is made.
-std::function<void()> compile_grammars(ServerContext& context, IoThread& io, const std::string& client,
+std::function<void()> compile_grammars(ServerContext& context, IoThread& io, const HttpRequest& from,
                                        const GrammarSpecs& specs,
                                        std::function<void(Result<CompiledGrammars>)> done);
 

@@ -33,9 +33,10 @@ struct HttpRequest {
                      // returned move it out, together with body_charge
   std::string id;    // the client's X-Request-Id if it is printable and short, otherwise generated; echoed
   std::string peer;  // "127.0.0.1:54321"
-  std::string client;               // the account of the request: "peer:127.0.0.1", "key:alice"; never empty
-  int route = -1;                   // HttpAdmission::route of the gate; -1: there was no gate
-  ErrorStyle style = ErrorStyle{};  // HttpAdmission::style of the gate
+  std::string client;  // the account of the request: "peer:127.0.0.1", "key:alice"; never empty
+  std::shared_ptr<RequestMemory> memory;    // the client's ledger; null: the handler's context has one
+  int route = -1;                           // HttpAdmission::route of the gate; -1: there was no gate
+  ErrorStyle style = ErrorStyle{};          // HttpAdmission::style of the gate
   std::shared_ptr<const void> body_charge;  // the body's memory is counted for the client while a copy exists
   std::shared_ptr<RequestTally> tally;      // counts what the request costs; null: nothing is counted
   HeaderList answer_headers;                // HttpAdmission::answer_headers of the gate

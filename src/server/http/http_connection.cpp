@@ -230,6 +230,7 @@ HttpRequest HttpConnection::take_request() {
   request.id = client_id && valid_request_id(*client_id) ? std::string(*client_id) : random_id();
   request.peer = peer_.address;
   request.client = account_->name;
+  request.memory = memory_of(account_);
   return request;
 }
 

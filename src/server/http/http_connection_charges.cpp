@@ -77,7 +77,7 @@ void HttpConnection::discard_a_body() {
 bool HttpConnection::charge_body(size_t bytes) {
   const HttpTransport& transport = thread_->transport();
   const HttpLimits& limits = transport.options.limits;
-  if (!charge_) charge_ = std::make_shared<BodyCharge>(*transport.ledger, account_);
+  if (!charge_) charge_ = std::make_shared<BodyCharge>(account_);
   const auto outcome = charge_->grow_to(bytes, limits.total_body_bytes, limits.client_body_bytes());
   if (outcome == BodyCharge::Outcome::kGranted) return true;
   discard_a_body();

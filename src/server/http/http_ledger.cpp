@@ -25,7 +25,7 @@ std::shared_ptr<ClientAccount> HttpLedger::account(const std::string& client) {
   }
   // The account is made before the lock is taken: if there is no memory for the pointer, the deleter runs at
   // once, and it takes the lock itself.
-  auto made = std::shared_ptr<ClientAccount>(new ClientAccount(client),
+  auto made = std::shared_ptr<ClientAccount>(new ClientAccount(client, memory_),
                                              [ledger = shared_from_this()](const ClientAccount* account) {
                                                {
                                                  const std::lock_guard again(ledger->mutex_);

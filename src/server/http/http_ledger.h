@@ -41,11 +41,19 @@ std::string_view to_string(Refusal refusal);  // "key", "origin", …
 
 // ClientAccount counts what one client holds.
 struct ClientAccount {
-  explicit ClientAccount(std::string client) : name(std::move(client)) {}
+  ClientAccount(std::string client, std::shared_ptr<RequestMemory> server)
+      : name(std::move(client)), memory(std::move(server)) {}
   const std::string name;  // "peer:127.0.0.1", "key:alice"
+  RequestMemory memory;    // what the client's requests hold once the client is known
   std::atomic<size_t> body_bytes{0};
   std::atomic<int> connections{0};
 };
+
+// Returns the client's ledger, with which the account lives on.
+inline std::shared_ptr<RequestMemory> memory_of(std::shared_ptr<ClientAccount> account) {
+  RequestMemory* const memory = &account->memory;
+  return {std::move(account), memory};
+}
 
 class HttpLedger : public std::enable_shared_from_this<HttpLedger> {
  public:
@@ -134,8 +142,8 @@ class HeadCharge {
 // allocated until this object is destroyed.
 class BodyCharge {
  public:
-  BodyCharge(const HttpLedger& ledger, std::shared_ptr<ClientAccount> account)
-      : account_(std::move(account)), memory_(ledger.memory()) {}
+  explicit BodyCharge(std::shared_ptr<ClientAccount> account)
+      : account_(std::move(account)), memory_(memory_of(account_)) {}
   ~BodyCharge() { account_->body_bytes -= bytes(); }
   BodyCharge(const BodyCharge&) = delete;
   BodyCharge& operator=(const BodyCharge&) = delete;

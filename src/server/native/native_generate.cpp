@@ -92,7 +92,7 @@ class GenerateCall final : public ChoicesCall {
 };
 
 void generate(ServerContext& context, std::shared_ptr<HttpExchange> exchange) {
-  NativeLimits limits{.prompt = prompt_limits(context),
+  NativeLimits limits{.prompt = prompt_limits(context, exchange->request()),
                       .request = context.options.request_limits,
                       .reserve = place_reserver(context, exchange->request()),
                       .vocab_size = context.config.vocab_size,
@@ -118,11 +118,11 @@ ReservePlaces place_reserver(const ServerContext& context, const HttpRequest& fr
   };
 }
 
-PromptLimits prompt_limits(const ServerContext& context) {
+PromptLimits prompt_limits(const ServerContext& context, const HttpRequest& from) {
   return {.context_length = context.engine.context_length(),
           .max_total_tokens = context.engine.max_total_tokens(),
           .allow_auto_truncate = context.options.allow_auto_truncate,
-          .memory = context.memory};
+          .memory = ledger_for(context, from)};
 }
 
 void add_native_generate_routes(Router& router, ServerContext& context) {

@@ -107,7 +107,7 @@ void run_openai_call(ServerContext& context, std::shared_ptr<HttpExchange> excha
 
 OpenAiLimits openai_limits(const ServerContext& context, const HttpRequest& from) {
   OpenAiLimits limits;
-  limits.prompt = prompt_limits(context);
+  limits.prompt = prompt_limits(context, from);
   limits.request = context.options.request_limits;
   limits.reserve = place_reserver(context, from);
   limits.vocab_size = context.config.vocab_size;
