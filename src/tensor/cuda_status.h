@@ -2,17 +2,17 @@
 // cuda_*.cpp files of this folder, which include the runtime's header, may use it.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include "base/stream_handle.h"
+
+struct CUstream_st;  // a cudaStream_t points to it
 
 namespace hadal {
 
 // Throws hadal::Error, with the runtime's own text, for every cudaError_t but cudaSuccess.
 void check_cuda_status(int status, const char* expr, const char* file, int line);
 
-inline cudaStream_t to_cuda(StreamHandle stream) {
-  return static_cast<cudaStream_t>(stream.native);
+inline CUstream_st* to_cuda(StreamHandle stream) {
+  return static_cast<CUstream_st*>(stream.native);
 }
 
 }  // namespace hadal

@@ -119,7 +119,7 @@ def refusals(_work, model):
                        "--log-level", "info")
     check("SGLang's flags of sparse attention are accepted", code == 0 and 'flags not used flags="--dsa-seq-len-threshold"' in err, err)
     check("the log names index_topk", "sparse attention index_topk=64 index_heads=16 seq_len_threshold=64" in err, err)
-    expect_error("a threshold below 0", 2, ["--dsa-seq-len-threshold -1", "[0, "], *base, "--nsa-seq-len-threshold", -1)
+    expect_error("a threshold below 0", 2, ["--nsa-seq-len-threshold -1", "[0, "], *base, "--nsa-seq-len-threshold", -1)
 
 
 def claims(work, _model):
