@@ -80,6 +80,9 @@ TEST_P(EngineTest, PromptsThatTogetherHaveMoreScoresThanAStepKeepTheirBits) {
     r.logprobs = {.enabled = true, .start = 0};
     return r;
   };
+  std::vector<Finished> alone;  // computed first, because engines of one model must not run at the same time
+  for (uint64_t seed = 0; seed < 2; ++seed)
+    alone.push_back(run(*make_engine({.chunked_prefill_size = 64}), request(seed)));
   auto engine = make_engine({.chunked_prefill_size = -1});
   std::vector<RequestId> ids;
   engine->pause();
@@ -88,7 +91,7 @@ TEST_P(EngineTest, PromptsThatTogetherHaveMoreScoresThanAStepKeepTheirBits) {
   for (uint64_t seed = 0; seed < 2; ++seed) {
     const Finished cut = drain(*engine, ids[seed]);
     EXPECT_THAT(cut.prompt_logprobs, SizeIs(kPromptLen - 1));
-    expect_same(cut, run(*make_engine({.chunked_prefill_size = 64}), request(seed)));
+    expect_same(cut, alone[seed]);
   }
 }
 
