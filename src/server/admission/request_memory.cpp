@@ -32,10 +32,7 @@ RequestMemory::Taken RequestMemory::take_within(MemoryKind kind, size_t bytes, s
     if (taken == Taken::kReached) count_refusal(kind);
     return taken;
   }
-  if (take_here(kind, bytes, std::numeric_limits<size_t>::max()) != Taken::kTaken) {
-    count_refusal(kind);
-    return Taken::kReached;
-  }
+  if (!take_of_client(kind, bytes)) return Taken::kReached;
   const Taken taken = server_->take_within(kind, bytes, kind_limit);
   if (taken != Taken::kTaken) give_back_here(kind, bytes);
   return taken;
@@ -60,6 +57,12 @@ RequestMemory::Taken RequestMemory::take_here(MemoryKind kind, size_t bytes, siz
   return Taken::kKindReached;
 }
 
+bool RequestMemory::take_of_client(MemoryKind kind, size_t bytes) noexcept {
+  if (take_here(kind, bytes, std::numeric_limits<size_t>::max()) == Taken::kTaken) return true;
+  count_refusal(kind);
+  return false;
+}
+
 void RequestMemory::take_always(MemoryKind kind, size_t bytes) noexcept {
   if (server_ != nullptr) server_->take_always(kind, bytes);
   total_.fetch_add(bytes, std::memory_order_relaxed);
@@ -82,10 +85,7 @@ bool RequestMemory::hold_shared(MemoryKind kind, const void* part, size_t bytes)
   // A client's ledger holds the part in the server's as one holder, however many requests of it do.
   const auto hold = [&] {
     if (server_ == nullptr) return take(kind, bytes);
-    if (take_here(kind, bytes, std::numeric_limits<size_t>::max()) != Taken::kTaken) {
-      count_refusal(kind);
-      return false;
-    }
+    if (!take_of_client(kind, bytes)) return false;
     if (server_->hold_shared(kind, part, bytes)) return true;
     give_back_here(kind, bytes);
     return false;

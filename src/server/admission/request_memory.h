@@ -71,7 +71,9 @@ class RequestMemory {
   void release_shared(const void* part) noexcept;
 
   // Says whether the limit would allow `bytes` more now.
-  bool has_room(size_t bytes) const { return bytes <= free(); }
+  bool has_room(size_t bytes) const {
+    return total() <= limit_ && bytes <= limit_ - total() && (server_ == nullptr || server_->has_room(bytes));
+  }
   // Returns how many more bytes the limit allows.
   size_t free() const {
     const size_t here = limit_ - std::min(limit_, total());
@@ -90,6 +92,7 @@ class RequestMemory {
   static size_t index(MemoryKind kind) { return static_cast<size_t>(kind); }
   // Count in this ledger alone.
   Taken take_here(MemoryKind kind, size_t bytes, size_t kind_limit) noexcept;
+  bool take_of_client(MemoryKind kind, size_t bytes) noexcept;  // counts a refusal
   void give_back_here(MemoryKind kind, size_t bytes) noexcept;
 
   const size_t limit_;
