@@ -17,6 +17,9 @@ CASES = rows("memory", [
     ("a body of 60 MiB", post("/generate", b'{"text":"a","x":"' + b"y" * (60 << 20) + b'"}'), {"statuses": FULL, "clients": 2}),
     ("two bodies of 40 MiB that never end", (head("POST", "/generate", 40 << 20) + b"y" * (1 << 20), ("wait", 1.0)),
      {"answers": False, "once": True}),
+    # One client has at most 7/8 of the limit, so the neighbour is served while all these bodies wait for their last byte.
+    ("bodies of 64 KiB that fill the limit", (head("POST", "/generate", 64 << 10) + b" " * ((64 << 10) - 1), ("wait", 1.0)),
+     {"answers": False, "once": True, "clients": 1000, "memory_bytes": 144 << 20}),
     ("values of JSON", post("/generate", b'{"text":"a","x":[' + b"1," * (3 << 20) + b"1]}"), {"statuses": FULL}),
     ("a long word to tokenise", post("/tokenize", {"prompt": "a" * (3 << 20)}), {"statuses": FULL}),
     ("ids that become long texts", post("/detokenize", {"tokens": [4000] * 400_000}), {"answer_ratio": 16, "answer_bytes": 16 << 20}),

@@ -84,6 +84,10 @@ AMPLIFY = rows("amplification", [
     ("27 prompts with n of 128 and a grammar, 64 clients", post("/v1/completions", {
         "prompt": ["a"] * 27, "max_tokens": 4, "n": 128, "regex": "[a-z]{1,9}"}),
      {**SIXTY_FOUR, "answers": False, "answer_bytes": 16 << 20, "memory_bytes": 192 << 20}),
+    ("56 choices with all their scores, 26 clients", post("/generate", {
+        "text": "Once", "return_logprob": True, "top_logprobs_num": 128,
+        "sampling_params": {"max_new_tokens": 60, "n": 56, "ignore_eos": True}}),
+     {"clients": 26, "seconds": 3, "answers": False, "answer_bytes": 64 << 20, "memory_bytes": 1 << 30}),
     ("28 prompts with n of 128 and one id, 64 clients", post("/generate", {
         "text": ["a"] * 28, "rid": ["x"] * 28, "sampling_params": {"max_new_tokens": 4, "n": 128}}),
      {**SIXTY_FOUR, "statuses": BAD}),

@@ -148,6 +148,10 @@ ORIGINS = rows("origins", [
     ("OPTIONS storm", get("/generate", [FOREIGN, "Access-Control-Request-Method: POST"], method="OPTIONS"),
      {"clients": 32, "statuses": frozenset({200, 204, 403})}),
     ("an endless HEAD", get("/server_info", method="HEAD"), {"clients": 16}),
+    # With --allow-get-admin. Over plain HTTP a browser sends no Sec-Fetch-Site to another machine, so only its name tells an image on
+    # a foreign page from an operator's curl.
+    *((f"GET {name} as an image over plain HTTP", get(f"/{name}", ["User-Agent: Mozilla/5.0 (X11; Linux x86_64)", "Accept: image/*"]),
+       {"statuses": frozenset({403}), "group": "limits"}) for name in ("flush_cache", "start_profile", "stop_profile")),
 ], clients=2, seconds=0.3)
 
 PROBE = rows("health_generate", [

@@ -38,7 +38,8 @@ KEY = "the-key"
 GROUPS = {"plain": ["--enable-metrics"], "keys": ["--api-key", KEY, "--admin-api-key", "the-admin-key"], "tls": [],
           "memory": ["--enable-metrics", "--max-request-memory", "64"],
           "ranks": ["--enable-metrics", "--device", "cpu", "--tp-size", "2"],
-          "limits": ["--enable-metrics", "--max-logprobs", "5", "--max-request-tokens", "20000", "--max-prompt-logprobs", "5000"]}
+          "limits": ["--enable-metrics", "--max-logprobs", "5", "--max-request-tokens", "20000", "--max-prompt-logprobs", "5000",
+                     "--allow-get-admin"]}
 KNOWN = {"text": "The river", "sampling_params": {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True}}
 
 HONEST = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 32, "ignore_eos": True}}
