@@ -66,6 +66,14 @@ constexpr uint64_t extended_mask(uint64_t of_parent, int32_t node) {
   return of_parent | uint64_t{1} << node;
 }
 
+// Returns the mask of a row over the newest kMaxDraftNodes places of its sequence, whose last place is that
+// of node num_nodes − 1 (1 … kMaxDraftNodes nodes). The highest bit stands for the last place. Places before
+// the root's have set bits, because the row attends to them, too. The device's kernels read this form.
+constexpr uint64_t newest_mask(uint64_t ancestors, int num_nodes) {
+  const int before = kMaxDraftNodes - num_nodes;
+  return ancestors << before | ((uint64_t{1} << before) - 1);
+}
+
 // Tells whether the record of every key is at the key's own position.
 constexpr bool is_causal(uint64_t ancestors) {
   return (ancestors & (ancestors + 1)) == 0;

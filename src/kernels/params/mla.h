@@ -49,7 +49,8 @@ struct MlaDecodeParams {
   const int32_t* seq_idx = nullptr;  // [num_tokens]: row of the page table
   const int32_t* kv_len = nullptr;   // [num_tokens]: keys the token sees, including itself; 0 gives zeros
   // The masks of draft_tree.h say where the newest keys of a token are; they are visited in ascending order
-  // of position as all others are. Null: every mask is causal. No mask is 0. Only the CPU reads masks.
+  // of position as all others are. Null: every mask is causal. No mask is 0. (DeviceDecodeParams has the
+  // device's masks.)
   const uint64_t* ancestors = nullptr;  // [num_tokens]
   float softmax_scale = 0.0F;
   // A selection (indexer.h) replaces pages and kv_len: token t attends to the records at selected[t, 0 …

@@ -178,6 +178,8 @@ class DecodeBatch {
     kv_len = values;
     upload_lengths();
   }
+  // Sets the masks of the newest records, [sequences, q_len].
+  void set_masks(const std::vector<uint64_t>& values) { device_masks_ = DeviceArray<uint64_t>(values); }
 
   cuda::MlaPlanShape shape(int split_pages = 0) const {
     return {.num_seqs = static_cast<int64_t>(seq_idx.size()),
@@ -199,7 +201,8 @@ class DecodeBatch {
             .seq_idx = device_seq_idx_.data(),
             .kv_len = device_kv_len_.data(),
             .softmax_scale = kDecodeScale,
-            .causal = causal};
+            .causal = causal,
+            .newest_seen = device_masks_.size() > 0 ? device_masks_.data() : nullptr};
   }
 
   // Runs decode into poisoned outputs, with a poisoned plan and scratch.
@@ -269,6 +272,7 @@ class DecodeBatch {
   DeviceArray<bf16> device_q_;
   DeviceArray<int32_t> device_seq_idx_;
   DeviceArray<int32_t> device_kv_len_;
+  DeviceArray<uint64_t> device_masks_;  // empty: none
 };
 
 // Holds the largest ‖a − b‖ / ‖b‖ over rows of 512, and which row it is; a row of zeros must be zeros. NaN

@@ -83,6 +83,11 @@ struct DeviceDecodeParams {
   const int32_t* kv_len = nullptr;   // [num_seqs]: keys the last query sees; 0 gives zeros
   float softmax_scale = 0.0F;
   bool causal = true;
+  // These masks replace `causal`. Bit b of a query's mask (newest_mask of draft_tree.h) is set if the query
+  // sees the record at position kv_len − 64 + b; it sees all older records. kv_len is then the end of the
+  // sequence's records. Records that no query of a sequence sees may hold anything. A query that sees no
+  // record gives zeros. Masks need inputs that are not settled, and no selection.
+  const uint64_t* newest_seen = nullptr;  // [num_seqs, q_len]; null: no masks
   // True: the plan, kv_len, seq_idx, the page table and every record except the last q_len of each row of
   // kv_len were complete before the previous kernel could begin, so they are read before pdl_wait (see
   // launch.h). If several rows belong to one sequence, no row's last q_len keys may be older keys of another

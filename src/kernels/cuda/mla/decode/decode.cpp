@@ -123,6 +123,10 @@ void mla_decode(const DeviceDecodeParams& p, const DecodeGeometry& geometry, con
               "the plan is for scales {} of a KV record, the cache has {}",
               static_cast<int>(p.shape.layout.scales), static_cast<int>(p.kv.layout.scales));
   const bool selects = p.shape.index_topk > 0;
+  HADAL_CHECK(p.newest_seen == nullptr || (p.causal && !p.settled && !selects),
+              "masks of the newest records need causal attention, inputs that are not settled and no "
+              "selection: causal {}, settled {}, index_topk {}",
+              p.causal, p.settled, p.shape.index_topk);
   if (selects) {
     HADAL_CHECK(p.selection.slots != nullptr && p.selection.counts != nullptr,
                 "index_topk is {}; the selection's slots and counts must be set", p.shape.index_topk);
@@ -163,6 +167,7 @@ void mla_decode(const DeviceDecodeParams& p, const DecodeGeometry& geometry, con
       .settled = p.settled,
       .merge_inside = geometry.merge_inside,
       .out_f16 = p.kv.layout.format == KvFormat::kF16,
+      .newest_seen = p.newest_seen,
       .index_topk = p.shape.index_topk,
   };
   const Kernel kernel = kernel_of(geometry.kernel, p.kv.layout.format);

@@ -43,9 +43,10 @@ struct DecodeArgs {
   float scale_log2;  // softmax_scale · log2 e
   bool causal;
   bool settled;
-  bool merge_inside;  // the kernel joins split sequences itself; else mla_merge follows
-  bool out_f16;       // `out` is float16, like the cache
-  int index_topk;     // rows of more keys than this are treated as empty (planned_keys); 0: no selection
+  bool merge_inside;            // the kernel joins split sequences itself; else mla_merge follows
+  bool out_f16;                 // `out` is float16, like the cache
+  const uint64_t* newest_seen;  // [num_seqs, q_len] (DeviceDecodeParams); null: no masks
+  int index_topk;  // rows of more keys than this are treated as empty (planned_keys); 0: no selection
 };
 
 // These launch the kernels, each with any plan of its DecodeKernel. kSwapped and kTiles support all formats,

@@ -8,6 +8,7 @@
 #include "kernels/cuda/common/pdl.cuh"
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/mla/decode/decode.h"
+#include "kernels/params/draft_tree.h"
 
 namespace hadal::cuda::reference {
 namespace {
@@ -66,7 +67,7 @@ template <KvFormat kFormat, typename Real>
 __global__ void __launch_bounds__(kThreads) mla_decode_kernel(DeviceDecodeParams p, void* out, Real* lse) {
   __shared__ Real q[kKvRowDim];
   __shared__ Real probabilities[kThreads];
-  __shared__ const std::byte* records[kThreads];
+  __shared__ const std::byte* records[kThreads];  // null: the query does not see the record
   __shared__ Real scratch[kThreads / 32];
   pdl_wait();
   const int t = static_cast<int>(threadIdx.x);
@@ -75,7 +76,9 @@ __global__ void __launch_bounds__(kThreads) mla_decode_kernel(DeviceDecodeParams
   const auto seq = row / rows;
   const int query = static_cast<int>(row % rows) / p.shape.num_heads;
   const int kv_len = p.kv_len[seq];
-  const int visible = max(0, p.causal ? kv_len - p.shape.q_len + 1 + query : kv_len);
+  const bool masked = p.newest_seen != nullptr;
+  const uint64_t newest = masked ? p.newest_seen[seq * p.shape.q_len + query] : 0;
+  const int visible = max(0, p.causal && !masked ? kv_len - p.shape.q_len + 1 + query : kv_len);
   const bool selected = p.shape.index_topk > 0 && selects_keys(kv_len, p.shape.index_topk);
   const int32_t* slots = p.selection.slots + seq * p.shape.index_topk;
   const int num_keys = selected ? p.selection.counts[seq] : visible;
@@ -92,8 +95,10 @@ __global__ void __launch_bounds__(kThreads) mla_decode_kernel(DeviceDecodeParams
   for (int begin = 0; begin < num_keys; begin += kThreads) {
     const int count = min(kThreads, num_keys - begin);
     Real score = -INFINITY;
-    if (t < count) {
-      const int key = begin + t;
+    records[t] = nullptr;
+    const int key = begin + t;
+    const int bit = key - kv_len + kMaxDraftNodes;  // of the mask; below 0: the record is older
+    if (t < count && (!masked || bit < 0 || (newest >> bit & 1) != 0)) {
       const int page = selected ? slots[key] / kPageSize : table[key / kPageSize];
       const int offset = (selected ? slots[key] : key) % kPageSize;
       const std::byte* record = p.kv.pool + page * page_stride + offset * record_stride;
@@ -104,12 +109,14 @@ __global__ void __launch_bounds__(kThreads) mla_decode_kernel(DeviceDecodeParams
     }
     const Real new_maximum =
         max(maximum, block_reduce(score, scratch, [](Real a, Real b) { return max(a, b); }));
-    const Real rescale = exp(maximum - new_maximum);
-    const Real probability = t < count ? exp(score - new_maximum) : Real{0};
+    const Real base = new_maximum == -INFINITY ? Real{0} : new_maximum;  // the query sees none of the records
+    const Real rescale = exp(maximum - base);
+    const Real probability = exp(score - base);
     probabilities[t] = probability;
     sum = sum * rescale + block_reduce(probability, scratch, [](Real a, Real b) { return a + b; });
     for (Real& value : values) value *= rescale;
     for (int k = 0; k < count; ++k) {
+      if (records[k] == nullptr) continue;
       for (int c = 0; c < kColumns; ++c) {
         values[c] += probabilities[k] * record_value<kFormat, Real>(records[k], t + c * kThreads);
       }
@@ -118,10 +125,9 @@ __global__ void __launch_bounds__(kThreads) mla_decode_kernel(DeviceDecodeParams
     __syncthreads();
   }
   for (int c = 0; c < kColumns; ++c) {
-    store_output<kFormat>(out, row * kKvLatentDim + t + c * kThreads,
-                          num_keys == 0 ? Real{0} : values[c] / sum);
+    store_output<kFormat>(out, row * kKvLatentDim + t + c * kThreads, sum == 0 ? Real{0} : values[c] / sum);
   }
-  if (lse != nullptr && t == 0) lse[row] = num_keys == 0 ? Real{-INFINITY} : maximum + log(sum);
+  if (lse != nullptr && t == 0) lse[row] = sum == 0 ? Real{-INFINITY} : maximum + log(sum);
 }
 
 template <typename Real>

@@ -14,7 +14,7 @@
 // 8 of the operand, and the keys are permuted (see below). Each element is transposed once per block.
 // Warpgroup 2 loads: one thread of warp 0 issues the loads of pages, and warp 1 prepares a page that has
 // arrived: it copies the scales, finds the largest, and zeroes records beyond the length, which may hold
-// anything.
+// anything. Records that masks hide from all queries are zeroed by the warpgroup that scores the page.
 //
 // Queries are quantised when a piece begins: one e4m3 per value, and one scale, a power of two, per row. A
 // block without a cluster loads them through two slots of the ring of pages, before the slots are needed for
@@ -36,6 +36,7 @@
 // empty[4][g]      8 (computing) ×       the tiles of group g have been read             each use of the slot
 //                  blocks
 // named 1          256 (computing)       (1), (2), and the beginning and end of a piece
+// named 2, 3       128                   records of a page that masks hide are zeros
 // Group 0 is tiles 0 and 2 of 128 latents, and scales; group 1 is tiles 1 and 3, and the rope part.
 //
 // A computing thread has 240 registers: 128 for the output, 32 for sums, and 32 that hold either scores or
@@ -67,12 +68,15 @@ __device__ __forceinline__ void attend(const DecodeArgs& args, int part, int fir
 
   for_each_piece(args, part, [&](const DecodePiece& piece) {
     RowState rows;
+    const bool has_newest = args.newest_seen != nullptr;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       rows.base[h] = -INFINITY;
       rows.sum[h] = 0.0F;
       const int query = min((first_row + own_row + 8 * h) / args.num_heads, args.q_len - 1);
-      rows.visible[h] = args.causal ? piece.num_keys - args.q_len + 1 + query : piece.num_keys;
+      rows.visible[h] = has_newest    ? query
+                        : args.causal ? piece.num_keys - args.q_len + 1 + query
+                                      : piece.num_keys;
     }
     float out[4][32];
 #pragma unroll
@@ -96,10 +100,16 @@ __device__ __forceinline__ void attend(const DecodeArgs& args, int part, int fir
       const uint32_t slot =
           __shfl_sync(0xffffffffU, side == 0 || !second ? at.slot : next.slot, 0);  // uniform
       if (side == 0 || second) {
+        const int valid = piece.num_keys - (page + side) * kPageSize;
+        if (has_masks(args, valid)) {
+          hide_records<kIsE4M3>(args, piece.seq, valid, shared, slot, side == 0 ? at.phase : next.phase,
+                                side);
+        }
         make_scores<kIsE4M3>(s, shared, slot, side == 0 ? at.phase : next.phase);
         const int end = (page + side + 1) * kPageSize;
-        const bool masked = end > piece.num_keys - (args.causal ? args.q_len - 1 : 0);
-        const float2 tops = mask_scores(s, rows, end - kPageSize, masked);
+        const int may_hide = has_newest ? kMaxDraftNodes : args.causal ? args.q_len - 1 : 0;
+        const bool masked = end > piece.num_keys - may_hide;
+        const float2 tops = mask_scores(args, piece, s, rows, end - kPageSize, masked);
         const float bits = (kIsE4M3 ? shared.keys[slot].bits : 0.0F) - kWeightBits;
         bounds = {tops.x * rows.scale[0] + bits, tops.y * rows.scale[1] + bits};
       } else {  // there is no second page, and its weights are zeros

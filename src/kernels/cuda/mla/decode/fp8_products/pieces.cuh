@@ -9,6 +9,7 @@
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/limits.h"
+#include "kernels/cuda/mla/decode/shared/newest.cuh"
 #include "kernels/cuda/mla/decode/shared/partials.cuh"
 #include "kernels/cuda/mla/decode/shared/pieces.cuh"
 
@@ -30,10 +31,10 @@ constexpr float kWeightBits = 8.0F;
 constexpr int kComputeRegisters = 240;
 constexpr int kLoadRegisters = 24;
 
-enum NamedBarrier { kCompute = 1 };
+enum NamedBarrier { kCompute = 1, kSides };  // kSides + side: within a computing warpgroup
 
 struct alignas(16) KeyFacts {  // scales of the keys of a page
-  float scale[kPageSize];      // zero beyond the length
+  float scale[kPageSize];      // zero beyond the length, and if masks hide the record from all queries
   float bits;                  // log2 of the largest scale, rounded up
 };
 
@@ -120,7 +121,7 @@ struct RowState {  // a thread's two rows
   float base[2];
   float sum[2];    // sums over the thread's columns
   float scale[2];  // scales of scores
-  int visible[2];  // numbers of visible keys
+  int visible[2];  // numbers of visible keys or, if the call has masks, the rows' queries
 };
 
 // Loads the scales of the thread's columns: keys 8·j + column and the next one.
@@ -131,9 +132,22 @@ __device__ __forceinline__ void load_scales(float2 (&scales)[8], const KeyFacts&
 }
 
 // Masks the scores; returns the largest of each of the thread's two rows.
-__device__ __forceinline__ float2 mask_scores(float (&s)[32], const RowState& rows, int first_key,
+__device__ __forceinline__ float2 mask_scores(const DecodeArgs& args, const DecodePiece& piece,
+                                              float (&s)[32], const RowState& rows, int first_key,
                                               bool masked) {
-  if (masked) {
+  if (masked && args.newest_seen != nullptr) {
+    const int column = 2 * (static_cast<int>(threadIdx.x) % 4);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint64_t seen =
+          seen_by_query(args, piece.seq, rows.visible[h], piece.num_keys - first_key) >> column;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if ((seen >> (8 * j) & 1) == 0) s[4 * j + 2 * h] = -INFINITY;
+        if ((seen >> (8 * j + 1) & 1) == 0) s[4 * j + 2 * h + 1] = -INFINITY;
+      }
+    }
+  } else if (masked) {
     const int column = 2 * (static_cast<int>(threadIdx.x) % 4);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -181,6 +195,37 @@ __device__ __forceinline__ float2 raise_bases(RowState& rows, float2 bounds) {
     rows.sum[h] *= factors[h];
   }
   return {factors[0], factors[1]};
+}
+
+// Zeroes the records of a page, and their scales, that masks hide from all queries of a sequence, and finds
+// the largest scale again. It is called by the warpgroup that scores the page, before any thread of the block
+// uses it.
+template <bool kIsE4M3>
+__device__ __forceinline__ void hide_records(const DecodeArgs& args, int seq, int valid, Shared& shared,
+                                             uint32_t slot, uint32_t parity, int side) {
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const uint64_t seen = seen_by_any(args, seq, valid);
+  for (int group = 0; group < 2; ++group) mbarrier_wait(&shared.ready[slot][group], parity);
+#pragma unroll 1
+  for (int i = thread; i < kPageSize * 8; i += 128) {
+    if ((seen >> (i / 8) & 1) != 0) continue;
+#pragma unroll 1
+    for (int tile = 0; tile < kTiles; ++tile)
+      *reinterpret_cast<uint4*>(shared.pages[slot] + tile * kTileBytes + i * 16) = make_uint4(0, 0, 0, 0);
+  }
+  if (kIsE4M3 && thread < 32) {
+    KeyFacts& facts = shared.keys[slot];
+    float top = 0.0F;
+#pragma unroll 1
+    for (int key = thread; key < kPageSize; key += 32) {
+      if ((seen >> key & 1) == 0) facts.scale[key] = 0.0F;
+      top = fmaxf(top, facts.scale[key]);
+    }
+    top = warp_max(top);
+    if (thread == 0) facts.bits = ceilf(log2f(fmaxf(top, 0x1p-60F)));
+  }
+  fence_proxy_async_shared();
+  named_barrier_sync(kSides + side, 128);
 }
 
 // Turns scores into weights. The weights without the keys' scales are added to the rows' sums.

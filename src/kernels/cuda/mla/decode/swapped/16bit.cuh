@@ -159,7 +159,9 @@ struct Format16 {
     store_weights<kN>(s, work.weights);
     const int first_m = lower ? 0 : kHalf;
     const int end_m = upper ? kMTiles : kHalf;
-    if (work.valid < kPageSize) {  // latents of records that do not exist become zeros: 0 · NaN is NaN
+    if (has_masks(*work.args, work.valid)) {
+      zero_unseen<kN>(page, work, 1 + first_m, 1 + end_m);
+    } else if (work.valid < kPageSize) {  // latents of records that do not exist become zeros: 0 · NaN is NaN
 #pragma unroll 1
       for (int m = first_m; m < end_m; ++m) {
         std::byte* tile = page.tile(1 + m);
@@ -183,6 +185,22 @@ struct Format16 {
   }
 
  private:
+  // Zeroes the records that masks hide from all queries, and those that do not exist, in the tiles [first,
+  // end).
+  template <int kN>
+  static __device__ __forceinline__ void zero_unseen(const Page& page, const PageWork<kN>& work, int first,
+                                                     int end) {
+    const uint64_t seen = seen_by_any(*work.args, work.seq, work.valid);
+#pragma unroll 1
+    for (int tile = first; tile < end; ++tile) {
+#pragma unroll 1
+      for (int i = static_cast<int>(threadIdx.x) % 128; i < kPageSize * 8; i += 128) {
+        if ((seen >> (i / 8) & 1) == 0)
+          *reinterpret_cast<uint4*>(page.tile(tile) + i * 16) = make_uint4(0, 0, 0, 0);
+      }
+    }
+  }
+
   // Stores the fresh records in the tiles [first, end) of a page that was loaded before they were written.
   template <int kN>
   static __device__ __forceinline__ void patch(const Page& page, const PageWork<kN>& work, const Fresh& fresh,
@@ -226,16 +244,13 @@ struct Format16 {
   template <int kN>
   static __device__ __forceinline__ void softmax(State<kN>& state, float (&s)[kN / 2],
                                                  const PageWork<kN>& work, float counted) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-    const int key = warp * 16 + lane / 4;
     float top[kN / 4];
 #pragma unroll
     for (int i = 0; i < kN / 2; ++i) {
       const int r = i / 4 * 2 + i % 2;
       const int h = i / 2 % 2;
       s[i] *= work.scale_log2;
-      if (work.masked && key + 8 * h >= work.seen[r]) s[i] = -INFINITY;
+      if (work.hidden != 0 && (work.hidden >> (2 * r + h) & 1U) != 0) s[i] = -INFINITY;
       top[r] = h == 0 ? s[i] : fmaxf(top[r], s[i]);
     }
     float base[kN / 4];

@@ -61,7 +61,7 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
     scores<kN, 0, kSteps>(s, scales, page, opaque(shared_address(work.queries)), work.valid);
     page.free(0);
     softmax<kN>(state, s, factor, scales, work, 1.0F);
-    if (work.valid < kPageSize) Load::template zero_beyond<0, 4>(page, work.valid);
+    Load::template zero_unseen<kN, 0, 4>(page, work);
     values<kN, 0, kMTiles>(state, factor, page, opaque(shared_address(work.weights)));
   }
 
@@ -100,11 +100,11 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
     // new maximum.
     if (warpgroup == 0) {
       rescale<kN, kMTiles / 2, kMTiles>(state, factor);
-      if (work.valid < kPageSize) Load::template zero_beyond<0, 2>(page, work.valid);
+      Load::template zero_unseen<kN, 0, 2>(page, work);
       values<kN, 0, kMTiles / 2>(state, factor, page, opaque(shared_address(work.weights)), &sender);
     } else {
       rescale<kN, 0, kMTiles / 2>(state, factor);
-      if (work.valid < kPageSize) Load::template zero_beyond<2, 4>(page, work.valid);
+      Load::template zero_unseen<kN, 2, 4>(page, work);
       values<kN, kMTiles / 2, kMTiles>(state, factor, page, opaque(shared_address(work.weights)), &sender);
     }
   }
@@ -198,12 +198,12 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
   // for the output so far. The weights are multiplied by `counted` (0 or 1) in the sums.
   template <int kN>
   static __device__ __forceinline__ void softmax(State<kN>& state, float (&s)[kN / 2],
-                                                 float (&factor)[kN / 4], const Scales& scales,
+                                                 float (&factor)[kN / 4], Scales& scales,
                                                  const PageWork<kN>& work, float counted) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-    const int key = warp * 16 + lane / 4;
     const int column = 2 * (lane % 4);
+    if constexpr (kIsE4M3) Load::hide_scales(scales, work);
     float row_scale[kN / 4];
 #pragma unroll
     for (int j = 0; j < kN / 8; ++j) {
@@ -234,7 +234,7 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
         } else {
           s[i] *= row_scale[r];
         }
-        if (work.masked && key + 8 * h >= work.seen[r]) s[i] = -INFINITY;
+        if (work.hidden != 0 && (work.hidden >> (2 * r + h) & 1U) != 0) s[i] = -INFINITY;
         top[r] = h == 0 ? s[i] : fmaxf(top[r], s[i]);
       }
     }

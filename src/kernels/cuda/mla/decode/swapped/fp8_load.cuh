@@ -183,21 +183,40 @@ struct FormatFp8Load {
       scales.group[h][3] = exists ? v.w : 1.0F;
     }
   }
+  // Sets the scales of records that masks hide from all queries to 1, once no product is in flight.
+  template <int kN>
+  static __device__ __forceinline__ void hide_scales(Scales& scales, const PageWork<kN>& work) {
+    if (!has_masks(*work.args, work.valid)) return;
+    const int key = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+    const uint64_t seen = seen_by_any(*work.args, work.seq, work.valid) >> key;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if ((seen >> (8 * h) & 1) != 0) continue;
+#pragma unroll
+      for (float& scale : scales.group[h]) scale = 1.0F;
+    }
+  }
 
-  // Zeroes the codes of records from `valid` on, which may hold anything. Each warp calls it after softmax()
-  // and zeroes the codes that it will read.
-  template <int kFirst, int kEnd>
-  static __device__ __forceinline__ void zero_beyond(const Page& page, int valid) {
+  // Zeroes the codes of records from work.valid on, and of those that masks hide from all queries, which may
+  // hold anything. Each warp calls it after softmax() and zeroes the codes that it will read.
+  template <int kN, int kFirst, int kEnd>
+  static __device__ __forceinline__ void zero_unseen(const Page& page, const PageWork<kN>& work) {
+    const bool masked = has_masks(*work.args, work.valid);
+    if (!masked && work.valid >= kPageSize) return;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+    const uint64_t seen = masked ? seen_by_any(*work.args, work.seq, work.valid) : 0;
+    const int begin = masked ? 0 : work.valid;
 #pragma unroll
     for (int t = kFirst; t < kEnd; ++t) {
       const uint32_t tile = shared_address(page.tile(1 + t));
-      for (int i = lane; i < (kPageSize - valid) * 2; i += 32) {
-        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
-                         tile + swizzle_128(valid + i / 2, i % 2 * 4 + warp)),
-                     "r"(0)
-                     : "memory");
+      for (int i = lane; i < (kPageSize - begin) * 2; i += 32) {
+        const int record = begin + i / 2;
+        if ((seen >> record & 1) != 0) continue;
+        asm volatile(
+            "st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(tile + swizzle_128(record, i % 2 * 4 + warp)),
+            "r"(0)
+            : "memory");
       }
     }
     fence_proxy_async_shared();

@@ -256,12 +256,16 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
       state.sum[r] = 0.0F;
     }
     PageWork<kN> work;
+    work.args = &args;
+    work.seq = piece.seq;
     work.queries = queries;
     work.weights = all_weights + warpgroup * Format::template weight_bytes<kN>();
     work.exchange = small.exchange[warpgroup][0];
     work.scale_log2 = args.scale_log2;
     work.barrier = 2 + warpgroup;
-    const int seen_by_all = piece.num_keys - (args.causal ? args.q_len - 1 : 0);
+    const int seen_by_all = piece.num_keys - (args.newest_seen != nullptr ? kMaxDraftNodes
+                                              : args.causal               ? args.q_len - 1
+                                                                          : 0);
     // Both warpgroups share an odd page at the end.
     const bool odd = supports_pairs<Format>() && count % kWarpgroups != 0;
     const bool early = (num_blocks > 1 || partial != nullptr) && odd && count == 1;
@@ -271,15 +275,10 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
       if (both || i % kWarpgroups == warpgroup) {
         const int first_key = (piece.begin_page + member.rank + i * member.cluster) * kPageSize;
         work.valid = piece.num_keys - first_key;
-        work.masked = first_key + kPageSize > seen_by_all;
-        if (work.masked) {
-#pragma unroll
-          for (int r = 0; r < kN / 4; ++r) {
-            const int row = member.first_row + r / 2 * 8 + 2 * (thread % 4) + r % 2;
-            const int query = args.q_len == 1 ? 0 : min(row / args.num_heads, args.q_len - 1);
-            work.seen[r] = seen_by_all - first_key + (args.causal ? query : 0);
-          }
-        }
+        work.hidden =
+            first_key + kPageSize > seen_by_all
+                ? hidden_scores<kN>(args, piece.seq, member.first_row, work.valid, seen_by_all - first_key)
+                : 0;
         work.fresh_begin = patched ? fresh_from - first_key : kPageSize;
         const Page page{ring, cursor, ring.aux + aux * Format::kAuxBytes, ring.num_issued()};
         const TileCursor scratch = ring.ahead(cursor, Format::kTiles);

@@ -31,8 +31,9 @@
 //   attend<kN>(state, facts, page, work)
 //                        called by a warpgroup for one page: updates the state. It waits for the tiles that
 //                        it reads and frees each of them, also tile 0, as soon as it has read it; no product
-//                        is in flight at its end. Keys from work.valid on may hold anything, also NaN, and
-//                        are ignored. No other code uses the named barrier work.barrier (128 threads).
+//                        is in flight at its end. Keys from work.valid on, and keys that masks hide from
+//                        all queries, may hold anything, also NaN, and are ignored. No other code uses the
+//                        named barrier work.barrier (128 threads).
 //   kPairs               true: there is attend_pair<kN>(state, facts, page, work, warpgroup, given, taken,
 //                        sender), called by both warpgroups for one page, the last of an odd number of pages
 //                        of a piece. Warpgroup w computes the scores over half of k, writes them to `given`
@@ -55,6 +56,7 @@
 #include "kernels/cuda/common/sanitize.cuh"
 #include "kernels/cuda/common/spin.cuh"
 #include "kernels/cuda/common/tma.cuh"
+#include "kernels/cuda/mla/decode/shared/newest.cuh"
 #include "kernels/cuda/mla/decode/shared/pieces.cuh"
 
 namespace hadal::cuda::swapped {
@@ -205,6 +207,8 @@ struct State {
 // Describes the work on one page.
 template <int kN>
 struct PageWork {
+  const DecodeArgs* args;
+  int seq;
   const std::byte* queries;
   std::byte* weights;  // this warpgroup's: weight_bytes<kN>()
   float* exchange;     // this warpgroup's: [4 warps][kN]
@@ -212,9 +216,32 @@ struct PageWork {
   int barrier;         // named barrier of this warpgroup
   int valid;           // keys from the page's first key to the sequence's end; may be > 64
   int fresh_begin;     // records from this one on are fresh (see kFreshRecords); may be < 0; ≥ 64: none
-  bool masked;         // some row of the tile may not see all 64 keys
-  int seen[kN / 4];    // if masked: keys of this page that the thread's row sees (may be < 0 or > 64)
+  uint32_t hidden;     // hidden_scores; 0 if every row of the tile sees all 64 keys
 };
+
+// Returns which scores of a thread are hidden: bit 2 · r + h is set if the r-th of the thread's rows does not
+// see the h-th of the thread's keys in the page. `first_query_sees` is the number of the page's keys that the
+// first query sees if the call has no masks (may be < 0 or > 64).
+template <int kN>
+__device__ __forceinline__ uint32_t hidden_scores(const DecodeArgs& args, int seq, int first_row, int valid,
+                                                  int first_query_sees) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int key = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;  // the other key is 8 further on
+  uint32_t hidden = 0;
+#pragma unroll
+  for (int r = 0; r < kN / 4; ++r) {
+    const int row = first_row + r / 2 * 8 + 2 * (lane % 4) + r % 2;
+    const int query = args.q_len == 1 ? 0 : min(row / args.num_heads, args.q_len - 1);
+    if (args.newest_seen != nullptr) {
+      const auto seen = static_cast<uint32_t>(seen_by_query(args, seq, query, valid) >> key);
+      hidden |= (~seen & 1U) << (2 * r) | (~seen >> 8 & 1U) << (2 * r + 1);
+    } else {
+      const int sees = first_query_sees + (args.causal ? query : 0);
+      hidden |= (key >= sees ? 1U : 0U) << (2 * r) | (key + 8 >= sees ? 1U : 0U) << (2 * r + 1);
+    }
+  }
+  return hidden;
+}
 
 // Begins a page's softmax: it updates the running maxima of a thread's rows over the warpgroup's 64 keys. All
 // 128 threads call it; the four warps exchange their maxima through work.exchange. `top` is the largest score

@@ -31,9 +31,10 @@
 //
 // A page is nine tiles of 64 keys × 64 columns (128-byte swizzle, 8 KB; tile 8 is the rope part). Each tile
 // is waited for separately, in the order in which the tiles become free and are loaded: rope, 0…3, 4…7 for
-// the first page of a pair, and 4…7, 0…3, rope for the second. Records beyond the length may hold anything:
-// with 16-bit caches the warpgroup that scores the page zeroes them before use, and with FP8 caches the
-// loading warpgroup writes zeros. Meanwhile the next pair is prefetched into the L2.
+// the first page of a pair, and 4…7, 0…3, rope for the second. Records beyond the length, and records that
+// masks hide from all queries, may hold anything: with 16-bit caches the warpgroup that scores the page
+// zeroes them before use, and with FP8 caches the loading warpgroup writes zeros. Meanwhile the next pair is
+// prefetched into the L2.
 //
 // barrier         arrivals              guards                                         phase
 // q_full          1 + bytes             the queries of a piece                         pieces with pages
@@ -82,13 +83,17 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
 #pragma unroll
     for (float& value : out) value = 0.0F;
     float sum[2] = {0.0F, 0.0F};
-    int visible[2];
+    const bool has_newest = args.newest_seen != nullptr;
+    int visible[2];  // see mask()
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int query = min((first_row + own_row + 8 * h) / args.num_heads, args.q_len - 1);
-      visible[h] = args.causal ? piece.num_keys - args.q_len + 1 + query : piece.num_keys;
+      visible[h] = has_newest    ? query
+                   : args.causal ? piece.num_keys - args.q_len + 1 + query
+                                 : piece.num_keys;
     }
-    const int all_visible = args.causal ? piece.num_keys - args.q_len + 1 : piece.num_keys;
+    // Every row sees the keys before this one.
+    const int all_visible = piece.num_keys - (has_newest ? kMaxDraftNodes : args.causal ? args.q_len - 1 : 0);
     if (piece.begin_page < piece.end_page) {
       mbarrier_wait(&shared.q_full, pieces++ & 1U);
       if constexpr (kWidened) {
@@ -110,8 +115,8 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
     // the other tiles, then over the others.
     const auto begin_first_scores = [&](int page, uint32_t parity) {
       const int valid = piece.num_keys - page * kPageSize;
-      if (!kWidened && valid < kPageSize)
-        zero_records(shared.keys[0], shared.full[0], parity, valid, kWithinLeft);
+      if (!kWidened)
+        zero_records(args, piece.seq, shared.keys[0], shared.full[0], parity, valid, kWithinLeft);
       make_scores<true, kF16, kWidened, 0, 1>(s, shared.queries, held, shared.keys[0], shared.full[0],
                                               parity);
     };
@@ -140,7 +145,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       const int first_key = page * kPageSize;
       if constexpr (kIsLeft) {
         if constexpr (!kAhead) make_first_scores(page);
-        if (first_key + kPageSize > all_visible) mask(s, visible, first_key);
+        if (first_key + kPageSize > all_visible) mask(args, piece, s, visible, first_key);
         const float2 factors = renew(largest(s), maximum, args.scale_log2);
         make_weights(s, maximum, factors, sum, args.scale_log2);
         if (first_of_row) {
@@ -200,14 +205,14 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
         if (has_second) {
           const uint32_t parity = uses[1]++ & 1U;
           const int valid = piece.num_keys - first_key - kPageSize;
-          if (!kWidened && valid < kPageSize)
-            zero_records(shared.keys[1], shared.full[1], parity, valid, kWithinRight);
+          if (!kWidened)
+            zero_records(args, piece.seq, shared.keys[1], shared.full[1], parity, valid, kWithinRight);
           make_scores<false, kF16, kWidened, 0, kTiles>(s, shared.queries, held, shared.keys[1],
                                                         shared.full[1], parity);
           wgmma_wait<0>();
           wgmma_pin(s);
           if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
-          if (first_key + 2 * kPageSize > all_visible) mask(s, visible, first_key + kPageSize);
+          if (first_key + 2 * kPageSize > all_visible) mask(args, piece, s, visible, first_key + kPageSize);
           const float2 top = largest(s);
           begin_first_values();
           maximum[0] = shared.maximum[own_row];

@@ -182,10 +182,11 @@ __device__ __forceinline__ uint4 bf16_to_f16(const uint4& values) {
 
 // Widens four column tiles of a page from tile `first` on, and with `rope` also the rope tile; called by 128
 // threads. Codes go from global memory (or the L2, if the prefetch has completed) to registers, and as
-// float16 to shared memory. Records from `valid` on become zeros.
+// float16 to shared memory. Records from `valid` on become zeros, and so do the values of those that masks
+// hide from all queries of the sequence `seq`.
 template <bool kIsE4M3>
 __device__ __forceinline__ void widen_tiles(const DecodeArgs& args, Shared& shared, int page_of_pair,
-                                            int group, int first, bool rope, int32_t page, int valid,
+                                            int group, int first, bool rope, int seq, int32_t page, int valid,
                                             uint32_t parity) {
   constexpr int kRowBytes = kIsE4M3 ? kKvRowBytesFp8E4M3 : kKvRowBytesFp8E5M2;
   const int thread = static_cast<int>(threadIdx.x) % 128;
@@ -219,6 +220,19 @@ __device__ __forceinline__ void widen_tiles(const DecodeArgs& args, Shared& shar
     const int chunk = column % 64 / 8;
     *reinterpret_cast<uint4*>(tile + swizzle_128(key, chunk)) = low;
     *reinterpret_cast<uint4*>(tile + swizzle_128(key, chunk + 1)) = high;
+  }
+  if (has_masks(args, valid)) {
+    const uint64_t seen = seen_by_any(args, seq, valid) >> own_key;
+    std::byte* tile = tiles + column / 64 * kTileBytes;
+#pragma unroll 1
+    for (int i = 0; i < kPageSize; i += 8) {
+      if ((seen >> i & 1) != 0) continue;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        *reinterpret_cast<uint4*>(tile + swizzle_128(own_key + i, column % 64 / 8 + half)) =
+            make_uint4(0, 0, 0, 0);
+      }
+    }
   }
   if (rope) {
     std::byte* tile = tiles + (kTiles - 1) * kTileBytes;
@@ -285,7 +299,7 @@ __device__ __forceinline__ void produce_widened(const DecodeArgs& args, const CU
         const int group = turn & 1;
         if (of_pair == 1 && !second) continue;
         widen_tiles<kIsE4M3>(args, shared, of_pair, group, of_pair == group ? 0 : kHalfTiles,
-                             of_pair == group, of_pair == 0 ? first_id : second_id,
+                             of_pair == group, piece.seq, of_pair == 0 ? first_id : second_id,
                              valid - of_pair * kPageSize, ((of_pair == 0 ? uses0 : uses1) & 1U) ^ 1U);
       }
       ++uses0;

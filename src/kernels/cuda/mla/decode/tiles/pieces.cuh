@@ -12,6 +12,7 @@
 #include "kernels/cuda/common/types.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/limits.h"
+#include "kernels/cuda/mla/decode/shared/newest.cuh"
 #include "kernels/cuda/mla/decode/shared/pieces.cuh"
 
 namespace hadal::cuda::tiles {
@@ -51,17 +52,24 @@ __device__ __forceinline__ Mbarrier* full_of(Mbarrier (&full)[kTiles], int tile)
   return &full[!kWidened ? tile : tile / kHalfTiles == 1 ? kHalfTiles : 0];
 }
 
-// Zeroes the records of a page of 16-bit values from `valid` on, once the page has arrived. It is called by
-// the 128 threads of a warpgroup.
-__device__ __forceinline__ void zero_records(std::byte* tiles, Mbarrier (&full)[kTiles], uint32_t parity,
-                                             int valid, int named_barrier) {
+// Zeroes the records of a page of 16-bit values from `valid` on, and those that masks hide from all queries,
+// once the page has arrived. It is called by the 128 threads of a warpgroup, and does nothing if there are no
+// such records.
+__device__ __forceinline__ void zero_records(const DecodeArgs& args, int seq, std::byte* tiles,
+                                             Mbarrier (&full)[kTiles], uint32_t parity, int valid,
+                                             int named_barrier) {
+  const bool masked = has_masks(args, valid);
+  if (!masked && valid >= kPageSize) return;
   const int thread = static_cast<int>(threadIdx.x) % 128;
+  const uint64_t seen = masked ? seen_by_any(args, seq, valid) : 0;
+  const int begin = masked ? 0 : valid;
 #pragma unroll 1
   for (int tile = 0; tile < kTiles; ++tile) {
     mbarrier_wait(&full[tile], parity);
 #pragma unroll 1
-    for (int i = valid * 8 + thread; i < kPageSize * 8; i += 128) {
-      *reinterpret_cast<uint4*>(tiles + tile * kTileBytes + i * 16) = make_uint4(0, 0, 0, 0);
+    for (int i = begin * 8 + thread; i < kPageSize * 8; i += 128) {
+      if ((seen >> (i / 8) & 1) == 0)
+        *reinterpret_cast<uint4*>(tiles + tile * kTileBytes + i * 16) = make_uint4(0, 0, 0, 0);
     }
   }
   fence_proxy_async_shared();
@@ -130,9 +138,26 @@ __device__ __forceinline__ void make_scores(float (&s)[32], const std::byte* que
   wgmma_commit();
 }
 
-// Sets the scores of keys that a row does not see to −∞.
-__device__ __forceinline__ void mask(float (&s)[32], const int (&visible)[2], int first_key) {
+// Sets the scores of keys that a row does not see to −∞. `visible` has the numbers of keys that the thread's
+// rows see or, if the call has masks, the rows' queries.
+__device__ __forceinline__ void mask(const DecodeArgs& args, const DecodePiece& piece, float (&s)[32],
+                                     const int (&visible)[2], int first_key) {
   const int column = 2 * (static_cast<int>(threadIdx.x) % 4);
+  if (args.newest_seen != nullptr) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint64_t seen = seen_by_query(args, piece.seq, visible[h], piece.num_keys - first_key) >> column;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float& value = s[4 * j + 2 * h + c];
+          value = (seen >> (8 * j + c) & 1) != 0 ? value : -INFINITY;
+        }
+      }
+    }
+    return;
+  }
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int limit = visible[h] - first_key - column;
