@@ -12,10 +12,11 @@ __device__ __forceinline__ float logprob_of(float x, double log_sum) {
   return static_cast<float>(static_cast<double>(x) - log_sum);
 }
 
-// Writes the `num` best tokens with their log-probabilities, best first, to top_ids and top_logprobs. 1 ≤ num
-// ≤ min(vocab, kMaxTopLogprobs).
-__device__ inline void write_top(Row& row, float best, uint32_t least_warp_best, double log_sum, int num,
-                                 int32_t* top_ids, float* top_logprobs) {
+// Calls emit(place, id, x) in a thread of block 0 for each of the `num` best tokens, where place 0 is that of
+// the best one and x is the value. 1 ≤ num ≤ min(vocab, kMaxTopLogprobs).
+template <typename Emit>
+__device__ __forceinline__ void for_each_of_best(Row& row, float best, uint32_t least_warp_best, int num,
+                                                 const Emit& emit) {
   Truncation what{};
   what.lowest = lowest_of_best(row, least_warp_best, num, kLowestKey);
   what.k = static_cast<uint32_t>(num);
@@ -37,8 +38,17 @@ __device__ inline void write_top(Row& row, float best, uint32_t least_warp_best,
   const uint64_t key = shared.list[thread];
   int place = 0;
   for (int i = 0; i < num; ++i) place += shared.list[i] > key ? 1 : 0;
-  top_ids[place] = static_cast<int32_t>(kMaxVocab - 1 - static_cast<int64_t>(key & (kMaxVocab - 1)));
-  top_logprobs[place] = logprob_of(from_ordered(static_cast<uint32_t>(key >> kIdBits)), log_sum);
+  emit(place, static_cast<int32_t>(kMaxVocab - 1 - static_cast<int64_t>(key & (kMaxVocab - 1))),
+       from_ordered(static_cast<uint32_t>(key >> kIdBits)));
+}
+
+// Writes the `num` best tokens with their log-probabilities, best first, to top_ids and top_logprobs.
+__device__ inline void write_top(Row& row, float best, uint32_t least_warp_best, double log_sum, int num,
+                                 int32_t* top_ids, float* top_logprobs) {
+  for_each_of_best(row, best, least_warp_best, num, [&](int place, int32_t id, float x) {
+    top_ids[place] = id;
+    top_logprobs[place] = logprob_of(x, log_sum);
+  });
 }
 
 }  // namespace hadal::cuda::sampling

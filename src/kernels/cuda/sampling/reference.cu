@@ -13,6 +13,7 @@ constexpr int kThreads = 256;
 constexpr int kIdBits = 31;
 
 using sampling::key_of;
+using sampling::kNegligibleDraft;
 using sampling::masked_logit;
 
 // Gives one row's logits after the changes that the request's parameters make.
@@ -100,7 +101,8 @@ __device__ uint64_t lowest_kept(const Source& source, uint64_t lowest, T bound, 
   return kept < lowest ? lowest : kept;
 }
 
-__device__ int32_t draw(const Source& source, const SlotSampling& slot, float best, int64_t position) {
+// Returns the lowest key that the slot's truncation keeps.
+__device__ uint64_t lowest_of_truncation(const Source& source, const SlotSampling& slot, float best) {
   const double inv_temperature = 1.0 / static_cast<double>(slot.temperature);
   uint64_t lowest = static_cast<uint64_t>(sampling::kOrderedMasked + 1) << kIdBits;
   auto one = [](float) { return 1; };
@@ -120,33 +122,64 @@ __device__ int32_t draw(const Source& source, const SlotSampling& slot, float be
     const uint64_t at_least = static_cast<uint64_t>(sampling::ordered(bound)) << kIdBits;
     lowest = at_least > lowest ? at_least : lowest;
   }
-  double largest = -INFINITY;
-  int32_t token = INT32_MAX;
-  for (int64_t id = threadIdx.x; id < source.vocab; id += kThreads) {
+  return lowest;
+}
+
+// Gives the scores of a row's tokens, whose largest is chosen.
+struct Scores {
+  const Source& source;
+  const SlotSampling& slot;
+  int64_t position;
+  bool greedy;
+  double inv_temperature;
+  float best;       // the largest logit
+  uint64_t lowest;  // keys below it have no score
+
+  __device__ Scores(const Source& row, const SlotSampling& of_slot, int64_t at, bool is_greedy, float largest)
+      : source(row),
+        slot(of_slot),
+        position(at),
+        greedy(is_greedy),
+        inv_temperature(1.0 / static_cast<double>(of_slot.temperature)),
+        best(largest),
+        lowest(is_greedy ? 0 : lowest_of_truncation(row, of_slot, largest)) {}
+
+  __device__ double at(int64_t id) const {
     const float x = source.at(id);
-    if (key_of<kIdBits>(x, id) < lowest) continue;
+    if (greedy) return static_cast<double>(x);
+    if (key_of<kIdBits>(x, id) < lowest) return -INFINITY;
     const uint32_t bits = noise_bits(slot.seed, static_cast<uint64_t>(position), static_cast<uint32_t>(id));
     const double below =
         x == best ? 0.0 : (static_cast<double>(x) - static_cast<double>(best)) * inv_temperature;
-    const double sum = below - log(static_cast<double>(exponential_noise(bits)));
-    if (sum > largest) {  // ids ascend, so of equal sums the lower id stays
-      largest = sum;
-      token = static_cast<int32_t>(id);
-    }
+    return below - log(static_cast<double>(exponential_noise(bits)));
   }
-  __shared__ double sums[kThreads];
-  __shared__ int32_t tokens[kThreads];
-  sums[threadIdx.x] = largest;
-  tokens[threadIdx.x] = token;
+};
+
+struct Scored {
+  double score;
+  int32_t token;
+
+  // Of equal scores the lower id is better.
+  __device__ bool is_better_than(const Scored& other) const {
+    return score > other.score || (score == other.score && token < other.token);
+  }
+};
+
+// Returns the best token that is not as good as `limit`; its score is −inf if there is none.
+__device__ Scored best_below(const Scores& scores, const Scored& limit) {
+  Scored best{-INFINITY, INT32_MAX};
+  for (int64_t id = threadIdx.x; id < scores.source.vocab; id += kThreads) {
+    const Scored one{scores.at(id), static_cast<int32_t>(id)};
+    if (limit.is_better_than(one) && one.is_better_than(best)) best = one;
+  }
+  __shared__ Scored found[kThreads];
+  found[threadIdx.x] = best;
   __syncthreads();
   for (int i = 0; i < kThreads; ++i) {
-    if (sums[i] > largest || (sums[i] == largest && tokens[i] < token)) {
-      largest = sums[i];
-      token = tokens[i];
-    }
+    if (found[i].is_better_than(best)) best = found[i];
   }
   __syncthreads();
-  return token;
+  return best;
 }
 
 __device__ bool holds_nan(const Source& source) {
@@ -179,6 +212,40 @@ __device__ void write_logprobs(const Source& source, int32_t token, int num, Sam
   }
 }
 
+// Holds a row's logits as its slot's parameters change them, and the best of them.
+struct ChangedRow {
+  Source source;
+  uint64_t best;
+  bool greedy;      // the best token is chosen
+  bool all_masked;  // no token is allowed, and `source` is unchanged
+};
+__device__ ChangedRow changed_row(const SampleParams& params, const SampleRow& row, const Source& raw,
+                                  const SlotSampling& slot) {
+  ChangedRow changed{raw, 0, slot.temperature == 0.0F || slot.top_k == 1, false};
+  Source& source = changed.source;
+  const int64_t slot_idx = row.slot;
+  source.slot = &slot;
+  if (slot.uses_counts != 0 && params.counts != nullptr)
+    source.counts = params.counts + slot_idx * params.vocab;
+  if (row.mask_row >= 0) source.mask = params.masks + row.mask_row * ((params.vocab + 31) / 32);
+  if (params.bias_ids != nullptr) {
+    source.num_bias = slot.num_bias;
+    source.bias_ids = params.bias_ids + slot_idx * kMaxBias;
+    source.bias_values = params.bias_values + slot_idx * kMaxBias;
+  }
+  if (slot.num_generated < slot.min_new_tokens) source.num_ends = slot.num_ends;
+  changed.best = best_below(source, ~uint64_t{0});
+  if (logit_of(changed.best) == masked_logit() && source.num_ends > 0) {
+    source.num_ends = 0;
+    changed.best = best_below(source, ~uint64_t{0});
+  }
+  if (logit_of(changed.best) == masked_logit()) {
+    changed.greedy = changed.all_masked = true;
+    changed.best = best_below(raw, ~uint64_t{0});
+  }
+  return changed;
+}
+
 __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleParams params) {
   pdl_wait();
   const SampleRow row = params.rows[blockIdx.x];
@@ -191,29 +258,12 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleParams par
     if (threadIdx.x == 0) *result = {-1, 1, 0.0F, 0};
     return;
   }
-  Source source = raw;
-  source.slot = &slot;
-  if (slot.uses_counts != 0 && params.counts != nullptr)
-    source.counts = params.counts + slot_idx * params.vocab;
-  if (row.mask_row >= 0) source.mask = params.masks + row.mask_row * ((params.vocab + 31) / 32);
-  if (params.bias_ids != nullptr) {
-    source.num_bias = slot.num_bias;
-    source.bias_ids = params.bias_ids + slot_idx * kMaxBias;
-    source.bias_values = params.bias_values + slot_idx * kMaxBias;
+  const ChangedRow changed = changed_row(params, row, raw, slot);
+  int32_t token = id_of(changed.best);
+  if (!changed.greedy) {
+    const Scores scores(changed.source, slot, row.position, false, logit_of(changed.best));
+    token = best_below(scores, {INFINITY, -1}).token;
   }
-  if (slot.num_generated < slot.min_new_tokens) source.num_ends = slot.num_ends;
-
-  bool greedy = slot.temperature == 0.0F || slot.top_k == 1;
-  uint64_t best = best_below(source, ~uint64_t{0});
-  if (logit_of(best) == masked_logit() && source.num_ends > 0) {
-    source.num_ends = 0;
-    best = best_below(source, ~uint64_t{0});
-  }
-  if (logit_of(best) == masked_logit()) {
-    greedy = true;
-    best = best_below(raw, ~uint64_t{0});
-  }
-  const int32_t token = greedy ? id_of(best) : draw(source, slot, logit_of(best), row.position);
   if (threadIdx.x == 0) *result = {token, 0, 0.0F, 0};
   if (!params.commits) return;
   if (slot.num_top_logprobs >= 0) {
@@ -227,7 +277,40 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleParams par
   if (threadIdx.x == 0) {
     params.last_token[slot_idx] = token;
     ++params.slots[slot_idx].num_generated;
-    if (source.counts != nullptr) sampling::count_token(params.counts + slot_idx * params.vocab, token);
+    if (changed.source.counts != nullptr)
+      sampling::count_token(params.counts + slot_idx * params.vocab, token);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    choose_drafts_kernel(const SampleParams params, int count, DraftGuess* guesses) {
+  pdl_wait();
+  const SampleRow row = params.rows[blockIdx.x];
+  if (row.slot < 0) return;
+  const SlotSampling slot = params.slots[row.slot];
+  const Source raw{.logits = params.logits + row.logit_row * params.vocab, .vocab = params.vocab};
+  DraftGuess* out = guesses + int64_t{blockIdx.x} * count;
+  const bool writes = threadIdx.x == 0;
+  for (int i = 0; writes && i < count; ++i) out[i] = {};
+  if (holds_nan(raw)) return;
+  const ChangedRow changed = changed_row(params, row, raw, slot);
+  if (changed.all_masked) {
+    if (writes) out[0] = {id_of(changed.best), 0.0F};
+    return;
+  }
+  if (isinf(logit_of(changed.best))) return;
+  const Scores scores(changed.source, slot, row.position, changed.greedy, logit_of(changed.best));
+  Scored next = best_below(scores, {INFINITY, -1});
+  const double largest = next.score;
+  double own = 0.0;
+  for (int64_t id = threadIdx.x; id < params.vocab; id += kThreads) {
+    const double score = scores.at(id);
+    if (score >= largest - kNegligibleDraft) own += exp(score - largest);
+  }
+  const double log_sum = log(block_sum(own));
+  for (int i = 0; i < count && next.score >= largest - kNegligibleDraft; ++i) {
+    if (writes) out[i] = {next.token, static_cast<float>(next.score - largest - log_sum)};
+    next = best_below(scores, next);
   }
 }
 
@@ -251,6 +334,11 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreParams param
 
 void sample(const SampleParams& params, const Launch& launch) {
   launch_kernel<sample_kernel>(launch, dim3(params.num_rows), dim3(kThreads), 0, params);
+}
+
+void choose_drafts(const SampleParams& params, int count, DraftGuess* guesses, const Launch& launch) {
+  launch_kernel<choose_drafts_kernel>(launch, dim3(params.num_rows), dim3(kThreads), 0, params, count,
+                                      guesses);
 }
 
 void score_tokens(const ScoreParams& params, const Launch& launch) {

@@ -7,6 +7,7 @@
 namespace hadal::cuda::reference {
 
 void sample(const SampleParams& params, const Launch& launch);
+void choose_drafts(const SampleParams& params, int count, DraftGuess* guesses, const Launch& launch);
 void score_tokens(const ScoreParams& params, const Launch& launch);
 
 }  // namespace hadal::cuda::reference

@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
-#include "kernels/cuda/sampling/load.cuh"
+#include "kernels/cuda/sampling/choice.cuh"
 #include "kernels/cuda/sampling/logprobs.cuh"
 #include "kernels/cuda/sampling/race.cuh"
 #include "kernels/cuda/sampling/reference.h"
@@ -35,44 +35,9 @@ __device__ void accept(const SampleParams& params, const SampleRow& row, int row
 // Chooses among the tokens in shared memory; `best_key` is the key of the best one. All threads return the
 // chosen token.
 __device__ int32_t draw(Row& row, uint64_t best_key, uint32_t least_warp_best, int64_t position) {
-  const SlotSampling& slot = row.shared.slot;
-  const float best = best_value(best_key);
-  Truncation what{};
-  what.lowest = kLowestUnmasked;
-  what.best = best;
-  what.scale = weight_scale(slot.temperature);
-  const bool by_count = slot.top_k > 0 && slot.top_k < row.vocab;
-  if (by_count) {
-    what.k = static_cast<uint32_t>(slot.top_k);
-    what.lowest = lowest_of_best(row, least_warp_best, slot.top_k, what.lowest);
-    what.lowest = lowest_kept<false>(row, what);
-  }
-  if (slot.top_p < 1.0F) {
-    what.p = slot.top_p;
-    if (!by_count) {
-      // The search need not read all tokens. The load has given a logit, and the tokens at or above it
-      // suffice if they have enough mass. Otherwise tokens whose weight is below `least` are left out: all of
-      // them together have less than half of the mass that p leaves out.
-      const float high = from_ordered(least_warp_best);
-      const Row::Mass mass = row.total_weight(best, what.scale, high);
-      what.mass = static_cast<double>(mass.all) * 0x1p-44;
-      float logit = high;
-      if (static_cast<double>(mass.above) * 0x1p-44 < static_cast<double>(slot.top_p) * what.mass) {
-        const double least =
-            (1.0 - static_cast<double>(slot.top_p)) * 0.5 * what.mass / static_cast<double>(row.vocab);
-        logit = min_p_bound(best, slot.temperature, static_cast<float>(fmin(least, 1.0)));
-      }
-      const uint64_t lowest = static_cast<uint64_t>(ordered(logit)) << kIdBits;
-      what.lowest = lowest > what.lowest ? lowest : what.lowest;
-    }
-    what.lowest = lowest_kept<true>(row, what);
-  }
-  if (slot.min_p > 0.0F) {
-    const float bound = min_p_bound(best, slot.temperature, slot.min_p);
-    const uint64_t lowest = static_cast<uint64_t>(ordered(bound)) << kIdBits;
-    what.lowest = lowest > what.lowest ? lowest : what.lowest;
-  }
-  return first_of_race(row, best_key, Bound(what.lowest), what.scale, position);
+  const float scale = weight_scale(row.shared.slot.temperature);
+  const uint64_t lowest = lowest_of_truncation(row, best_key, least_warp_best, scale);
+  return first_of_race(row, best_key, Bound(lowest), scale, position);
 }
 
 __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThreads, 2)
@@ -85,53 +50,18 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
   const float* logits = params.logits + request.logit_row * params.vocab;
   float4 four[kMaxSteps];
   load_row(row, logits, four);  // needs no data of the slot, so it is in flight while the slot is read
+  load_slot(row, params.slots + request.slot);
   const SlotSampling& slot = row.shared.slot;
-  {
-    const auto* source = reinterpret_cast<const uint32_t*>(params.slots + request.slot);
-    auto* target = reinterpret_cast<uint32_t*>(&row.shared.slot);
-    for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(sizeof(SlotSampling) / 4);
-         i += kThreads) {
-      target[i] = source[i];
-    }
-  }
-  cluster_sync();  // every block has started, so its shared memory may be written; and the slot has been read
-
-  const int64_t slot_idx = request.slot;
-  Changes changes;
-  if (slot.uses_counts != 0 && params.counts != nullptr)
-    changes.counts = params.counts + slot_idx * params.vocab;
-  if (request.mask_row >= 0) changes.mask = params.masks + request.mask_row * ((params.vocab + 31) / 32);
-  if (params.bias_ids != nullptr && slot.num_bias > 0) {
-    changes.num_bias = slot.num_bias;
-    changes.bias_ids = params.bias_ids + slot_idx * kMaxBias;
-    changes.bias_values = params.bias_values + slot_idx * kMaxBias;
-  }
-  if (slot.num_generated < slot.min_new_tokens) changes.num_ends = slot.num_ends;
-
-  bool greedy = slot.temperature == 0.0F || slot.top_k == 1;
-  uint64_t best = 0;
-  uint32_t least_warp_best = 0;
-  while (true) {
-    const Loaded loaded = take_row(row, four, changes, !greedy);
-    best = loaded.best;
-    least_warp_best = loaded.least_warp_best;
-    if (best_value(best) != masked_logit() || !changes.any()) break;
-    // No token is allowed. First the end tokens are allowed again, because a grammar that allows only an end
-    // token has precedence. If all tokens are still masked, the best of the unchanged logits is chosen.
-    greedy |= changes.num_ends == 0;
-    if (changes.num_ends == 0) changes = {};
-    changes.num_ends = 0;
-    load_row(row, logits, four);
-  }
-  // Either every token is masked, or the best logit is infinite, and then all other weights are zero.
-  greedy |= isinf(best_value(best));
+  const Prepared prepared = prepare_row(row, params, request, logits, four, false);
+  const uint64_t best = prepared.best;
   pdl_launch_dependents();
   if (best == kNanKey) {
     if (row.rank == 0 && threadIdx.x == 0) params.results[row_idx] = {-1, 1, 0.0F, 0};
     return;
   }
 
-  const int32_t chosen = greedy ? best_id(best) : draw(row, best, least_warp_best, request.position);
+  const int32_t chosen =
+      prepared.greedy ? best_id(best) : draw(row, best, prepared.least_warp_best, request.position);
   const bool writes = row.rank == 0 && threadIdx.x == 0;
   const int num_top = params.commits ? slot.num_top_logprobs : -1;
   if (num_top < 0) {

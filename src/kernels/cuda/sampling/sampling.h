@@ -67,6 +67,19 @@ struct SampleParams {
 };
 void sample(const SampleParams& params, const Launch& launch);
 
+// Holds a draft and the logarithm of its share among the tokens.
+struct DraftGuess {
+  int32_t token = -1;  // −1: there is none, and no further one
+  float log_share = 0.0F;
+};
+
+// Chooses up to `count` drafts (1 … kMaxTopLogprobs) for the next token of each row, best first, as
+// choose_drafts of engine/sampler.h does: by score, which is the logit or, with a draw, logit / T + noise.
+// Rows whose logits hold NaN, or a largest logit that is infinite, get none. `guesses` [num_rows, count] are
+// not written for padding. Of params only the logits, rows and slots' parameters are used, and nothing is
+// changed.
+void choose_drafts(const SampleParams& params, int count, DraftGuess* guesses, const Launch& launch);
+
 // Requests the log-probabilities of given tokens (prompt scoring). Entry i scores token token_ids[i] and the
 // top_num[i] best tokens of row logit_rows[i].
 struct ScoreParams {

@@ -5,8 +5,7 @@
 #include "base/simulated_acceptance.h"
 #include "kernels/cuda/common/launch.cuh"
 #include "kernels/cuda/common/pdl.cuh"
-#include "kernels/cuda/speculation/speculation.h"
-#include "kernels/params/kv_layout.h"
+#include "kernels/cuda/speculation/rows.cuh"
 
 namespace hadal::cuda {
 namespace {
@@ -15,40 +14,6 @@ constexpr int kThreads = 128;
 
 __device__ int item_of_thread() {
   return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-}
-
-// The host has pages for every row, so a missing one is a broken invariant.
-__device__ int64_t record_slot(const Chains& c, int32_t seq_idx, int64_t position) {
-  const int64_t block = position / kPageSize;
-  if (block >= c.page_table_stride) __trap();
-  const int32_t page = c.page_table[seq_idx * c.page_table_stride + block];
-  if (page < 0) __trap();
-  return int64_t{page} * kPageSize + position % kPageSize;
-}
-
-__device__ void write_row(const Chains& c, const ChainRows& rows, int64_t row, int32_t seq_idx,
-                          int64_t position, int32_t token) {
-  rows.token_ids[row] = token;
-  rows.positions[row] = static_cast<int32_t>(position);
-  rows.slots[row] = record_slot(c, seq_idx, position);
-  if (rows.seq_idx != nullptr) rows.seq_idx[row - rows.num_prefill] = seq_idx;
-  rows.kv_len[row - rows.num_prefill] = static_cast<int32_t>(position + 1);
-}
-__device__ void write_padding(const ChainRows& rows, int64_t row) {
-  rows.token_ids[row] = 0;
-  rows.positions[row] = 0;
-  rows.slots[row] = -1;
-  if (rows.seq_idx != nullptr) rows.seq_idx[row - rows.num_prefill] = 0;
-  rows.kv_len[row - rows.num_prefill] = 0;
-}
-
-__device__ SampleRow sample_row(int32_t slot, int32_t logit_row, int64_t position, int32_t mask_row) {
-  SampleRow row;
-  row.slot = slot;
-  row.logit_row = logit_row;
-  row.position = position;
-  row.mask_row = mask_row;
-  return row;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -193,8 +158,7 @@ __global__ void __launch_bounds__(kThreads)
   const int i = item_of_thread();
   if (i >= c.num_items) return;
   const ChainItem item = c.items[i];
-  int32_t count = 0;  // sampled tokens
-  while (count < c.num_rows[i] && c.results[count * c.num_items + i].token >= 0) ++count;
+  const int count = num_sampled(c, i);
   for (int r = 0; r < (item.verifies != 0 ? item.max_rows : 1); ++r) {
     const int64_t row = item.first_row + r;
     if (item.verifies != 0 && (r >= count || c.rests)) {
@@ -203,11 +167,7 @@ __global__ void __launch_bounds__(kThreads)
       rows.token_ids[row] = c.results[r * c.num_items + i].token;
     }
   }
-  const int64_t length = c.positions[i] + count;
-  if (item.slot >= 0) c.lengths[item.slot] = count == 0 ? 0 : static_cast<int32_t>(length);
-  guess_rows[i] = item.first_row + (count == 0 ? 0 : count - 1);
-  const bool guesses = count > 0 && !(c.rests && item.verifies != 0);
-  c.sample_rows[i] = sample_row(guesses ? item.slot : -1, i, length, -1);
+  end_item(c, i, item, count, guess_rows);
 }
 
 dim3 blocks_of(const Chains& chains) {

@@ -19,6 +19,7 @@ struct ChainItem {
   int32_t max_rows = 1;     // most rows of a verification; rows that it does not need are padding
   int32_t verifies = 0;     // 0: one row, the last of a prompt or of recomputed tokens, which the host wrote
   int32_t mask_row = -1;    // the request's mask; −1: unconstrained
+  int32_t tree = -1;        // index among the step's trees of drafts; −1: the item has none
   int32_t num_waiting = 0;  // records before the newest token that catch_up_rows makes
   // For a verification, this is the position at which its rows end (exclusive). Otherwise it is the position
   // of the token to be chosen.
@@ -33,7 +34,10 @@ struct ChainRows {
   int64_t* slots = nullptr;      // [rows]
   int32_t* seq_idx = nullptr;    // [decode rows]; null: the host has written it
   int32_t* kv_len = nullptr;     // [decode rows]
-  int64_t num_prefill = 0;       // rows before the first decode row
+  // Masks of the newest records (DeviceDecodeParams). The host has set every bit; only kernels for trees
+  // write them.
+  uint64_t* newest_seen = nullptr;  // [decode rows]
+  int64_t num_prefill = 0;          // rows before the first decode row
 };
 
 // Holds the arguments that the kernels share. All pointers are to device memory.
