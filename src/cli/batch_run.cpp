@@ -51,8 +51,8 @@ Result<std::unique_ptr<StepExecutor>> make_batch_executor(const ParsedFlags& fla
   options.max_running_requests = shape.batch_size;
   options.context_length = shape.most_tokens();
   options.speculation_width = shape.width;
-  options.draft_shape = draft_shape(flags, session.options().device);
-  HADAL_ASSIGN_OR_RETURN(options.simulated_acceptance, simulated_acceptance(flags, session.options().device));
+  options.draft_shape = draft_shape(flags);
+  HADAL_ASSIGN_OR_RETURN(options.simulated_acceptance, simulated_acceptance(flags));
   options.chunked_prefill_size = kGpuPrefillTokens;
   options.max_prefill_tokens =
       std::min(kGpuPrefillTokens, shape.fill_cache ? shape.batch_size : shape.num_input());

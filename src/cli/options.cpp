@@ -181,7 +181,7 @@ Result<ModelOptions> resolve_model_options(const ParsedFlags& flags) {
     options.split = {.tp = flags.integer("tp-size").value_or(1), .ep = flags.integer("ep-size").value_or(1)};
     HADAL_RETURN_IF_ERROR(resolve_gpus(flags, options));
   }
-  HADAL_RETURN_IF_ERROR(check_speculation_flags(flags, options.device));
+  HADAL_RETURN_IF_ERROR(check_speculation_flags(flags));
   if (flags.text_or("kernels", "auto") == "reference") options.kernels = KernelSet::kReference;
   options.random_seed = static_cast<uint64_t>(flags.integer("random-seed").value_or(42));
   return options;
@@ -279,11 +279,11 @@ EngineOptions resolve_engine_options(const ParsedFlags& flags, const ModelOption
   options.enable_radix_cache = !flags.has("disable-radix-cache");
   options.cache_generated_tokens = !flags.has("enable-deterministic-inference");
   options.overlap_schedule = !flags.has("disable-overlap-schedule");
-  options.speculation_width = speculation_width(flags, model.device);
-  options.draft_shape = draft_shape(flags, model.device);
+  options.speculation_width = speculation_width(flags);
+  options.draft_shape = draft_shape(flags);
   options.speculation_adapts = !flags.has("speculative-fixed");
   options.simulated_acceptance =
-      simulated_acceptance(flags, model.device).value();  // check_speculation_flags has checked it
+      simulated_acceptance(flags).value();  // check_speculation_flags has checked it
   options.record_plans = flags.text_or("record-plans", "");
   // Only servers limit their queue, because other commands submit a known number of requests. Only servers
   // print the lines of --decode-log-interval by default.

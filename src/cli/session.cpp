@@ -101,8 +101,7 @@ Result<std::unique_ptr<Session>> Session::open(const ParsedFlags& flags, const E
   HADAL_ASSIGN_OR_RETURN(
       session->draft_, find_draft_layer(flags, environment, options, session->model_dir_, session->config_));
   if (!session->draft_) HADAL_RETURN_IF_ERROR(check_has_nextn(options, session->config_));
-  HADAL_RETURN_IF_ERROR(
-      check_draft_trees(draft_shape(flags, options.device), options.device, session->config_));
+  HADAL_RETURN_IF_ERROR(check_draft_trees(draft_shape(flags), session->config_));
   const bool has_files = options.load_format == LoadFormat::kAuto;
   HADAL_RETURN_IF_ERROR(apply_quantization_flag(session->config_, options.quantization,
                                                 has_files ? session->model_dir_ : std::filesystem::path()));

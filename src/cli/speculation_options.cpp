@@ -1,39 +1,23 @@
 #include "cli/speculation_options.h"
 
-#include <algorithm>
-
-#include "base/log.h"
 #include "cli/flags/flag_values.h"
 #include "engine/engine.h"
 
 namespace hadal::cli {
 
-namespace {
-
-// Returns the shape of the tree that the flags ask for.
-DraftShape wanted_shape(const ParsedFlags& flags) {
+DraftShape draft_shape(const ParsedFlags& flags) {
   return {.num_steps = flags.integer("speculative-num-steps").value_or(kDefaultSpeculationSteps),
           .topk = flags.integer("speculative-eagle-topk").value_or(1)};
 }
 
-}  // namespace
-
-DraftShape draft_shape(const ParsedFlags& flags, DeviceType device) {
-  DraftShape shape = wanted_shape(flags);
-  if (device == DeviceType::kCuda) shape.topk = 1;
-  return shape;
-}
-
-int64_t speculation_width(const ParsedFlags& flags, DeviceType device) {
+int64_t speculation_width(const ParsedFlags& flags) {
   if (!flags.has("speculative-algorithm")) return 0;
-  const DraftShape wanted = wanted_shape(flags);
-  const int64_t chain = wanted.num_steps + 1;
-  if (wanted.topk == 1) return chain;
-  const int64_t num_nodes = flags.integer("speculative-num-draft-tokens").value_or(chain);
-  return device == DeviceType::kCuda ? std::min(chain, num_nodes) : num_nodes;
+  const DraftShape shape = draft_shape(flags);
+  const int64_t chain = shape.num_steps + 1;
+  return shape.topk == 1 ? chain : flags.integer("speculative-num-draft-tokens").value_or(chain);
 }
 
-Result<std::vector<double>> simulated_acceptance(const ParsedFlags& flags, DeviceType device) {
+Result<std::vector<double>> simulated_acceptance(const ParsedFlags& flags) {
   std::vector<double> chances;
   const auto text = flags.text("speculative-simulate-acceptance");
   if (!text) return chances;
@@ -49,12 +33,12 @@ Result<std::vector<double>> simulated_acceptance(const ParsedFlags& flags, Devic
   if (chances.empty()) {
     return invalid_argument("{} it is empty; allowed: numbers in [0, 1], separated by commas", field);
   }
-  HADAL_RETURN_IF_ERROR(check_simulated_acceptance(chances, speculation_width(flags, device),
-                                                   draft_shape(flags, device), field));
+  HADAL_RETURN_IF_ERROR(
+      check_simulated_acceptance(chances, speculation_width(flags), draft_shape(flags), field));
   return chances;
 }
 
-Result<void> check_speculation_flags(const ParsedFlags& flags, DeviceType device) {
+Result<void> check_speculation_flags(const ParsedFlags& flags) {
   for (const char* name : {"speculative-draft-load-format", "speculative-draft-model-quantization"}) {
     if (flags.has(name) && !flags.has("speculative-draft-model-path")) {
       return invalid_argument(
@@ -75,18 +59,14 @@ Result<void> check_speculation_flags(const ParsedFlags& flags, DeviceType device
         "--speculative-draft-model-path: needs {}, without which no NextN layer is loaded",
         flags.command() == Command::kLogits ? "--nextn" : "--speculative-algorithm");
   }
-  HADAL_RETURN_IF_ERROR(simulated_acceptance(flags, device));
-  const DraftShape wanted = wanted_shape(flags);
-  const int64_t width = speculation_width(flags, device);
-  if (width > wanted.most_nodes()) {
+  HADAL_RETURN_IF_ERROR(simulated_acceptance(flags));
+  const DraftShape shape = draft_shape(flags);
+  const int64_t width = speculation_width(flags);
+  if (width > shape.most_nodes()) {
     return invalid_argument(
         "--speculative-num-draft-tokens {}: allowed: at most {}, because --speculative-num-steps {} with "
         "--speculative-eagle-topk {} gives no larger tree",
-        width, wanted.most_nodes(), wanted.num_steps, wanted.topk);
-  }
-  if (draft_shape(flags, device).topk != wanted.topk) {
-    log_warning("draft trees are not supported on GPUs, so drafts are a chain topk={} tokens_per_step={}",
-                wanted.topk, width);
+        width, shape.most_nodes(), shape.num_steps, shape.topk);
   }
   return {};
 }

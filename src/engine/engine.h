@@ -225,8 +225,8 @@ struct EngineOptions {
   // Rows that a step may have for a request: its newest token and the drafts that the step verifies
   // (docs/speculation.md). At most kMaxSpeculationWidth. 0: no speculation.
   int64_t speculation_width = 0;
-  // Limits the depth of drafts and how many of them have the same parent. Only the CPU supports topk above 1,
-  // and not for models with an indexer.
+  // Limits the depth of drafts and how many of them have the same parent. Models with an indexer support only
+  // topk 1.
   DraftShape draft_shape;
   // If true, steps are narrower where drafts are not worth their cost
   // (engine/speculation/speculation_policy.h). If false, every step has the width above.
@@ -244,8 +244,8 @@ inline constexpr int64_t kMaxSpeculationWidth = kMaxDraftNodes;
 Result<void> check_simulated_acceptance(std::span<const double> chances, int64_t speculation_width,
                                         const DraftShape& shape, std::string_view field);
 
-// Checks that a device and a model support draft trees, if topk is above 1. The error is kInvalidArgument.
-Result<void> check_draft_trees(const DraftShape& shape, DeviceType device, const ModelConfig& config);
+// Checks that the model supports draft trees, if topk is above 1. The error is kInvalidArgument.
+Result<void> check_draft_trees(const DraftShape& shape, const ModelConfig& config);
 
 // Returns `num_tokens` rounded up to whole pages: the KV capacity of an engine with this max_total_tokens.
 int64_t in_whole_pages(int64_t num_tokens);

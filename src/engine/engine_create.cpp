@@ -102,15 +102,12 @@ Result<void> check_simulated_acceptance(std::span<const double> chances, int64_t
   return {};
 }
 
-Result<void> check_draft_trees(const DraftShape& shape, DeviceType device, const ModelConfig& config) {
-  if (shape.topk == 1) return {};
-  const auto refuse = [&](std::string_view where) {
-    return invalid_argument("speculative-eagle-topk is {}; allowed {}: 1, which means chains of drafts",
-                            shape.topk, where);
-  };
-  if (device == DeviceType::kCuda) return refuse("on a GPU");
-  if (config.has_indexer()) return refuse("with DeepSeek-V3.2's sparse attention");
-  return {};
+Result<void> check_draft_trees(const DraftShape& shape, const ModelConfig& config) {
+  if (shape.topk == 1 || !config.has_indexer()) return {};
+  return invalid_argument(
+      "speculative-eagle-topk is {}; allowed with DeepSeek-V3.2's sparse attention: 1, which means chains of "
+      "drafts",
+      shape.topk);
 }
 
 int64_t in_whole_pages(int64_t num_tokens) {
@@ -132,7 +129,7 @@ Result<std::unique_ptr<Engine>> Engine::create(Backend& backend, const EngineOpt
   const ModelConfig& config = backend.config();
   if (resolved.context_length == 0) resolved.context_length = config.max_position_embeddings;
   HADAL_RETURN_IF_ERROR(check_options(resolved, config));
-  HADAL_RETURN_IF_ERROR(check_draft_trees(resolved.draft_shape, backend.device(), config));
+  HADAL_RETURN_IF_ERROR(check_draft_trees(resolved.draft_shape, config));
   if (resolved.max_total_tokens != 0)
     HADAL_RETURN_IF_ERROR(check_at_least("max-total-tokens", resolved.max_total_tokens, 1));
   HADAL_RETURN_IF_ERROR(backend.size_cache(resolved));

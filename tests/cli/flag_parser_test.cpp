@@ -57,8 +57,8 @@ TEST(PublishedCommandLines, ServerLinesResolve) {
 }
 
 TEST(SpeculationFlags, TheWidthFollowsFromStepsAndTopK) {
-  const auto width = [](const std::string& line, DeviceType device = DeviceType::kCpu) {
-    return speculation_width(parse(Command::kGenerate, line), device);
+  const auto width = [](const std::string& line) {
+    return speculation_width(parse(Command::kGenerate, line));
   };
   EXPECT_EQ(width(""), 0);
   EXPECT_EQ(width("--speculative-algo NEXTN"), 4);
@@ -66,17 +66,14 @@ TEST(SpeculationFlags, TheWidthFollowsFromStepsAndTopK) {
   // Only one token is drafted per position, so the number of draft tokens is --speculative-num-steps plus
   // one.
   EXPECT_EQ(width("--speculative-algo NEXTN --speculative-num-steps 5 --speculative-num-draft-tokens 2"), 6);
-  // A tree has as many nodes as the flags say. On a GPU it is a chain, which has no more than the steps and
-  // one.
+  // A tree has as many nodes as the flags say.
   const std::string tree = "--speculative-algo NEXTN --speculative-num-steps 3 --speculative-eagle-topk 4 ";
-  for (const auto& [nodes, on_gpu] : {std::pair(3, 3), std::pair(8, 4)}) {
+  for (const int nodes : {3, 8}) {
     const std::string line = tree + "--speculative-num-draft-tokens " + std::to_string(nodes);
     EXPECT_EQ(width(line), nodes);
-    EXPECT_EQ(width(line, DeviceType::kCuda), on_gpu);
     const ParsedFlags flags = parse(Command::kGenerate, line);
-    EXPECT_EQ(draft_shape(flags, DeviceType::kCpu).topk, 4);
-    EXPECT_EQ(draft_shape(flags, DeviceType::kCpu).num_steps, 3);
-    EXPECT_EQ(draft_shape(flags, DeviceType::kCuda).topk, 1);
+    EXPECT_EQ(draft_shape(flags).topk, 4);
+    EXPECT_EQ(draft_shape(flags).num_steps, 3);
   }
   EXPECT_EQ(width(tree), 4);
 }
@@ -87,8 +84,7 @@ TEST(SpeculationFlags, ATreeIsNoLargerThanItsStepsCanMakeIt) {
         parse(Command::kGenerate,
               "--speculative-algo NEXTN --speculative-num-steps 2 --speculative-eagle-topk 2 "
               "--speculative-num-draft-tokens " +
-                  nodes),
-        DeviceType::kCpu);
+                  nodes));
   };
   EXPECT_TRUE(check("7").ok());  // the root, two drafts and four after them
   EXPECT_THAT(check("8").status().message,

@@ -50,7 +50,7 @@ Result<std::vector<BatchShape>> read_shapes(const ParsedFlags& flags, const Sess
         BatchShape shape{.batch_size = batch_size,
                          .input_len = input_len,
                          .output_len = output_len,
-                         .width = speculation_width(flags, session.options().device),
+                         .width = speculation_width(flags),
                          .fill_cache = flags.has("fill-cache")};
         HADAL_RETURN_IF_ERROR(read_long_rows(flags, shape));
         if (shape.most_tokens() > session.config().max_position_embeddings) {

@@ -49,8 +49,7 @@ void append_speculation_rows(std::vector<Flag>& out) {
        .default_text = "1",
        .text =
            "above 1, a step verifies a tree of drafts: N after the newest token, and N after each of the N "
-           "best drafts of a depth. On a GPU each step has a chain of drafts, with a warning; "
-           "on a CPU DeepSeek-V3.2's models allow only 1"},
+           "best drafts of a depth. DeepSeek-V3.2's models allow only 1"},
       {.name = "speculative-num-draft-tokens",
        .kind = kInteger,
        .commands = kRuns | kBench,

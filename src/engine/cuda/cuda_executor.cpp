@@ -26,6 +26,12 @@ DeviceInputLimits input_limits(const ExecutorSizes& sizes, const PrefillPaths& p
           .paths = paths};
 }
 
+CudaSpeculation::Options speculation_options(const EngineOptions& options) {
+  return {.shape = options.draft_shape,
+          .rests = options.speculation_adapts,
+          .simulated_acceptance = options.simulated_acceptance};
+}
+
 }  // namespace
 
 ExecutorSizes ExecutorSizes::of(const EngineOptions& options) {
@@ -60,8 +66,7 @@ CudaExecutor::CudaExecutor(CudaModel& model, const EngineOptions& options,
       workspace_(DeviceBuffer(workspace_bytes)),
       logits_(static_cast<size_t>(sizes_.max_logits * model.config.vocab_size) * sizeof(float)),
       masks_(static_cast<size_t>(sizes_.max_rows * mask_words(model.config.vocab_size)) * sizeof(uint32_t)) {
-  if (options.speculation_width > 0)
-    speculation_.emplace(model, sizes_, options.speculation_adapts, options.simulated_acceptance);
+  if (options.speculation_width > 0) speculation_.emplace(model, sizes_, speculation_options(options));
   capture_graphs(options.device.use_graphs && (end_.device == nullptr || end_.device->graphs()));
 }
 
@@ -82,7 +87,7 @@ int64_t CudaExecutor::state_bytes(const CudaModel& model, const EngineOptions& o
          StepResults::device_bytes(model.decoder.num_moe_layers(), sizes.max_rows * sizes.max_width,
                                    kMaxScoredRows) +
          (options.speculation_width > 0
-              ? CudaSpeculation::device_bytes(model, sizes, options.speculation_adapts)
+              ? CudaSpeculation::device_bytes(model, sizes, speculation_options(options))
               : 0) +
          (sizes.max_logits * vocab_size + sizes.max_rows * mask_words(vocab_size)) * int64_t{4};
 }

@@ -34,6 +34,7 @@ void CudaExecutor::run_speculating(Pending& pending, OpObserver* observer) {
   begin_exchanges();
   DeviceStep step = feed(pending.view);
   step.decode_settled = false;  // rows of a verification are keys of those after them
+  step.decode_newest_seen = speculation_->newest_seen();
   DeviceExec exec = exec_of(observer);
   const CudaSpeculation::Pass pass = pass_of(pending, exec);
   // NextN's logits are read before the target's are written, and written after those have been read.
@@ -66,7 +67,7 @@ void CudaExecutor::collect_chain(const Pending& pending, size_t item, SampledTok
       token.token = result.token;
       token.logprob = std::move(logprob);
     } else {
-      const auto row = static_cast<int32_t>(token.further.size()) + 1;
+      const int32_t row = speculation_->row_at(pending.step_idx, pending.shape, item, depth);
       token.further.push_back({.token = result.token, .row = row, .logprob = std::move(logprob)});
     }
   }

@@ -124,6 +124,9 @@ struct DeviceStep {
   const int32_t* num_valid = nullptr;       // [1] rows that are not padding; null: all
   const int32_t* decode_seq_idx = nullptr;  // [num_tokens − num_prefill_tokens]
   const int32_t* decode_kv_len = nullptr;   // [num_tokens − num_prefill_tokens]
+  // Masks of the newest records (DeviceDecodeParams); null: all attention is causal. Models with an indexer
+  // have none.
+  const uint64_t* decode_newest_seen = nullptr;  // [num_tokens − num_prefill_tokens]
   // On the host: true if a decode row may see more keys than index_topk. If false, no kernel looks for such
   // rows, which changes no bits.
   bool may_select = true;

@@ -105,6 +105,7 @@ class DeviceForward {
     const DecodePlan* plan = nullptr;
     const int32_t* seq_idx = nullptr;
     const int32_t* kv_len = nullptr;
+    const uint64_t* newest_seen = nullptr;
     bool settled = false;
     cuda::DeviceSelection selection;  // for a plan with index_topk
     double pairs = 0.0;               // of queries and keys, keys: for OpObserver's figures

@@ -47,6 +47,14 @@ TEST_P(RankSpeculationTest, GreedyTokensAreThoseOfTheSameRanksWithoutIt) {
   EXPECT_GT(testing::expect_greedy(expected, got), 9 * 60 / 2);
 }
 
+TEST_P(RankSpeculationTest, GreedyTokensWithTreesAreThoseOfTheSameRanksWithoutIt) {
+  EngineOptions options = options_of(8);
+  options.draft_shape = {.num_steps = 3, .topk = 4};
+  const std::vector<Finished> expected = run_prompts(*ranks_, options_of(0));
+  const std::vector<Finished> got = run_prompts(*ranks_, options);
+  EXPECT_GT(testing::expect_greedy(expected, got), 9 * 60 / 2);
+}
+
 TEST_P(RankSpeculationTest, DraftsAreAcceptedAsOnOneRank) {
   SpeculationCounts counts[2];
   Backend* const backends[] = {backend_.get(), ranks_.get()};
