@@ -71,8 +71,8 @@ DecodeResult run_fp8(const DecodeCache& cache, const DecodeBatch& batch, const O
   cuda::mla_decode_plan(geometry, kv_len.data(), plan.data(), launch);
   if (options.settled) test_stream().synchronize();  // the plan is one of the settled inputs
   const auto decode = kv.layout.format == KvFormat::kFp8E4M3
-                          ? cuda::mla_decode_fp8_products<KvFormat::kFp8E4M3>
-                          : cuda::mla_decode_fp8_products<KvFormat::kFp8E5M2>;
+                          ? cuda::mla_decode_fp8_products<KvFormat::kFp8E4M3, false>
+                          : cuda::mla_decode_fp8_products<KvFormat::kFp8E5M2, false>;
   decode(args, geometry, launch);
   cuda::mla_merge(args, geometry, launch);
   test_stream().synchronize();

@@ -96,16 +96,16 @@ struct SwappedLaunch {
     const cuda::Launch launch{.stream = test_stream().handle()};
     switch (format) {
       case KvFormat::kF16:
-        cuda::mla_decode_swapped<KvFormat::kF16>(args, geometry, launch);
+        cuda::mla_decode_swapped<KvFormat::kF16, false>(args, geometry, launch);
         break;
       case KvFormat::kFp8E4M3:
-        cuda::mla_decode_swapped<KvFormat::kFp8E4M3>(args, geometry, launch);
+        cuda::mla_decode_swapped<KvFormat::kFp8E4M3, false>(args, geometry, launch);
         break;
       case KvFormat::kFp8E5M2:
-        cuda::mla_decode_swapped<KvFormat::kFp8E5M2>(args, geometry, launch);
+        cuda::mla_decode_swapped<KvFormat::kFp8E5M2, false>(args, geometry, launch);
         break;
       default:
-        cuda::mla_decode_swapped<KvFormat::kBF16>(args, geometry, launch);
+        cuda::mla_decode_swapped<KvFormat::kBF16, false>(args, geometry, launch);
     }
     if (!args.merge_inside) cuda::mla_merge(args, geometry, launch);
   }

@@ -16,25 +16,30 @@ bool is_16_bit(KvFormat format) {
   return format == KvFormat::kBF16 || format == KvFormat::kF16;
 }
 
-template <KvFormat kFormat>
+template <KvFormat kFormat, bool kMasks>
 Kernel kernel_of(DecodeKernel kernel) {
-  if (kernel == DecodeKernel::kSwapped) return mla_decode_swapped<kFormat>;
-  if (kernel == DecodeKernel::kTiles) return mla_decode_tiles<kFormat>;
+  if (kernel == DecodeKernel::kSwapped) return mla_decode_swapped<kFormat, kMasks>;
+  if (kernel == DecodeKernel::kTiles) return mla_decode_tiles<kFormat, kMasks>;
   if constexpr (kFormat == KvFormat::kFp8E4M3 || kFormat == KvFormat::kFp8E5M2)
-    return mla_decode_fp8_products<kFormat>;
+    return mla_decode_fp8_products<kFormat, kMasks>;
   return nullptr;
 }
 
-Kernel kernel_of(DecodeKernel kernel, KvFormat format) {
+template <KvFormat kFormat>
+Kernel kernel_of(DecodeKernel kernel, bool has_masks) {
+  return has_masks ? kernel_of<kFormat, true>(kernel) : kernel_of<kFormat, false>(kernel);
+}
+
+Kernel kernel_of(DecodeKernel kernel, KvFormat format, bool has_masks) {
   switch (format) {
     case KvFormat::kBF16:
-      return kernel_of<KvFormat::kBF16>(kernel);
+      return kernel_of<KvFormat::kBF16>(kernel, has_masks);
     case KvFormat::kF16:
-      return kernel_of<KvFormat::kF16>(kernel);
+      return kernel_of<KvFormat::kF16>(kernel, has_masks);
     case KvFormat::kFp8E4M3:
-      return kernel_of<KvFormat::kFp8E4M3>(kernel);
+      return kernel_of<KvFormat::kFp8E4M3>(kernel, has_masks);
     case KvFormat::kFp8E5M2:
-      return kernel_of<KvFormat::kFp8E5M2>(kernel);
+      return kernel_of<KvFormat::kFp8E5M2>(kernel, has_masks);
     default:
       HADAL_CHECK(false, "KV format is {}; the device supports bf16, f16, fp8_e4m3 and fp8_e5m2",
                   static_cast<int>(format));
@@ -170,7 +175,7 @@ void mla_decode(const DeviceDecodeParams& p, const DecodeGeometry& geometry, con
       .newest_seen = p.newest_seen,
       .index_topk = p.shape.index_topk,
   };
-  const Kernel kernel = kernel_of(geometry.kernel, p.kv.layout.format);
+  const Kernel kernel = kernel_of(geometry.kernel, p.kv.layout.format, p.newest_seen != nullptr);
   HADAL_CHECK(kernel != nullptr, "no kernel {} for KV format {}", static_cast<int>(geometry.kernel),
               static_cast<int>(p.kv.layout.format));
   kernel(args, geometry, launch);

@@ -50,12 +50,13 @@ struct DecodeArgs {
 };
 
 // These launch the kernels, each with any plan of its DecodeKernel. kSwapped and kTiles support all formats,
-// kTilesFp8 only the two FP8 formats. Their instantiations are generated (src/kernels/cuda/CMakeLists.txt).
-template <KvFormat kFormat>
+// kTilesFp8 only the two FP8 formats. kMasks: args.newest_seen is set. Their instantiations are generated
+// (src/kernels/cuda/CMakeLists.txt).
+template <KvFormat kFormat, bool kMasks>
 void mla_decode_swapped(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-template <KvFormat kFormat>
+template <KvFormat kFormat, bool kMasks>
 void mla_decode_tiles(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
-template <KvFormat kFormat>
+template <KvFormat kFormat, bool kMasks>
 void mla_decode_fp8_products(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch);
 // Returns how many clusters of `cluster` blocks of the swapped kernel the device runs at once. The device is
 // queried once per process and cluster size. num_parts · num_tiles never exceeds the result.

@@ -51,7 +51,7 @@
 
 namespace hadal::cuda::fp8_decode {
 
-template <bool kIsE4M3, int kCluster>
+template <bool kIsE4M3, int kCluster, bool kMasks>
 __device__ __forceinline__ void attend(const DecodeArgs& args, int part, int first_row, Shared& shared) {
   const int thread = static_cast<int>(threadIdx.x);
   const int side = thread / 128;
@@ -68,13 +68,12 @@ __device__ __forceinline__ void attend(const DecodeArgs& args, int part, int fir
 
   for_each_piece(args, part, [&](const DecodePiece& piece) {
     RowState rows;
-    const bool has_newest = args.newest_seen != nullptr;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       rows.base[h] = -INFINITY;
       rows.sum[h] = 0.0F;
       const int query = min((first_row + own_row + 8 * h) / args.num_heads, args.q_len - 1);
-      rows.visible[h] = has_newest    ? query
+      rows.visible[h] = kMasks        ? query
                         : args.causal ? piece.num_keys - args.q_len + 1 + query
                                       : piece.num_keys;
     }
@@ -101,15 +100,14 @@ __device__ __forceinline__ void attend(const DecodeArgs& args, int part, int fir
           __shfl_sync(0xffffffffU, side == 0 || !second ? at.slot : next.slot, 0);  // uniform
       if (side == 0 || second) {
         const int valid = piece.num_keys - (page + side) * kPageSize;
-        if (has_masks(args, valid)) {
+        if (may_hide<kMasks>(valid)) {
           hide_records<kIsE4M3>(args, piece.seq, valid, shared, slot, side == 0 ? at.phase : next.phase,
                                 side);
         }
         make_scores<kIsE4M3>(s, shared, slot, side == 0 ? at.phase : next.phase);
         const int end = (page + side + 1) * kPageSize;
-        const int may_hide = has_newest ? kMaxDraftNodes : args.causal ? args.q_len - 1 : 0;
-        const bool masked = end > piece.num_keys - may_hide;
-        const float2 tops = mask_scores(args, piece, s, rows, end - kPageSize, masked);
+        const bool masked = end > piece.num_keys - most_hidden<kMasks>(args);
+        const float2 tops = mask_scores<kMasks>(args, piece, s, rows, end - kPageSize, masked);
         const float bits = (kIsE4M3 ? shared.keys[slot].bits : 0.0F) - kWeightBits;
         bounds = {tops.x * rows.scale[0] + bits, tops.y * rows.scale[1] + bits};
       } else {  // there is no second page, and its weights are zeros
@@ -209,7 +207,7 @@ __device__ __forceinline__ void attend(const DecodeArgs& args, int part, int fir
   });
 }
 
-template <bool kIsE4M3, int kCluster>
+template <bool kIsE4M3, int kCluster, bool kMasks>
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     mla_decode_fp8_kernel(const __grid_constant__ DecodeArgs args, const __grid_constant__ CUtensorMap q,
                           const __grid_constant__ CUtensorMap pool,
@@ -239,7 +237,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     set_max_registers_up<kComputeRegisters>();
     pdl_wait();
     pdl_launch_dependents();
-    attend<kIsE4M3, kCluster>(args, part, tile * kRows, shared);
+    attend<kIsE4M3, kCluster, kMasks>(args, part, tile * kRows, shared);
   } else {
     set_max_registers_down<kLoadRegisters>();
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
@@ -255,7 +253,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   }
 }
 
-template <bool kIsE4M3, int kCluster>
+template <bool kIsE4M3, int kCluster, bool kMasks>
 void launch_fp8(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
   constexpr int kRowBytes = kIsE4M3 ? kKvRowBytesFp8E4M3 : kKvRowBytesFp8E5M2;
   constexpr int kRecords = kPageSize / kCluster;
@@ -268,22 +266,22 @@ void launch_fp8(const DecodeArgs& args, const DecodeGeometry& geometry, const La
   }
   const CUtensorMap q = decode_query_map<KvFormat::kBF16>(args, kRows);
   const dim3 grid(static_cast<unsigned>(geometry.num_parts * geometry.num_tiles));
-  launch_kernel<mla_decode_fp8_kernel<kIsE4M3, kCluster>>(launch, grid, dim3(kThreads), sizeof(Shared), args,
-                                                          q, pool, scales);
+  launch_kernel<mla_decode_fp8_kernel<kIsE4M3, kCluster, kMasks>>(launch, grid, dim3(kThreads),
+                                                                  sizeof(Shared), args, q, pool, scales);
 }
 
 }  // namespace hadal::cuda::fp8_decode
 
 namespace hadal::cuda {
 
-template <KvFormat kFormat>
+template <KvFormat kFormat, bool kMasks>
 void mla_decode_fp8_products(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
   static_assert(kFormat == KvFormat::kFp8E4M3 || kFormat == KvFormat::kFp8E5M2);
   constexpr bool kIsE4M3 = kFormat == KvFormat::kFp8E4M3;
   if (geometry.num_tiles % 2 == 0) {  // two tiles of a part share what they load
-    fp8_decode::launch_fp8<kIsE4M3, 2>(args, geometry, launch);
+    fp8_decode::launch_fp8<kIsE4M3, 2, kMasks>(args, geometry, launch);
   } else {
-    fp8_decode::launch_fp8<kIsE4M3, 1>(args, geometry, launch);
+    fp8_decode::launch_fp8<kIsE4M3, 1, kMasks>(args, geometry, launch);
   }
 }
 

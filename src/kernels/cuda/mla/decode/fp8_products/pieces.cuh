@@ -132,10 +132,11 @@ __device__ __forceinline__ void load_scales(float2 (&scales)[8], const KeyFacts&
 }
 
 // Masks the scores; returns the largest of each of the thread's two rows.
+template <bool kMasks>
 __device__ __forceinline__ float2 mask_scores(const DecodeArgs& args, const DecodePiece& piece,
                                               float (&s)[32], const RowState& rows, int first_key,
                                               bool masked) {
-  if (masked && args.newest_seen != nullptr) {
+  if (masked && kMasks) {
     const int column = 2 * (static_cast<int>(threadIdx.x) % 4);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {

@@ -1,6 +1,8 @@
 // Says which records of a page the queries of a sequence see if the call has masks of the newest records
 // (DeviceDecodeParams::newest_seen). Masks concern at most the last two pages of a sequence. Kernels read
-// them again for each of these pages, because they have no registers in which to keep them.
+// them again for each of these pages, because they have no registers in which to keep them. A kernel for
+// calls with masks is an instantiation of its own (kMasks), because the registers and branches that masks
+// need cost the other calls up to 6 %.
 #pragma once
 
 #include "kernels/cuda/mla/decode/decode.h"
@@ -12,8 +14,15 @@ static_assert(kMaxDraftNodes == kPageSize, "a mask and a page's records have equ
 
 // Returns true if masks may hide records of a page. `valid` is the number of records from the page's first
 // one to the sequence's end.
-__device__ __forceinline__ bool has_masks(const DecodeArgs& args, int valid) {
-  return args.newest_seen != nullptr && valid < kPageSize + kMaxDraftNodes;
+template <bool kMasks>
+__device__ __forceinline__ bool may_hide(int valid) {
+  return kMasks && valid < kPageSize + kMaxDraftNodes;
+}
+
+// Returns how many of a sequence's newest records some query may not see.
+template <bool kMasks>
+__device__ __forceinline__ int most_hidden(const DecodeArgs& args) {
+  return kMasks ? kMaxDraftNodes : args.causal ? args.q_len - 1 : 0;
 }
 
 // Returns the mask of a page with 1 ≤ valid < 128: bit k is set if a query with the mask `newest` sees the

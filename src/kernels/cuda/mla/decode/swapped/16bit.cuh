@@ -13,8 +13,9 @@
 namespace hadal::cuda::swapped {
 
 // T is bf16 or f16.
-template <typename T>
+template <typename T, bool kHasMasks>
 struct Format16 {
+  static constexpr bool kMasks = kHasMasks;
   static constexpr int kTiles = kKvRowDim / 64;
   static constexpr int kAuxBytes = 0;
   static constexpr bool kPairedDims = false;
@@ -159,7 +160,7 @@ struct Format16 {
     store_weights<kN>(s, work.weights);
     const int first_m = lower ? 0 : kHalf;
     const int end_m = upper ? kMTiles : kHalf;
-    if (has_masks(*work.args, work.valid)) {
+    if (may_hide<kMasks>(work.valid)) {
       zero_unseen<kN>(page, work, 1 + first_m, 1 + end_m);
     } else if (work.valid < kPageSize) {  // latents of records that do not exist become zeros: 0 · NaN is NaN
 #pragma unroll 1
@@ -250,7 +251,7 @@ struct Format16 {
       const int r = i / 4 * 2 + i % 2;
       const int h = i / 2 % 2;
       s[i] *= work.scale_log2;
-      if (work.hidden != 0 && (work.hidden >> (2 * r + h) & 1U) != 0) s[i] = -INFINITY;
+      if (is_hidden<kMasks>(work, r, h)) s[i] = -INFINITY;
       top[r] = h == 0 ? s[i] : fmaxf(top[r], s[i]);
     }
     float base[kN / 4];

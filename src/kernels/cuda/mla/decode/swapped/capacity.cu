@@ -7,14 +7,14 @@
 
 namespace hadal::cuda {
 
-template decltype(mla_decode_swapped<KvFormat::kBF16>) mla_decode_swapped<KvFormat::kBF16>;
+template decltype(mla_decode_swapped<KvFormat::kBF16, false>) mla_decode_swapped<KvFormat::kBF16, false>;
 
 int mla_swapped_capacity(int cluster) {
   HADAL_CHECK(cluster >= 1 && cluster <= swapped::kMaxCluster, "cluster is {}; must be 1 to 16", cluster);
   static std::atomic<int> known[swapped::kMaxCluster + 1] = {};
   int clusters = known[cluster].load(std::memory_order_relaxed);
   if (clusters == 0) {
-    clusters = swapped::capacity<swapped::Format16<bf16>>(cluster);
+    clusters = swapped::capacity<swapped::Format16<bf16, false>>(cluster);
     known[cluster].store(clusters, std::memory_order_relaxed);
   }
   return clusters;

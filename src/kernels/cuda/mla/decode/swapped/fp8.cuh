@@ -31,8 +31,8 @@
 
 namespace hadal::cuda::swapped {
 
-template <bool kIsE4M3>
-struct FormatFp8 : FormatFp8Load<kIsE4M3> {
+template <bool kIsE4M3, bool kMasks>
+struct FormatFp8 : FormatFp8Load<kIsE4M3, kMasks> {
   static constexpr bool kPairedDims = true;
   static constexpr bool kPairs = true;
   static constexpr float kWeightLog2 = 8.0F;  // hi of a weight is at most 256
@@ -110,7 +110,7 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
   }
 
  private:
-  using Load = FormatFp8Load<kIsE4M3>;
+  using Load = FormatFp8Load<kIsE4M3, kMasks>;
   using typename Load::Scales;
 
   // Computes d[64, 2 · kN] (+)= A · B with 32 of k.
@@ -234,7 +234,7 @@ struct FormatFp8 : FormatFp8Load<kIsE4M3> {
         } else {
           s[i] *= row_scale[r];
         }
-        if (work.hidden != 0 && (work.hidden >> (2 * r + h) & 1U) != 0) s[i] = -INFINITY;
+        if (is_hidden<kMasks>(work, r, h)) s[i] = -INFINITY;
         top[r] = h == 0 ? s[i] : fmaxf(top[r], s[i]);
       }
     }

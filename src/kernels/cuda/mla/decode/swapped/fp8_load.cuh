@@ -58,8 +58,9 @@ inline constexpr int kGroupBytes = 2 * kN * 128;
 template <bool kIsE4M3, int kN>
 inline constexpr int kRowScaleOffset = 4 * kGroupBytes<kN> + (kIsE4M3 ? 1 : 2) * kN * 128;
 
-template <bool kIsE4M3>
+template <bool kIsE4M3, bool kHasMasks>
 struct FormatFp8Load {
+  static constexpr bool kMasks = kHasMasks;
   static constexpr int kTiles = 5;
   static constexpr int kAuxBytes = kIsE4M3 ? kPageSize * kKvNumScales * 4 : 0;
   using Out = bf16;
@@ -186,9 +187,8 @@ struct FormatFp8Load {
   // Sets the scales of records that masks hide from all queries to 1, once no product is in flight.
   template <int kN>
   static __device__ __forceinline__ void hide_scales(Scales& scales, const PageWork<kN>& work) {
-    if (!has_masks(*work.args, work.valid)) return;
-    const int key = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
-    const uint64_t seen = seen_by_any(*work.args, work.seq, work.valid) >> key;
+    if (!may_hide<kMasks>(work.valid)) return;
+    const uint64_t seen = seen_by_any(*work.args, work.seq, work.valid) >> key_of_thread();
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if ((seen >> (8 * h) & 1) != 0) continue;
@@ -201,7 +201,7 @@ struct FormatFp8Load {
   // hold anything. Each warp calls it after softmax() and zeroes the codes that it will read.
   template <int kN, int kFirst, int kEnd>
   static __device__ __forceinline__ void zero_unseen(const Page& page, const PageWork<kN>& work) {
-    const bool masked = has_masks(*work.args, work.valid);
+    const bool masked = may_hide<kMasks>(work.valid);
     if (!masked && work.valid >= kPageSize) return;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4;

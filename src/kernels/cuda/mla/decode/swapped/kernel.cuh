@@ -263,9 +263,7 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
     work.exchange = small.exchange[warpgroup][0];
     work.scale_log2 = args.scale_log2;
     work.barrier = 2 + warpgroup;
-    const int seen_by_all = piece.num_keys - (args.newest_seen != nullptr ? kMaxDraftNodes
-                                              : args.causal               ? args.q_len - 1
-                                                                          : 0);
+    const int seen_by_all = piece.num_keys - most_hidden<Format::kMasks>(args);
     // Both warpgroups share an odd page at the end.
     const bool odd = supports_pairs<Format>() && count % kWarpgroups != 0;
     const bool early = (num_blocks > 1 || partial != nullptr) && odd && count == 1;
@@ -275,10 +273,7 @@ __device__ __forceinline__ void consume(const DecodeArgs& args, const Member& me
       if (both || i % kWarpgroups == warpgroup) {
         const int first_key = (piece.begin_page + member.rank + i * member.cluster) * kPageSize;
         work.valid = piece.num_keys - first_key;
-        work.hidden =
-            first_key + kPageSize > seen_by_all
-                ? hidden_scores<kN>(args, piece.seq, member.first_row, work.valid, seen_by_all - first_key)
-                : 0;
+        find_seen<Format::kMasks>(args, member.first_row, first_key, seen_by_all, work);
         work.fresh_begin = patched ? fresh_from - first_key : kPageSize;
         const Page page{ring, cursor, ring.aux + aux * Format::kAuxBytes, ring.num_issued()};
         const TileCursor scratch = ring.ahead(cursor, Format::kTiles);

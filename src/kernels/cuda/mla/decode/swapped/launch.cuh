@@ -10,16 +10,16 @@
 namespace hadal::cuda {
 namespace swapped {
 
-template <KvFormat kFormat>
-using FormatOf = std::conditional_t<
-    kFormat == KvFormat::kBF16, Format16<bf16>,
-    std::conditional_t<kFormat == KvFormat::kF16, Format16<f16>, FormatFp8<kFormat == KvFormat::kFp8E4M3>>>;
+template <KvFormat kFormat, bool kMasks>
+using FormatOf = std::conditional_t<kFormat == KvFormat::kBF16, Format16<bf16, kMasks>,
+                                    std::conditional_t<kFormat == KvFormat::kF16, Format16<f16, kMasks>,
+                                                       FormatFp8<kFormat == KvFormat::kFp8E4M3, kMasks>>>;
 
 }  // namespace swapped
 
-template <KvFormat kFormat>
+template <KvFormat kFormat, bool kMasks>
 void mla_decode_swapped(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
-  swapped::launch_swapped<swapped::FormatOf<kFormat>>(args, geometry, launch);
+  swapped::launch_swapped<swapped::FormatOf<kFormat, kMasks>>(args, geometry, launch);
 }
 
 }  // namespace hadal::cuda

@@ -216,31 +216,45 @@ struct PageWork {
   int barrier;         // named barrier of this warpgroup
   int valid;           // keys from the page's first key to the sequence's end; may be > 64
   int fresh_begin;     // records from this one on are fresh (see kFreshRecords); may be < 0; ≥ 64: none
-  uint32_t hidden;     // hidden_scores; 0 if every row of the tile sees all 64 keys
+  bool masked;         // some row of the tile may not see all 64 keys
+  // If masked: how many keys of this page the thread's rows see (may be < 0 or > 64). If the call has masks,
+  // bit h is set if the row does not see the h-th of the thread's keys.
+  int seen[kN / 4];
 };
 
-// Returns which scores of a thread are hidden: bit 2 · r + h is set if the r-th of the thread's rows does not
-// see the h-th of the thread's keys in the page. `first_query_sees` is the number of the page's keys that the
-// first query sees if the call has no masks (may be < 0 or > 64).
-template <int kN>
-__device__ __forceinline__ uint32_t hidden_scores(const DecodeArgs& args, int seq, int first_row, int valid,
-                                                  int first_query_sees) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int key = static_cast<int>(threadIdx.x) / 32 % 4 * 16 + lane / 4;  // the other key is 8 further on
-  uint32_t hidden = 0;
+// Returns the first of a thread's two keys of a page; the other one is 8 further on.
+__device__ __forceinline__ int key_of_thread() {
+  return static_cast<int>(threadIdx.x) / 32 % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+}
+
+// Sets work.masked and work.seen. `seen_by_all` is the number of the sequence's keys that all queries see,
+// and `first_key` the page's first key.
+template <bool kMasks, int kN>
+__device__ __forceinline__ void find_seen(const DecodeArgs& args, int first_row, int first_key,
+                                          int seen_by_all, PageWork<kN>& work) {
+  work.masked = first_key + kPageSize > seen_by_all;
+  if (!work.masked) return;
 #pragma unroll
   for (int r = 0; r < kN / 4; ++r) {
-    const int row = first_row + r / 2 * 8 + 2 * (lane % 4) + r % 2;
+    const int row = first_row + r / 2 * 8 + 2 * (static_cast<int>(threadIdx.x) % 4) + r % 2;
     const int query = args.q_len == 1 ? 0 : min(row / args.num_heads, args.q_len - 1);
-    if (args.newest_seen != nullptr) {
-      const auto seen = static_cast<uint32_t>(seen_by_query(args, seq, query, valid) >> key);
-      hidden |= (~seen & 1U) << (2 * r) | (~seen >> 8 & 1U) << (2 * r + 1);
+    if constexpr (kMasks) {
+      const auto seen = seen_by_query(args, work.seq, query, work.valid) >> key_of_thread();
+      work.seen[r] = static_cast<int>(~seen & 1 | ((~seen >> 8 & 1) << 1));
     } else {
-      const int sees = first_query_sees + (args.causal ? query : 0);
-      hidden |= (key >= sees ? 1U : 0U) << (2 * r) | (key + 8 >= sees ? 1U : 0U) << (2 * r + 1);
+      work.seen[r] = seen_by_all - first_key + (args.causal ? query : 0);
     }
   }
-  return hidden;
+}
+
+// Returns true if the r-th of a thread's rows does not see the h-th of its keys.
+template <bool kMasks, int kN>
+__device__ __forceinline__ bool is_hidden(const PageWork<kN>& work, int r, int h) {
+  if constexpr (kMasks) {
+    return work.masked && (work.seen[r] >> h & 1) != 0;
+  } else {
+    return work.masked && key_of_thread() + 8 * h >= work.seen[r];
+  }
 }
 
 // Begins a page's softmax: it updates the running maxima of a thread's rows over the warpgroup's 64 keys. All

@@ -64,7 +64,7 @@
 
 namespace hadal::cuda::tiles {
 
-template <bool kIsLeft, KvFormat kFormat, int kCluster>
+template <bool kIsLeft, KvFormat kFormat, int kCluster, bool kMasks>
 __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int first_row, Shared& shared) {
   constexpr bool kF16 = kFormat != KvFormat::kBF16;
   constexpr bool kWidened = kFormat == KvFormat::kFp8E4M3 || kFormat == KvFormat::kFp8E5M2;
@@ -83,17 +83,14 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
 #pragma unroll
     for (float& value : out) value = 0.0F;
     float sum[2] = {0.0F, 0.0F};
-    const bool has_newest = args.newest_seen != nullptr;
     int visible[2];  // see mask()
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int query = min((first_row + own_row + 8 * h) / args.num_heads, args.q_len - 1);
-      visible[h] = has_newest    ? query
-                   : args.causal ? piece.num_keys - args.q_len + 1 + query
-                                 : piece.num_keys;
+      visible[h] = kMasks ? query : args.causal ? piece.num_keys - args.q_len + 1 + query : piece.num_keys;
     }
     // Every row sees the keys before this one.
-    const int all_visible = piece.num_keys - (has_newest ? kMaxDraftNodes : args.causal ? args.q_len - 1 : 0);
+    const int all_visible = piece.num_keys - most_hidden<kMasks>(args);
     if (piece.begin_page < piece.end_page) {
       mbarrier_wait(&shared.q_full, pieces++ & 1U);
       if constexpr (kWidened) {
@@ -116,7 +113,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
     const auto begin_first_scores = [&](int page, uint32_t parity) {
       const int valid = piece.num_keys - page * kPageSize;
       if (!kWidened)
-        zero_records(args, piece.seq, shared.keys[0], shared.full[0], parity, valid, kWithinLeft);
+        zero_records<kMasks>(args, piece.seq, shared.keys[0], shared.full[0], parity, valid, kWithinLeft);
       make_scores<true, kF16, kWidened, 0, 1>(s, shared.queries, held, shared.keys[0], shared.full[0],
                                               parity);
     };
@@ -145,7 +142,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
       const int first_key = page * kPageSize;
       if constexpr (kIsLeft) {
         if constexpr (!kAhead) make_first_scores(page);
-        if (first_key + kPageSize > all_visible) mask(args, piece, s, visible, first_key);
+        if (first_key + kPageSize > all_visible) mask<kMasks>(args, piece, s, visible, first_key);
         const float2 factors = renew(largest(s), maximum, args.scale_log2);
         make_weights(s, maximum, factors, sum, args.scale_log2);
         if (first_of_row) {
@@ -206,13 +203,15 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
           const uint32_t parity = uses[1]++ & 1U;
           const int valid = piece.num_keys - first_key - kPageSize;
           if (!kWidened)
-            zero_records(args, piece.seq, shared.keys[1], shared.full[1], parity, valid, kWithinRight);
+            zero_records<kMasks>(args, piece.seq, shared.keys[1], shared.full[1], parity, valid,
+                                 kWithinRight);
           make_scores<false, kF16, kWidened, 0, kTiles>(s, shared.queries, held, shared.keys[1],
                                                         shared.full[1], parity);
           wgmma_wait<0>();
           wgmma_pin(s);
           if (is_last && lane == 0) mbarrier_arrive(&shared.q_empty);
-          if (first_key + 2 * kPageSize > all_visible) mask(args, piece, s, visible, first_key + kPageSize);
+          if (first_key + 2 * kPageSize > all_visible)
+            mask<kMasks>(args, piece, s, visible, first_key + kPageSize);
           const float2 top = largest(s);
           begin_first_values();
           maximum[0] = shared.maximum[own_row];
@@ -257,7 +256,7 @@ __device__ __forceinline__ void compute(const DecodeArgs& args, int part, int fi
   });
 }
 
-template <KvFormat kFormat, int kCluster>
+template <KvFormat kFormat, int kCluster, bool kMasks>
 __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     mla_decode_tiles_kernel(const __grid_constant__ DecodeArgs args, const __grid_constant__ CUtensorMap q,
                             const __grid_constant__ CUtensorMap pool) {
@@ -293,13 +292,13 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     if constexpr (kCluster > 1) cluster_wait_unaligned();
     pdl_wait();
     pdl_launch_dependents();  // the next grid's blocks have no room until blocks of this one end
-    compute<true, kFormat, kCluster>(args, part, first_row, shared);
+    compute<true, kFormat, kCluster, kMasks>(args, part, first_row, shared);
   } else if (warpgroup == 1) {
     set_max_registers_up<kComputeRegisters>();
     if constexpr (kCluster > 1) cluster_wait_unaligned();
     pdl_wait();
     pdl_launch_dependents();  // the next grid's blocks have no room until blocks of this one end
-    compute<false, kFormat, kCluster>(args, part, first_row, shared);
+    compute<false, kFormat, kCluster, kMasks>(args, part, first_row, shared);
   } else {
     set_max_registers_down<kLoadRegisters>();
     if constexpr (!kWidened) {
@@ -310,7 +309,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
       }
       if (threadIdx.x == kComputeThreads + 32) produce_queries(args, &q, part, first_row, shared);
     } else {
-      produce_widened<kFormat == KvFormat::kFp8E4M3>(args, &q, part, first_row, shared);
+      produce_widened<kFormat == KvFormat::kFp8E4M3, kMasks>(args, &q, part, first_row, shared);
     }
   }
   if constexpr (kCluster > 1) {
@@ -319,28 +318,28 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   }
 }
 
-template <KvFormat kFormat, int kCluster>
+template <KvFormat kFormat, int kCluster, bool kMasks>
 void launch_tiles(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
   const CUtensorMap q = decode_query_map<kFormat>(args, kRows);
   CUtensorMap pool{};
   if constexpr (kFormat == KvFormat::kBF16 || kFormat == KvFormat::kF16)
     pool = decode_page_map<kFormat>(args, kPageSize / kCluster);
   const dim3 grid(static_cast<unsigned>(geometry.num_parts * geometry.num_tiles));
-  launch_kernel<mla_decode_tiles_kernel<kFormat, kCluster>>(launch, grid, dim3(kThreads), kSharedBytes, args,
-                                                            q, pool);
+  launch_kernel<mla_decode_tiles_kernel<kFormat, kCluster, kMasks>>(launch, grid, dim3(kThreads),
+                                                                    kSharedBytes, args, q, pool);
 }
 
 }  // namespace hadal::cuda::tiles
 
 namespace hadal::cuda {
 
-template <KvFormat kFormat>
+template <KvFormat kFormat, bool kMasks>
 void mla_decode_tiles(const DecodeArgs& args, const DecodeGeometry& geometry, const Launch& launch) {
   if constexpr (kFormat == KvFormat::kBF16 || kFormat == KvFormat::kF16) {
     if (geometry.num_tiles % 2 == 0)  // two tiles of a part share what they load
-      return tiles::launch_tiles<kFormat, 2>(args, geometry, launch);
+      return tiles::launch_tiles<kFormat, 2, kMasks>(args, geometry, launch);
   }
-  tiles::launch_tiles<kFormat, 1>(args, geometry, launch);
+  tiles::launch_tiles<kFormat, 1, kMasks>(args, geometry, launch);
 }
 
 }  // namespace hadal::cuda

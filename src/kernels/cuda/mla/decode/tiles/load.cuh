@@ -184,7 +184,7 @@ __device__ __forceinline__ uint4 bf16_to_f16(const uint4& values) {
 // threads. Codes go from global memory (or the L2, if the prefetch has completed) to registers, and as
 // float16 to shared memory. Records from `valid` on become zeros, and so do the values of those that masks
 // hide from all queries of the sequence `seq`.
-template <bool kIsE4M3>
+template <bool kIsE4M3, bool kMasks>
 __device__ __forceinline__ void widen_tiles(const DecodeArgs& args, Shared& shared, int page_of_pair,
                                             int group, int first, bool rope, int seq, int32_t page, int valid,
                                             uint32_t parity) {
@@ -221,7 +221,7 @@ __device__ __forceinline__ void widen_tiles(const DecodeArgs& args, Shared& shar
     *reinterpret_cast<uint4*>(tile + swizzle_128(key, chunk)) = low;
     *reinterpret_cast<uint4*>(tile + swizzle_128(key, chunk + 1)) = high;
   }
-  if (has_masks(args, valid)) {
+  if (may_hide<kMasks>(valid)) {
     const uint64_t seen = seen_by_any(args, seq, valid) >> own_key;
     std::byte* tile = tiles + column / 64 * kTileBytes;
 #pragma unroll 1
@@ -268,7 +268,7 @@ __device__ __forceinline__ void widen_tiles(const DecodeArgs& args, Shared& shar
   if (thread % 32 == 0) mbarrier_arrive(full_of<true>(shared.full[page_of_pair], first));
 }
 
-template <bool kIsE4M3>
+template <bool kIsE4M3, bool kMasks>
 __device__ __forceinline__ void produce_widened(const DecodeArgs& args, const CUtensorMap* q, int part,
                                                 int first_row, Shared& shared) {
   const bool one = threadIdx.x == kComputeThreads;
@@ -298,9 +298,9 @@ __device__ __forceinline__ void produce_widened(const DecodeArgs& args, const CU
         const int of_pair = turn >> 1;
         const int group = turn & 1;
         if (of_pair == 1 && !second) continue;
-        widen_tiles<kIsE4M3>(args, shared, of_pair, group, of_pair == group ? 0 : kHalfTiles,
-                             of_pair == group, piece.seq, of_pair == 0 ? first_id : second_id,
-                             valid - of_pair * kPageSize, ((of_pair == 0 ? uses0 : uses1) & 1U) ^ 1U);
+        widen_tiles<kIsE4M3, kMasks>(args, shared, of_pair, group, of_pair == group ? 0 : kHalfTiles,
+                                     of_pair == group, piece.seq, of_pair == 0 ? first_id : second_id,
+                                     valid - of_pair * kPageSize, ((of_pair == 0 ? uses0 : uses1) & 1U) ^ 1U);
       }
       ++uses0;
       if (second) ++uses1;

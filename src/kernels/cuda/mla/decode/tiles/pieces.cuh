@@ -55,10 +55,11 @@ __device__ __forceinline__ Mbarrier* full_of(Mbarrier (&full)[kTiles], int tile)
 // Zeroes the records of a page of 16-bit values from `valid` on, and those that masks hide from all queries,
 // once the page has arrived. It is called by the 128 threads of a warpgroup, and does nothing if there are no
 // such records.
+template <bool kMasks>
 __device__ __forceinline__ void zero_records(const DecodeArgs& args, int seq, std::byte* tiles,
                                              Mbarrier (&full)[kTiles], uint32_t parity, int valid,
                                              int named_barrier) {
-  const bool masked = has_masks(args, valid);
+  const bool masked = may_hide<kMasks>(valid);
   if (!masked && valid >= kPageSize) return;
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const uint64_t seen = masked ? seen_by_any(args, seq, valid) : 0;
@@ -140,10 +141,11 @@ __device__ __forceinline__ void make_scores(float (&s)[32], const std::byte* que
 
 // Sets the scores of keys that a row does not see to −∞. `visible` has the numbers of keys that the thread's
 // rows see or, if the call has masks, the rows' queries.
+template <bool kMasks>
 __device__ __forceinline__ void mask(const DecodeArgs& args, const DecodePiece& piece, float (&s)[32],
                                      const int (&visible)[2], int first_key) {
   const int column = 2 * (static_cast<int>(threadIdx.x) % 4);
-  if (args.newest_seen != nullptr) {
+  if constexpr (kMasks) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const uint64_t seen = seen_by_query(args, piece.seq, visible[h], piece.num_keys - first_key) >> column;
@@ -156,17 +158,17 @@ __device__ __forceinline__ void mask(const DecodeArgs& args, const DecodePiece& 
         }
       }
     }
-    return;
-  }
+  } else {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int limit = visible[h] - first_key - column;
+    for (int h = 0; h < 2; ++h) {
+      const int limit = visible[h] - first_key - column;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+      for (int j = 0; j < 8; ++j) {
 #pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        float& value = s[4 * j + 2 * h + c];
-        value = 8 * j + c < limit ? value : -INFINITY;
+        for (int c = 0; c < 2; ++c) {
+          float& value = s[4 * j + 2 * h + c];
+          value = 8 * j + c < limit ? value : -INFINITY;
+        }
       }
     }
   }
