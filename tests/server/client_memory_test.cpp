@@ -5,6 +5,7 @@
 #include <string>
 
 #include "server/admission/request_memory.h"
+#include "tests/server/test_server.h"
 
 namespace hadal::server {
 namespace {
@@ -38,6 +39,26 @@ TEST(RequestMemory, AClientHasSevenEighthsAndLeavesTheRestToOthers) {
     EXPECT_FALSE(other.memory()->has_room(541));
   }
   EXPECT_EQ(server->total(), 0U);
+}
+
+TEST(RequestMemory, EveryBodyIsCountedInItsClientsLedger) {
+  constexpr size_t kLimit = size_t{64} << 20;
+  TestServer::Options options;
+  options.server.memory = std::make_shared<RequestMemory>(kLimit);
+  options.client_memory = std::make_shared<RequestMemory>(options.server.memory);
+  options.chat_format = ChatFormat::kV2;
+  TestServer server(options);
+  const size_t held = kLimit - kLimit / 8 - 64;
+  ASSERT_TRUE(options.client_memory->take(MemoryKind::kOutput, held));
+  for (const char* path :
+       {"/generate", "/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat",
+        "/api/show", "/tokenize", "/detokenize", "/parse_function_call", "/separate_reasoning"}) {
+    const HttpResponse refused = server.call("POST", path, R"({"a":[1,2,3,4,5,6,7,8,9,10,11,12]})");
+    EXPECT_EQ(refused.status, 503) << path;
+    EXPECT_NE(refused.body.find("this client's requests"), std::string::npos) << path << refused.body;
+  }
+  EXPECT_EQ(options.server.memory->total(), held);
+  options.client_memory->give_back(MemoryKind::kOutput, held);
 }
 
 }  // namespace

@@ -180,7 +180,7 @@ void TestExchange::end(int status) {
     tally->set_answered(status, 0.5, "id-1", "peer-1");
 }
 
-TestServer::TestServer(Options options) {
+TestServer::TestServer(Options options) : client_memory_(options.client_memory) {
   tokenizer_ = Tokenizer::load(source_dir() + "/models/hadal-tiny").value();
   config_.vocab_size = kVocab;
   config_.max_position_embeddings = 4096;
@@ -223,7 +223,8 @@ std::shared_ptr<TestExchange> TestServer::send(std::string method, std::string p
   HttpRequest request{.method = std::move(method),
                       .path = std::move(path),
                       .headers = std::move(headers),
-                      .client = "peer:127.0.0.1"};
+                      .client = "peer:127.0.0.1",
+                      .memory = client_memory_};
   HttpAdmission admission = server_->admit(request);  // as the transport does
   if (!admission.client.empty()) request.client = admission.client;
   request.body = std::move(body);

@@ -117,6 +117,7 @@ struct TestServerOptions {
   bool with_tokenizer = true;
   bool with_grammars = false;  // needs grammar_available()
   std::optional<ChatFormat> chat_format;
+  std::shared_ptr<RequestMemory> client_memory;  // HttpRequest::memory of all requests
 };
 
 class TestServer {
@@ -155,6 +156,7 @@ class TestServer {
   std::vector<int32_t> script_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Server> server_;
+  std::shared_ptr<RequestMemory> client_memory_;
 };
 
 // Returns the objects of a stream's `data:` events; the stream must end in [DONE].

@@ -8,6 +8,7 @@
 #include <boost/json.hpp>
 
 #include "base/printable.h"
+#include "server/generation/generation.h"
 #include "server/generation/parse_task.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_text.h"
@@ -157,9 +158,10 @@ void add_ollama_info_routes(Router& router, ServerContext& context) {
               .path = "/api/show",
               .style = ErrorStyle::kOllama,
               .handler = [&context, started](ExchangePtr exchange) {
+                std::shared_ptr<RequestMemory> ledger = ledger_for(context, exchange->request());
                 parse_body(
                     context, std::move(exchange), ErrorStyle::kOllama,
-                    [memory = context.memory](std::string_view body) { return parse_show(body, memory); },
+                    [memory = std::move(ledger)](std::string_view body) { return parse_show(body, memory); },
                     [&context, started](const ExchangePtr& client, ShownModel model) {
                       if (model.error) {
                         return client->respond(

@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 
 #include "server/admission/memory_costs.h"
+#include "server/generation/generation.h"
 #include "server/generation/parse_task.h"
 #include "server/json/api_error.h"
 #include "server/json/json_fields.h"
@@ -204,9 +205,9 @@ void add_openai_tokenize_routes(Router& router, ServerContext& context) {
     });
   }
   for (const char* path : {"/v1/detokenize", "/detokenize"}) {
-    add(path, [&context](const HttpRequest&) {
-      return [&context](std::string_view body) {
-        return detokenize_response(body, context.tokenizer, context.config.vocab_size, context.memory);
+    add(path, [&context](const HttpRequest& from) {
+      return [&context, memory = ledger_for(context, from)](std::string_view body) {
+        return detokenize_response(body, context.tokenizer, context.config.vocab_size, memory);
       };
     });
   }
