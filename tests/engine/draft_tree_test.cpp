@@ -240,13 +240,14 @@ TEST_F(DraftTreeTest, SimulatedAcceptanceHasTheChancesOfEachDepth) {
   options.simulated_acceptance = {1.0, 0.5};
   const CheckedEngine engine = make_engine(options);
   const auto sink = std::make_shared<testing::Collector>();
-  for (int i = 0; i < 16; ++i) {
+  constexpr int kRequests = 6;
+  for (int i = 0; i < kRequests; ++i) {
     GenerateRequest request = greedy_request(random_prompt(20, i), 120);
     request.sampling.seed = 100 + i;
     request.sink = sink;
     EXPECT_TRUE(engine->submit(std::move(request)).ok());
   }
-  sink->wait_finished(16);
+  sink->wait_finished(kRequests);
   EXPECT_LE(engine->stats().speculation.accept_length(), 2.65);
   EXPECT_GE(engine->stats().speculation.accept_length(), 1.9) << "a tree may have no second depth";
 }

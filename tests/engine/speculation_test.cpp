@@ -293,8 +293,8 @@ TEST_F(SpeculationTest, SimulatedAcceptanceHasTheChancesOfEachDepth) {
   EXPECT_EQ(all.accepted, all.drafts);
   const SpeculationCounts first = counts({1.0}, 4, 120);  // deeper drafts are never accepted
   EXPECT_NEAR(first.accept_length(), 2.0, 0.02) << "except for steps that have no draft at the end";
-  const SpeculationCounts some = counts({0.92, 0.72, 0.36}, 16, 120);
-  const SpeculationCounts again = counts({0.92, 0.72, 0.36}, 16, 120);
+  const SpeculationCounts some = counts({0.92, 0.72, 0.36}, 8, 120);
+  const SpeculationCounts again = counts({0.92, 0.72, 0.36}, 8, 120);
   EXPECT_NEAR(some.accept_length(), 1.0 + 0.92 * (1.0 + 0.72 * (1.0 + 0.36)), 0.15);
   EXPECT_EQ(some.verifications, again.verifications);
   EXPECT_EQ(some.accepted, again.accepted);

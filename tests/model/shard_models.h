@@ -9,6 +9,7 @@
 #include "model/shard.h"
 #include "model/weights_loader.h"
 #include "tests/model/checkpoint_files.h"
+#include "tests/sanitized.h"
 
 namespace hadal::testing {
 
@@ -77,8 +78,8 @@ inline WeightLoadOptions options_of(const Format& format) {
           .seed = 3};
 }
 
-// Returns the splits of up to 8 ranks that a model allows.
-inline std::vector<ModelSplit> splits_of(const ModelConfig& config, int64_t max_ranks = 8) {
+// Returns the splits of up to 8 ranks, or under a sanitizer 4, that a model allows.
+inline std::vector<ModelSplit> splits_of(const ModelConfig& config, int64_t max_ranks = kSanitized ? 4 : 8) {
   std::vector<ModelSplit> splits;
   for (int64_t tp = 1; tp <= max_ranks; ++tp) {
     for (int64_t ep = 1; ep <= tp; ++ep) {

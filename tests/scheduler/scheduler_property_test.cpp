@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tests/sanitized.h"
 #include "tests/scheduler/simulator.h"
 
 namespace hadal::testing {
@@ -130,6 +131,7 @@ void run_randomly(uint64_t seed, int64_t num_operations, bool check_always, bool
 }
 
 void run_many(uint64_t first_seed, int num_runs, int64_t num_operations, bool check_always, bool faults) {
+  if (kSanitized) num_runs /= 4;
   Totals totals;
   for (uint64_t seed = first_seed; seed < first_seed + num_runs; ++seed) {
     ASSERT_NO_THROW(run_randomly(seed, num_operations, check_always, faults, totals)) << "seed " << seed;

@@ -6,6 +6,7 @@
 #include "model/info.h"
 #include "model/presets.h"
 #include "tests/cuda/weights/rank_weights.h"
+#include "tests/sanitized.h"
 
 namespace hadal {
 namespace {
@@ -140,6 +141,7 @@ TEST(RankWeightPlan, EveryElementOfPublishedModelsIsOnOneRankOrOnAll) {
       quantizations.insert(quantizations.end(), {LoadQuantization::kFp8, LoadQuantization::kW8A8Int8});
     for (const LoadQuantization quantization : quantizations) {
       for (const int64_t tp : {1, 2, 4, 8, 16}) {
+        if (testing::kSanitized && tp > 4) continue;
         for (int64_t ep = 1; ep <= tp; ep *= 2) {
           SCOPED_TRACE(fmt::format("{} {} tp {} ep {}", name, to_string(quantization), tp, ep));
           ASSERT_TRUE(check_split(config, {tp, ep}).ok());
