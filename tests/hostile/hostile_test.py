@@ -132,7 +132,8 @@ class Watched(Server):
             return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=context)
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
-    def ask(self, method, path, body=None, timeout=IDLE_S):
+    def ask(self, method, path, body=None, timeout=None):
+        timeout = timeout or IDLE_S  # not a default value, because the soak changes IDLE_S
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         status, _, answer = self.request(method, path, body, headers, timeout=timeout)
         return json.loads(answer) if status == 200 else {"status": status, "answer": answer}
