@@ -13,11 +13,9 @@
 #include <exception>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 #include "cpp/support/logging.h"
-#undef XGRAMMAR_DCHECK
-#define XGRAMMAR_DCHECK(x) \
-  for (hadal_xgrammar::look(); false;) XGRAMMAR_ICHECK(x)
 #undef XGRAMMAR_LOG_WARNING
 #define XGRAMMAR_LOG_WARNING hadal_xgrammar::Warning().stream()
 #endif
@@ -62,3 +60,15 @@ inline void look() {
 }
 
 }  // namespace hadal_xgrammar
+
+#ifdef HADAL_XGRAMMAR_CORE
+#undef XGRAMMAR_DCHECK
+// The destructor of a RecursionGuard, which must not throw, calls SubtractRecursionDepth.
+#define XGRAMMAR_DCHECK(x)                                                                               \
+  for (std::string_view(__func__) == "SubtractRecursionDepth" ? void() : hadal_xgrammar::look(); false;) \
+  XGRAMMAR_ICHECK(x)
+#include "cpp/support/recursion_guard.h"
+#undef XGRAMMAR_DCHECK
+#define XGRAMMAR_DCHECK(x) \
+  for (hadal_xgrammar::look(); false;) XGRAMMAR_ICHECK(x)
+#endif

@@ -193,6 +193,19 @@ TEST_F(GrammarTest, WorkThatTakesTooLongIsAborted) {
   EXPECT_TRUE(hasty->compile({.kind = GrammarKind::kRegex, .text = "a"}).ok());
 }
 
+// The library has objects whose destructors must not throw, and its parser of JSON makes one for each value.
+TEST_F(GrammarTest, ALimitOfTimeMayEndACompileAnywhere) {
+  std::string schema = R"({"anyOf": [{})";
+  for (int i = 0; i < 20'000; ++i) schema += ",{}";
+  schema += "]}";
+  int num_ended = 0;
+  for (double seconds = 1e-6; seconds < 0.02; seconds *= 1.3) {
+    const auto hasty = GrammarCompiler::create(*tokenizer_, {.max_compile_seconds = seconds}).value();
+    if (!hasty->compile({.kind = GrammarKind::kJsonSchema, .text = schema}).ok()) ++num_ended;
+  }
+  EXPECT_GT(num_ended, 20);
+}
+
 // Builds with AddressSanitizer do not count memory, and stop such a compile by its time limit.
 #if HADAL_COUNTS_MEMORY
 TEST_F(GrammarTest, ACompileThatNeedsTooMuchMemoryIsAnError) {

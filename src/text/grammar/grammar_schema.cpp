@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <map>
-#include <set>
 #include <span>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include <boost/json.hpp>
@@ -38,6 +37,14 @@ std::string escaped(std::string_view key) {  // one part of a JSON pointer (RFC 
       out += c;
   }
   return out;
+}
+
+// Returns the place of a part of the schema at `at`, for messages. They show no more than the beginning of a
+// place, so a long one does not grow: a schema has up to 100,000 schemas, below names of any length.
+std::string part_of(const std::string& at, std::string_view key) {
+  constexpr size_t kLongest = 512;
+  if (at.size() > kLongest) return at;
+  return at + "/" + escaped(key.substr(0, kLongest));
 }
 
 bool is_of_type(const json::value& value, std::string_view type) {
@@ -78,12 +85,14 @@ class SchemaWalk {
                                                        shown_text(keyword), place(at), shown(value), why)));
   }
 
+  Result<const Keyword*> check_members(const json::object& members, const std::string& at) const;
   Result<void> check_alone(const json::object& schema, const Keyword& keyword, const std::string& at) const;
   Result<void> check_typed(const json::object& schema, const std::string& at) const;
   Result<void> check_bounds(const json::object& schema, const std::string& at) const;
   Result<void> check_string(const json::object& schema, const std::string& at) const;
   Result<void> check_object(const json::object& schema, const std::string& at) const;
   Result<void> check_ref(const json::value& ref, const std::string& at) const;
+  const json::value* target_of(std::string_view uri) const;
   Result<void> walk_members(const json::object& schema, const std::string& at, size_t depth,
                             json::object& out);
 
@@ -91,8 +100,14 @@ class SchemaWalk {
   std::string_view field_;
   bool has_length_ = false;
   std::vector<std::pair<std::string, std::string>> patterns_;  // place and expression
-  std::set<std::string> schemas_;                              // JSON pointers of all schemas
-  std::map<std::string, std::string, std::less<>> refs_;       // place -> target
+  std::unordered_set<const json::value*> schemas_;             // all schemas of root_
+  struct Ref {
+    const json::value* schema;  // that has the $ref
+    const json::value* target;
+    std::string at;
+    std::string_view uri;
+  };
+  std::vector<Ref> refs_;
 };
 
 // The library evaluates some keywords alone and ignores everything beside them. So beside such a keyword only
@@ -227,30 +242,36 @@ Result<void> SchemaWalk::check_ref(const json::value& ref, const std::string& at
     return wrong("it must be \"#\" or \"#/…\", which is in this document");
   if (uri.find_first_of("~%") != uri.npos || uri.ends_with('/') || uri.find("//") != uri.npos)
     return wrong("it must have no escaped and no empty parts");
+  if (target_of(uri) == nullptr) return wrong("it leads nowhere: not every part names a member of an object");
+  return {};
+}
+
+// Returns the value to which a sound URI leads; null: there is none.
+const json::value* SchemaWalk::target_of(std::string_view uri) const {
   const json::value* value = &root_;
   std::string_view rest = uri.substr(1);
-  while (!rest.empty()) {
+  while (!rest.empty() && value != nullptr) {
     rest.remove_prefix(1);
     const std::string_view part = rest.substr(0, rest.find('/'));
     rest.remove_prefix(part.size());
     const json::object* object = value->if_object();
     value = object != nullptr ? object->if_contains(part) : nullptr;
-    if (value == nullptr)
-      return wrong(fmt::format("it leads nowhere: no object has the member {}", shown_text(part)));
   }
-  return {};
+  return value;
 }
 
 Result<void> SchemaWalk::check_refs() const {
-  std::set<std::string_view> sound;  // places from which references end
-  for (const auto& [at, uri] : refs_) {
-    const auto wrong = [&, &at = at, &uri = uri](const std::string& why) {
-      return error(at, "$ref", json::value(uri), why);
+  std::unordered_map<const json::value*, const Ref*> by_schema;
+  for (const Ref& ref : refs_) by_schema.emplace(ref.schema, &ref);
+  std::unordered_set<const json::value*> sound;  // schemas from which references end
+  for (const Ref& ref : refs_) {
+    const auto wrong = [&](const std::string& why) {
+      return error(ref.at, "$ref", json::value(ref.uri), why);
     };
-    if (!schemas_.contains(uri.substr(1))) return wrong("it must lead to a schema");
-    std::vector<std::string_view> way;
-    for (auto next = refs_.find(at); next != refs_.end() && !sound.contains(next->first);
-         next = refs_.find(std::string_view(next->second).substr(1))) {
+    if (!schemas_.contains(ref.target)) return wrong("it must lead to a schema");
+    std::vector<const json::value*> way;
+    for (auto next = by_schema.find(ref.schema); next != by_schema.end() && !sound.contains(next->first);
+         next = by_schema.find(next->second->target)) {
       if (way.size() == refs_.size())
         return wrong("it leads in a circle; must lead to a schema that describes a value");
       way.push_back(next->first);
@@ -260,24 +281,30 @@ Result<void> SchemaWalk::check_refs() const {
   return {};
 }
 
+// Only what is no schema is copied from `schema`: schemas can be nested, and a copy at each depth would need
+// many times their memory.
 Result<void> SchemaWalk::walk_members(const json::object& schema, const std::string& at, size_t depth,
                                       json::object& out) {
   for (const auto& [name, value] : schema) {
     const Keyword* keyword = find_keyword(name);
     if (keyword == nullptr) continue;  // an annotation
-    const std::string here = at + "/" + escaped(name);
-    json::value copy = value;
+    const std::string here = part_of(at, name);
+    json::value& written = out[name];
     if (keyword->shape == Shape::kSchema) {
-      HADAL_RETURN_IF_ERROR(walk(value, here, depth + 1, copy, keyword->name == "propertyNames"));
+      HADAL_RETURN_IF_ERROR(walk(value, here, depth + 1, written, keyword->name == "propertyNames"));
     } else if (keyword->shape == Shape::kSchemaList) {
-      for (size_t i = 0; i < value.get_array().size(); ++i)
-        HADAL_RETURN_IF_ERROR(
-            walk(value.get_array()[i], here + "/" + std::to_string(i), depth + 1, copy.get_array()[i]));
+      const json::array& list = value.get_array();
+      json::array& written_list = written.emplace_array();
+      written_list.resize(list.size());
+      for (size_t i = 0; i < list.size(); ++i)
+        HADAL_RETURN_IF_ERROR(walk(list[i], part_of(here, std::to_string(i)), depth + 1, written_list[i]));
     } else if (keyword->shape == Shape::kSchemaMap) {
+      json::object& written_map = written.emplace_object();
       for (const auto& [key, member] : value.get_object())
-        HADAL_RETURN_IF_ERROR(walk(member, here + "/" + escaped(key), depth + 1, copy.get_object()[key]));
+        HADAL_RETURN_IF_ERROR(walk(member, part_of(here, key), depth + 1, written_map[key]));
+    } else {
+      written = value;
     }
-    out[name] = std::move(copy);
   }
   return {};
 }
@@ -306,23 +333,9 @@ void rewrite(json::object& schema) {
   if (is_open_array) schema["items"] = true;
 }
 
-Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, size_t depth,
-                              json::value& out, bool is_of_names) {
-  if (depth > kMaxSchemaDepth)
-    return invalid_argument(
-        "{}", one_line(fmt::format("{}: the schema at {} is {} schemas deep; at most {} are allowed", field_,
-                                   place(at), depth, kMaxSchemaDepth)));
-  schemas_.insert(at);
-  if (schema.is_bool()) {
-    if (schema.get_bool()) out = json::object();
-    return {};
-  }
-  if (!schema.is_object())
-    return invalid_argument(
-        "{}", one_line(fmt::format("{}: at {} is {}; a schema must be an object or a boolean", field_,
-                                   place(at), shown(schema))));
-  json::object members = schema.get_object();
-  if (is_of_names && !members.contains("type")) members["type"] = "string";  // all names are strings
+// Checks the members of a schema, but not the schemas in them. Returns the keyword that decides alone; null:
+// there is none.
+Result<const Keyword*> SchemaWalk::check_members(const json::object& members, const std::string& at) const {
   const Keyword* alone = nullptr;
   for (const auto& [name, value] : members) {
     const Keyword* keyword = find_keyword(name);
@@ -341,8 +354,38 @@ Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, 
                                  : fmt::format("it is unknown; the nearest keyword is \"{}\"", nearest));
   }
   HADAL_RETURN_IF_ERROR(alone != nullptr ? check_alone(members, *alone, at) : check_typed(members, at));
-  if (alone != nullptr && alone->name == "$ref")
-    refs_.emplace(at, std::string_view(members.at("$ref").get_string()));
+  return alone;
+}
+
+Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, size_t depth,
+                              json::value& out, bool is_of_names) {
+  if (depth > kMaxSchemaDepth)
+    return invalid_argument(
+        "{}", one_line(fmt::format("{}: the schema at {} is {} schemas deep; at most {} are allowed", field_,
+                                   place(at), depth, kMaxSchemaDepth)));
+  schemas_.insert(&schema);
+  if (schema.is_bool()) {
+    out = schema.get_bool() ? json::value(json::object()) : schema;
+    return {};
+  }
+  if (!schema.is_object())
+    return invalid_argument(
+        "{}", one_line(fmt::format("{}: at {} is {}; a schema must be an object or a boolean", field_,
+                                   place(at), shown(schema))));
+  const json::object& members = schema.get_object();
+  const bool lacks_type = is_of_names && !members.contains("type");
+  const Keyword* alone = nullptr;
+  if (lacks_type) {  // all names are strings
+    json::object typed = members;
+    typed["type"] = "string";
+    HADAL_ASSIGN_OR_RETURN(alone, check_members(typed, at));
+  } else {
+    HADAL_ASSIGN_OR_RETURN(alone, check_members(members, at));
+  }
+  if (alone != nullptr && alone->name == "$ref") {
+    const std::string_view uri = members.at("$ref").get_string();
+    refs_.push_back({.schema = &schema, .target = target_of(uri), .at = at, .uri = uri});
+  }
   if (const json::value* pattern = members.if_contains("pattern")) {
     const std::string_view expression = pattern->get_string();
     if (const std::string why = why_regex_is_too_deep(expression); !why.empty())
@@ -359,6 +402,7 @@ Result<void> SchemaWalk::walk(const json::value& schema, const std::string& at, 
   has_length_ = has_length_ || members.contains("minLength") || members.contains("maxLength");
   json::object copy;
   HADAL_RETURN_IF_ERROR(walk_members(members, at, depth, copy));
+  if (lacks_type) copy["type"] = "string";
   rewrite(copy);
   out = std::move(copy);
   return {};
