@@ -289,10 +289,27 @@ def nested(depth):
     return value
 
 
+def strict_tool(parameters):
+    return {"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}
+
+
+def arrays(depth, value):
+    for _ in range(depth):
+        value = {"type": "array", "items": value}
+    return value
+
+
 TOOLS = rows("tools", [
     # These bodies are below the size from which every body is parsed by a worker.
     ("64 clients, nested parameters", chat(tools=[tool(i, nested(30)) for i in range(6)], tool_choice="required"),
      {**SIXTY_FOUR, "statuses": BAD | {503}}),
+    ("64 clients, a strict tool of 58 nested arrays", chat(max_tokens=9999, tools=[strict_tool(arrays(58, {"enum": [0] * 170}))]),
+     {**SIXTY_FOUR, "statuses": BAD | {503}}),
+    # The message of an error has the place of the schema, but 12,000 places below such a name would need 700 MB.
+    ("a long name above 12,000 schemas", post("/tokenize", {
+        "messages": [{"role": "user", "content": "a"}],
+        "tools": [strict_tool({"type": "object", "properties": {"k" * 60_000: {"anyOf": [{}] * 12_000}}})]}),
+     {"memory_bytes": 64 << 20, "answer_ratio": 20}),
     ("1024 tools", chat(tools=[tool(i) for i in range(1024)])),
     ("1025 tools", chat(tools=[tool(i) for i in range(1025)]), {"statuses": BAD}),
     ("128 tools, required", chat(tools=[tool(i) for i in range(128)], tool_choice="required")),

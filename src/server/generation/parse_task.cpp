@@ -52,8 +52,9 @@ bool is_parsed_inline(std::string_view body) {
   if (std::count(body.begin(), body.end(), ',') > static_cast<ptrdiff_t>(kInlineCommas)) return false;
   const auto has = [body](std::string_view key) { return body.find(key) != body.npos; };
   // A stored conversation is rendered and tokenised again, and it may have any size.
-  return !has("stop_regex") && !has("\"n\"") && !has("previous_response_id") &&
-         (body.size() <= kInlineToolsBytes || !has("tool"));
+  // A strict tool's schema is checked, and so are the schemas of all tools if one of them must be called.
+  return !has("stop_regex") && !has("\"n\"") && !has("previous_response_id") && !has("strict") &&
+         !has("tool_choice") && (body.size() <= kInlineToolsBytes || !has("tool"));
 }
 
 void run_parse_work(ServerContext& context, std::shared_ptr<HttpExchange> exchange, ErrorStyle style,

@@ -13,13 +13,13 @@
 
 namespace hadal::server {
 
-// Bodies up to this size are parsed at once, unless they may have stop expressions, several choices or many
-// values. Tokenising a text of this length takes about a quarter of a millisecond, but compiling an
-// expression of a few bytes takes up to 6 ms.
-inline constexpr size_t kInlineBodyBytes = size_t{4} << 10;
+// Bodies up to this size are parsed at once, unless they may have stop expressions, several choices, many
+// values, or tools whose schemas must be checked. Tokenising a text of this length takes at most half a
+// millisecond, which only blanks need, but compiling an expression of a few bytes takes up to 6 ms.
+inline constexpr size_t kInlineBodyBytes = size_t{2} << 10;
 // This is the limit for bodies that may have tools or tool calls, because their prompt is several times as
 // long as the body: 16 KiB of nested schemas take 8 ms.
-inline constexpr size_t kInlineToolsBytes = size_t{2} << 10;
+inline constexpr size_t kInlineToolsBytes = size_t{1} << 10;
 // This is the limit of commas in a body, which separate the values of its lists. 16 KiB of token ids, or of
 // prompts of one letter, take several milliseconds. Commas in texts are few, so they count too.
 inline constexpr size_t kInlineCommas = 512;
