@@ -1,7 +1,7 @@
 // Ends the work of xgrammar when it has used too much processor time, or before a recursive function has used
 // up the stack. The library calls no function of its caller, but it has debugging checks everywhere, also in
-// its inner loops. Here each debugging check is replaced by a check of the time and of the stack. The
-// original checks may throw, so the replacement may throw, too.
+// its inner loops. Here every one, except that of a destructor, becomes a check of the time and of the stack.
+// The original checks may throw, so the replacement may throw, too.
 //
 // The library's warnings are changed as well, because its own class allocates memory in a destructor that
 // must not throw. If memory ran out there, the process would end.

@@ -87,7 +87,7 @@ TEST(Admission, BodiesAreReadOnlyWhereTheyAreNeeded) {
     EXPECT_EQ(limit("POST", path), 0U) << path;
   for (const char* path : {"/model_info", "/metrics", "/v1/models", "/"})
     EXPECT_EQ(limit("GET", path), 0U) << path;
-  EXPECT_EQ(limit("POST", "/abort_request"), kInlineBodyBytes);
+  EXPECT_EQ(limit("POST", "/abort_request"), size_t{4} << 10);
   EXPECT_EQ(limit("POST", "/generate"), SIZE_MAX);
 }
 

@@ -18,6 +18,13 @@ namespace {
 using testing::parsed;
 using testing::TestServer;
 
+TEST(LargeBodies, BodiesWhoseToolsMustBeCheckedAreNeverParsedInline) {
+  EXPECT_FALSE(is_parsed_inline(R"({"tools":[{"function":{"strict":true}}]})"));
+  EXPECT_FALSE(is_parsed_inline(R"({"tools":[],"tool_choice":"required"})"));
+  EXPECT_FALSE(is_parsed_inline(R"({"tools":[],"tool_ch\u006fice":"required"})"));
+  EXPECT_TRUE(is_parsed_inline(R"({"tools":[]})"));
+}
+
 TEST(LargeBodies, AreParsedBesideTheIoThreadAndAnsweredLikeSmallOnes) {
   TestServer server;
   const std::string padding(kInlineBodyBytes, ' ');

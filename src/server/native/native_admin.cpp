@@ -35,7 +35,7 @@ constexpr std::chrono::milliseconds kHealthPoll{50};
 // For so long a token shows that the engine works. Anybody may ask, so each answer must not cost a step.
 constexpr std::chrono::milliseconds kProbeHolds{500};
 constexpr std::chrono::milliseconds kProfilePoll{100};
-constexpr size_t kAdminBody = kInlineBodyBytes;  // it is parsed on the I/O thread
+constexpr size_t kAdminBody = size_t{4} << 10;  // it is parsed on the I/O thread
 
 HttpResponse plain_text(int status, std::string text) {
   HttpResponse response;

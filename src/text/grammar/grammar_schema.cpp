@@ -39,12 +39,13 @@ std::string escaped(std::string_view key) {  // one part of a JSON pointer (RFC 
   return out;
 }
 
-// Returns the place of a part of the schema at `at`, for messages. They show no more than the beginning of a
-// place, so a long one does not grow: a schema has up to 100,000 schemas, below names of any length.
+// Returns the place of a part of the schema at `at`. Messages show its beginning, so long ones are cut.
 std::string part_of(const std::string& at, std::string_view key) {
   constexpr size_t kLongest = 512;
   if (at.size() > kLongest) return at;
-  return at + "/" + escaped(key.substr(0, kLongest));
+  std::string place = at + "/" + escaped(key.substr(0, kLongest));
+  if (place.size() > kLongest) place.resize(kLongest + 1);
+  return place;
 }
 
 bool is_of_type(const json::value& value, std::string_view type) {
@@ -281,8 +282,7 @@ Result<void> SchemaWalk::check_refs() const {
   return {};
 }
 
-// Only what is no schema is copied from `schema`: schemas can be nested, and a copy at each depth would need
-// many times their memory.
+// Schemas are not copied, because a copy at each depth would need many times their memory.
 Result<void> SchemaWalk::walk_members(const json::object& schema, const std::string& at, size_t depth,
                                       json::object& out) {
   for (const auto& [name, value] : schema) {
