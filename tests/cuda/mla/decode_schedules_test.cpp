@@ -2,38 +2,14 @@
 // of each cache format.
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/mla/decode/decode.h"
-#include "tests/cuda/mla/decode_checks.h"
+#include "tests/cuda/mla/decode_schedule_case.h"
 
 namespace hadal::testing {
 namespace {
 
-using cuda::DecodeKernel;
-using cuda::DecodeSchedule;
-
 constexpr uint64_t kSeed = kDecodeSeed;
 const std::vector<int> kRagged = {1000, 0, 4097, 1, 63, 64, 65, 640, 129};
 
-struct ScheduleCase {
-  int layout;
-  DecodeSchedule schedule;
-};
-std::vector<ScheduleCase> all_schedules() {
-  std::vector<ScheduleCase> cases;
-  for (int layout_idx = 0; layout_idx < static_cast<int>(kLayouts.size()); ++layout_idx) {
-    const KvLayout& layout = kLayouts[layout_idx].second;
-    for (const DecodeSchedule& schedule : cuda::decode_schedules(layout))
-      cases.push_back({layout_idx, schedule});
-  }
-  return cases;
-}
-std::string schedule_name(const ::testing::TestParamInfo<ScheduleCase>& info) {
-  const auto& [layout_idx, schedule] = info.param;
-  const char* kernel = schedule.kernel == DecodeKernel::kSwapped ? "Swapped"
-                       : schedule.kernel == DecodeKernel::kTiles ? "Tiles"
-                                                                 : "TilesFp8";
-  return kLayouts[layout_idx].first + kernel + "Rows" + std::to_string(schedule.tile_rows) + "Cluster" +
-         std::to_string(schedule.cluster);
-}
 class MlaDecodeSchedules : public ::testing::TestWithParam<ScheduleCase> {};
 
 // Holds a batch over all rows of a cache and its results in double precision, which are computed once for all

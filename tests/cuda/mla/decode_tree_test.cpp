@@ -7,12 +7,11 @@
 #include <random>
 
 #include "kernels/params/draft_tree.h"
-#include "tests/cuda/mla/decode_checks.h"
+#include "tests/cuda/mla/decode_schedule_case.h"
 
 namespace hadal::testing {
 namespace {
 
-using cuda::DecodeKernel;
 using cuda::DecodeSchedule;
 
 constexpr uint64_t kTreeSeed = 20261130;
@@ -184,26 +183,6 @@ TEST(MlaDecodeTreesReference, RowsEqualTheirPaths) {
   }
 }
 
-struct TreeSchedule {
-  int layout;
-  DecodeSchedule schedule;
-};
-std::vector<TreeSchedule> tree_schedules() {
-  std::vector<TreeSchedule> all;
-  for (int layout_idx = 0; layout_idx < static_cast<int>(kLayouts.size()); ++layout_idx) {
-    for (const DecodeSchedule& schedule : cuda::decode_schedules(kLayouts[layout_idx].second))
-      all.push_back({layout_idx, schedule});
-  }
-  return all;
-}
-std::string tree_schedule_name(const ::testing::TestParamInfo<TreeSchedule>& info) {
-  const auto& [layout_idx, schedule] = info.param;
-  const char* kernel = schedule.kernel == DecodeKernel::kSwapped ? "Swapped"
-                       : schedule.kernel == DecodeKernel::kTiles ? "Tiles"
-                                                                 : "TilesFp8";
-  return kLayouts[layout_idx].first + kernel + "Rows" + std::to_string(schedule.tile_rows) + "Cluster" +
-         std::to_string(schedule.cluster);
-}
 // Returns true if the device runs all tiles of a part at once.
 bool fits(const DecodeSchedule& schedule, int rows) {
   const cuda::ClusterCapacity capacity = cuda::device_capacity(cuda_device_info(0).num_sms);
@@ -212,8 +191,8 @@ bool fits(const DecodeSchedule& schedule, int rows) {
   return (rows + schedule.tile_rows - 1) / schedule.tile_rows <= capacity.clusters[i];
 }
 
-class MlaDecodeTrees : public ::testing::TestWithParam<TreeSchedule> {};
-INSTANTIATE_TEST_SUITE_P(All, MlaDecodeTrees, ::testing::ValuesIn(tree_schedules()), tree_schedule_name);
+class MlaDecodeTrees : public ::testing::TestWithParam<ScheduleCase> {};
+INSTANTIATE_TEST_SUITE_P(All, MlaDecodeTrees, ::testing::ValuesIn(all_schedules()), schedule_name);
 
 TEST_P(MlaDecodeTrees, RowsMatchTheirPathsInDoublePrecision) {
   const auto& [layout_idx, schedule] = GetParam();
