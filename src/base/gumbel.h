@@ -28,6 +28,8 @@
 namespace hadal {
 
 inline constexpr float kLargestGumbel = 22.9F;
+// A token whose score (logit / T + noise) is lower than the best one's by more than this is no draft.
+inline constexpr float kNegligibleScore = 12.0F;
 
 // Returns the random bits of the tokens 4 · group … 4 · group + 3.
 constexpr std::array<uint32_t, 4> noise_bits_of_four(uint64_t seed, uint64_t position, uint32_t group) {

@@ -69,13 +69,11 @@ struct DraftChoice {
   float log_share = 0.0F;  // the logarithm of its share among the tokens, ≤ 0
 };
 
-inline constexpr double kNegligibleScore = 12.0;
-
 // Chooses up to `count` drafts for the next token, best first, as sample_token would choose it. The score of
 // a token is its logit / T + G, or, if the token with the largest logit is chosen, its logit. The drafts are
 // the tokens of largest score (ties to the lower id) that masks and truncation keep, so the first is what
 // sample_token returns. Shares are exp(score) divided by the sum over all tokens that are kept. Tokens whose
-// score is more than kNegligibleScore below the best have no share and are no drafts.
+// score is more than kNegligibleScore (base/gumbel.h) below the best have no share and are no drafts.
 std::vector<DraftChoice> choose_drafts(std::span<const float> logits, const SamplingParams& params,
                                        const TokenHistory& history, std::span<const int32_t> eos_token_ids,
                                        uint64_t seed, int64_t position, int64_t count,

@@ -27,7 +27,7 @@ __device__ Loaded score_row(Row& row, uint64_t best, const Bound& kept, int64_t 
   const float inverse = fminf(1.0F / row.shared.slot.temperature, 3e38F);
   // The largest score is at least that of the token with the largest logit.
   const float floor =
-      -logf(exponential_noise(noise_bits(seed, at, static_cast<uint32_t>(best_id(best))))) - kNegligibleDraft;
+      -logf(exponential_noise(noise_bits(seed, at, static_cast<uint32_t>(best_id(best))))) - kNegligibleScore;
   float* own = row.values + row.warp * row.chunk;
   float top = masked_logit();
   int best_of_lane = row.warp_first() + row.lane * 4;
@@ -91,7 +91,7 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kThread
     scores = score_row(row, prepared.best, Bound(lowest), request.position);
   }
   const float best = best_value(scores.best);
-  const float least = best - kNegligibleDraft;
+  const float least = best - kNegligibleScore;
   const double log_sum = log_total(best, row.total_weight(best, kLog2e, least).above);
   for_each_of_best(row, best, scores.least_warp_best, min(count, row.vocab),
                    [&](int place, int32_t id, float score) {

@@ -13,7 +13,6 @@ constexpr int kThreads = 256;
 constexpr int kIdBits = 31;
 
 using sampling::key_of;
-using sampling::kNegligibleDraft;
 using sampling::masked_logit;
 
 // Gives one row's logits after the changes that the request's parameters make.
@@ -305,10 +304,10 @@ __global__ void __launch_bounds__(kThreads)
   double own = 0.0;
   for (int64_t id = threadIdx.x; id < params.vocab; id += kThreads) {
     const double score = scores.at(id);
-    if (score >= largest - kNegligibleDraft) own += exp(score - largest);
+    if (score >= largest - kNegligibleScore) own += exp(score - largest);
   }
   const double log_sum = log(block_sum(own));
-  for (int i = 0; i < count && next.score >= largest - kNegligibleDraft; ++i) {
+  for (int i = 0; i < count && next.score >= largest - kNegligibleScore; ++i) {
     if (writes) out[i] = {next.token, static_cast<float>(next.score - largest - log_sum)};
     next = best_below(scores, next);
   }

@@ -59,10 +59,6 @@ __device__ __forceinline__ float weight_of(float x, float best, float scale) {
   return exp2_fast((x - best) * scale);
 }
 
-// A token whose score is lower than the best one's by more than this is no draft (kNegligibleScore of
-// engine/sampler.h).
-inline constexpr float kNegligibleDraft = 12.0F;
-
 // Holds a weight as an integer in units of 2^−(17 + kLowBits), because integer sums do not depend on their
 // order. Weights are rounded down, so that a larger weight never becomes a smaller integer. high ≤ 2^17 ·
 // weight, and low < 2^kLowBits.
